@@ -8,6 +8,7 @@
     ├── NodeTypeError       (TypeError)                     an array instead of a group, or the other way round.
     ├── MetadataError       (ValueError)                    an invalid metadata document.
     │   └── UnknownCodecError                               a codec that is not registered.
+    ├── UnknownAdapterError (ValueError)                    a URL pipeline with an adapter that is not installed.
     ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store.
     ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed.
     ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode.
@@ -45,6 +46,7 @@ __all__ = [
     "SelectionError",
     "ShapeError",
     "StoreError",
+    "UnknownAdapterError",
     "UnknownCodecError",
     "UnsupportedByFormat",
     "UnsupportedOperation",
@@ -210,6 +212,22 @@ class InvalidKeyError(ZarrError, ValueError):
     def __init__(self, message: str, *, key: str = "") -> None:
         super().__init__(message)
         self.key = key
+
+
+class UnknownAdapterError(ZarrError, ValueError):
+    """A URL pipeline names an adapter that is neither built in nor installed.
+
+    Attributes:
+        scheme: The scheme of the adapter.
+        known: The schemes of all known adapters.
+    """
+
+    scheme: str
+    known: tuple[str, ...]
+
+    def __init__(self, message: str, *, scheme: str = "", known: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.scheme, self.known = scheme, known
 
 
 class CodecError(ZarrError, ValueError):

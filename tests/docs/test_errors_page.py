@@ -9,7 +9,7 @@ import pytest
 from tests.support import errors_page
 
 WHERE = re.compile(
-    r"/data/x\.zarr|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d"
+    r"/data/x\.zarr|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d|\bthe URL '"
 )
 """Where an operation failed: the store, the axis, the name, the parameter, the shape, or the format."""
 REMEDY = re.compile(

@@ -81,6 +81,13 @@ sync.open(store)
 """,
         "Correct the document, or create the node again. `zarrasync validate` lists all problems of a store.",
     ),
+    "UnknownAdapterError": Example(
+        """
+sync.open("data.n5|n5:path")
+""",
+        "Correct the adapter's name, or install a package that provides it. [Stores](guides/stores.md#url-pipelines) "
+        "lists the built-in ones.",
+    ),
     "UnknownCodecError": Example(
         """
 group = sync.create_group({})

@@ -13,6 +13,7 @@ __all__ = [
     "CONVENTIONS",
     "DATA_TYPES",
     "TRANSFORMERS",
+    "URL_ADAPTERS",
     "count_registration",
     "entry_points_in",
     "find",
@@ -23,6 +24,7 @@ CODECS = "zarrasync.codecs"
 CONVENTIONS = "zarrasync.conventions"
 DATA_TYPES = "zarrasync.data_types"
 TRANSFORMERS = "zarrasync.storage_transformers"
+URL_ADAPTERS = "zarrasync.url_adapters"
 """Groups of entry points."""
 
 _generation = 0

@@ -119,6 +119,7 @@ async def copy(
     values, report = settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
+    zarr_format = store.choose_format(zarr_format)
     format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
     target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
     _check_apart(handle_of(root), target)
@@ -134,7 +135,8 @@ async def copy(
     plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), files, overwrite, resume)
     with report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
-        await run_on_store(run, root.store, store)
+        async with store.in_use():
+            await run_on_store(run, root.store, store)
     return report
 
 

@@ -127,21 +127,24 @@ async def ingest(
     resolved = source_of(source, options)
     resolved.converts = resolved.has_dtype and options.get("dtype") is not None
     counting = CountingStore(resolve(store, storage_options, config))
+    if counting.zarr_format is not None:
+        options["zarr_format"] = counting.choose_format(options.get("zarr_format"))
     if mode == "w":
         refuse_self_overwrite(counting.inner, normalize_path(path), source)
-    target, is_new = await _open_target(resolved, counting, path, mode, region, config, options)
-    opening = counting.reset()
-    report = await write_blocks(
-        resolved,
-        target,
-        region,
-        unaligned or target.config.unaligned,
-        resume=mode == "a" and not is_new,
-        is_new=mode in ("a", "w"),
-        verify=verify,
-        concurrency=concurrency,
-        progress=progress,
-    )
+    async with counting.in_use():
+        target, is_new = await _open_target(resolved, counting, path, mode, region, config, options)
+        opening = counting.reset()
+        report = await write_blocks(
+            resolved,
+            target,
+            region,
+            unaligned or target.config.unaligned,
+            resume=mode == "a" and not is_new,
+            is_new=mode in ("a", "w"),
+            verify=verify,
+            concurrency=concurrency,
+            progress=progress,
+        )
     report.requests += opening.requests
     report.seconds = clock.monotonic() - begin
     return report

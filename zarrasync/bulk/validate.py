@@ -83,9 +83,10 @@ async def validate(
         1 array, 1 group: no problems found
     """
     values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
+    resolved = resolve(store, storage_options, values)
+    zarr_format = resolved.choose_format(zarr_format)
     format_ = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
     candidates = CANDIDATES if zarr_format is None else (format_,)
-    resolved = resolve(store, storage_options, values)
     handle = NodeHandle(ReadOnlyStore(resolved), normalize_path(path), format_, values)
     report = Report()
     if repair:

@@ -17,6 +17,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
 from zarrasync.indexing.parse_text import parse_selection
 from zarrasync.metadata.conventions import axis_names
+from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
 __all__ = [
@@ -81,15 +82,22 @@ def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
 def destination(args: argparse.Namespace) -> Iterator[Any]:
     """Yield the destination: a path or URL, or the store of a ZIP archive, which is created if necessary."""
     path = args.dest
+    if is_pipeline(path) and not args.dest_option:
+        store = stores.resolve(path)
+        try:
+            yield store
+        finally:
+            run(store.close(), blocking=store.blocking)
+        return
     if not is_archive_name(path) or "://" in path or os.path.isdir(path):
         yield path
         return
     existed = os.path.exists(path)
-    store = stores.ZipStore(path, mode="a" if existed else "w")
+    archive = stores.ZipStore(path, mode="a" if existed else "w")
     try:
-        yield store
+        yield archive
     finally:
-        run(store.close(), blocking=True)
+        run(archive.close(), blocking=True)
         if not existed and os.path.exists(path) and not ZipFile(path).namelist():  # nothing was written
             os.remove(path)
 

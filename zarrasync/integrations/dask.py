@@ -271,11 +271,17 @@ def to_zarr(
         blocks = tuple(max(1, *sizes) for sizes in source.chunks)
         if not options.get("shards") or _divide(blocks, options["shards"]):
             options.setdefault("chunks", blocks)
-        _check_creation(source, resolve(target, storage_options), options, unaligned, config, computes=compute)
+        resolved = resolve(target, storage_options)
+        if resolved.zarr_format is not None:
+            options["zarr_format"] = resolved.choose_format(options.get("zarr_format"))
+        _check_creation(source, resolved, options, unaligned, config, computes=compute)
         if overwrite:
-            refuse_self_overwrite(resolve(target, storage_options), normalize_path(path), source)
+            refuse_self_overwrite(resolved, normalize_path(path), source)
         array = sync.create_array(target, shape=source.shape, overwrite=overwrite, **node, **options)
-    return store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)
+    written = store(source, array, region=region, unaligned=unaligned, compute=compute, return_stored=return_stored)
+    if compute and array.store.close_after_use:
+        array.close()
+    return written
 
 
 def _divide(chunks: tuple[int, ...], shards: Any) -> bool:

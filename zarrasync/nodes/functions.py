@@ -28,7 +28,7 @@ from zarrasync.nodes.create_array import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
 from zarrasync.nodes.kinds import kind_name, wrong_kind
-from zarrasync.nodes.node import run_on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import (
     ConfigLike,
     Mode,
@@ -487,13 +487,18 @@ async def save(
     if not args and not arrays:
         raise TypeError("save() needs at least one array")
     handle, _ = resolve_node(store, path, zarr_format, storage_options, config)
-    if len(args) == 1 and not arrays:
-        await create_array_at(handle, data=args[0], overwrite=True)
-        return
-    unnamed = {f"arr_{number}": value for number, value in enumerate(args)}
-    if duplicates := sorted(unnamed.keys() & arrays.keys()):
-        raise TypeError(f"{duplicates[0]!r} is the name of an unnamed array; rename the keyword argument")
-    options = {name: {"data": value} for name, value in {**unnamed, **arrays}.items()}
+    async with handle.store.in_use():
+        if len(args) == 1 and not arrays:
+            await create_array_at(handle, data=args[0], overwrite=True)
+            return
+        unnamed = {f"arr_{number}": value for number, value in enumerate(args)}
+        if duplicates := sorted(unnamed.keys() & arrays.keys()):
+            raise TypeError(f"{duplicates[0]!r} is the name of an unnamed array; rename the keyword argument")
+        await _save_arrays(handle, {name: {"data": value} for name, value in {**unnamed, **arrays}.items()})
+
+
+async def _save_arrays(handle: NodeHandle, options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Create a group with arrays by name, after checking that all can be created."""
     check_array_paths(handle, options)
     for array_options in options.values():  # before anything is replaced
         await plan_with_data(handle, array_options)

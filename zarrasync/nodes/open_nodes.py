@@ -56,6 +56,7 @@ def resolve_node(
         raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
     resolved_config = settings.resolve(config)
     resolved_store: Store = resolve(store, storage_options, resolved_config)
+    zarr_format = resolved_store.choose_format(zarr_format)
     if mode == "r":
         resolved_store = ReadOnlyStore(resolved_store)
     format_ = formats.by_name(resolved_config.zarr_format if zarr_format is None else zarr_format)

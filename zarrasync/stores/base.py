@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -54,6 +54,9 @@ class Store(ABC):
         near: Whether values come from this machine's memory or disk, with little latency.
         concurrency: Maximum number of requests in flight.
         missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
+        zarr_format: The format of the nodes, if the URL of the store names it.
+        close_after_use: Whether functions that return no node close the store, because only that completes what they
+            wrote. A closed store is opened again when it is used.
     """
 
     readable: bool = True
@@ -68,6 +71,8 @@ class Store(ABC):
     near: bool = False
     concurrency: int = 64
     missing: frozenset[int] = frozenset()
+    zarr_format: int | None = None
+    close_after_use: bool = False
 
     # -------------------------------------------------------------- primitives, which stores implement
 
@@ -367,6 +372,27 @@ class Store(ABC):
     def describe(self, path: str) -> str:
         """Explain why no node exists at a path, without making requests; for error messages."""
         return "check the URL and the path"
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[Self]:
+        """Close the store after the block if ``close_after_use`` is set."""
+        try:
+            yield self
+        finally:
+            if self.close_after_use:
+                await self.close()
+
+    def choose_format(self, requested: int | str | None) -> int | str | None:
+        """Return the requested format of nodes, or else the one that the store's URL names.
+
+        Raises:
+            ValueError: If the two differ.
+        """
+        if requested is None or self.zarr_format in (None, requested):
+            return self.zarr_format if requested is None else requested
+        raise ValueError(
+            f"the URL names Zarr format {self.zarr_format}, and zarr_format={requested!r} another one; omit zarr_format"
+        )
 
     def _unsupported(
         self, verb: str, hint: str = "use a store that can, such as a local directory"

@@ -19,6 +19,7 @@ from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
 from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
+from zarrasync.stores.pipelines import is_pipeline, open_pipeline
 from zarrasync.stores.wrappers import PrefixStore, ReadOnlyStore
 from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
@@ -43,7 +44,8 @@ def resolve(
 
     Args:
         store: A ``Store``, a path, a mutable mapping, an obstore store, or an object with zarr-python's store interface.
-            A URL may be any that fsspec supports, including chains. Objects of fsspec may be filesystems, mappers and
+            A URL may be any that fsspec supports, including chains, or a pipeline such as
+            ``s3://bucket/data.zip|zip:|zarr3:``. Objects of fsspec may be filesystems, mappers and
             paths: anything with ``fs`` and ``path`` or ``root``. ``None`` makes a new store in memory.
         storage_options: Options of fsspec's filesystem for a URL. If there are alternatives to fsspec (obstore for
             object storage, aiohttp for HTTP), ``backend="fsspec"`` or ``"obstore"`` selects one.
@@ -64,8 +66,10 @@ def resolve(
 
 
 def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Store:
+    if isinstance(store, str) and is_pipeline(store):
+        return open_pipeline(store, storage_options, _resolve)
     if isinstance(store, str) and _is_url(store):
-        if store.startswith("file://") and not storage_options:
+        if store.startswith("file:/") and not storage_options:
             return LocalStore(local_path(store))
         return _from_url(store, dict(storage_options or {}))
     if storage_options:
@@ -137,7 +141,7 @@ def _is_url(string: str) -> bool:
     """Return whether a string is a URL or a chain of them, and not a path with colons."""
     head, chain, rest = string.partition("::")
     if "://" in head or not chain:
-        return "://" in string
+        return "://" in string or string.startswith("file:/")
     from fsspec import available_protocols
 
     # Protocols that a program has registered itself may not be among the available ones.

@@ -44,7 +44,8 @@ class WrapperStore(Store):
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
         self.bounded = inner.bounded
         self.supports_consolidated_metadata = inner.supports_consolidated_metadata
-        self.missing = inner.missing
+        self.missing, self.zarr_format = inner.missing, inner.zarr_format
+        self.close_after_use = inner.close_after_use
 
     @property
     def conditional(self) -> bool:

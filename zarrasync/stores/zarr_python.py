@@ -221,6 +221,7 @@ class ZarrPythonStore(RemoteStore):
         check_prefix(prefix)
         if not self.listable:
             raise self._unsupported("list")
+        await self._ensure_open()
         try:
             return [key async for key in self.store.list_prefix(prefix)]
         except OSError as error:
@@ -242,6 +243,7 @@ class ZarrPythonStore(RemoteStore):
         check_prefix(prefix)
         if not self.listable:
             raise self._unsupported("list")
+        await self._ensure_open()
         try:
             names = [name.rstrip("/") async for name in self.store.list_dir(prefix.rstrip("/"))]
         except NotImplementedError as error:

@@ -8,7 +8,7 @@ import os
 import zipfile
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeAlias
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
@@ -18,10 +18,12 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import lineage_of
 from zarrasync.stores.values import ABSENT, Request, Value
-from zarrasync.stores.zip_archive import ReadableArchive, WriteableArchive
+from zarrasync.stores.zip_archive import MissingArchive, ReadableArchive, WriteableArchive
 from zarrasync.stores.zip_format import DAMAGE_ERRORS
 
 __all__ = ["ZipStore"]
+
+ZipMode: TypeAlias = Literal["r", "a", "w", "x", "auto"]
 
 
 class ZipStore(Store):
@@ -37,7 +39,8 @@ class ZipStore(Store):
     Args:
         file: The archive's path, or a seekable binary file object (which is not closed).
         mode: ``"r"`` reads, ``"a"`` appends to an archive or creates one, ``"w"`` replaces an existing file, ``"x"``
-            creates an archive. Close a store that was written to.
+            creates an archive, ``"auto"`` reads until the first write, and then is like ``"a"``. Close a store that was
+            written to.
 
     Raises:
         ValueError: If the mode is invalid.
@@ -48,13 +51,14 @@ class ZipStore(Store):
     blocking = True
     concurrency = 16
 
-    def __init__(self, file: str | os.PathLike[str] | IO[bytes], mode: Literal["r", "a", "w", "x"] = "r") -> None:
-        if mode not in ("r", "a", "w", "x"):
-            raise ValueError(f"mode must be 'r', 'a', 'w' or 'x', found {mode!r}")
+    def __init__(self, file: str | os.PathLike[str] | IO[bytes], mode: ZipMode = "r") -> None:
+        if mode not in ("r", "a", "w", "x", "auto"):
+            raise ValueError(f"mode must be 'r', 'a', 'w', 'x' or 'auto', found {mode!r}")
         self._path = Path(os.path.abspath(os.fspath(file))) if isinstance(file, str | os.PathLike) else None
         self._file = None if self._path is not None else _check_file(file)
         self.mode = mode
         self.writeable = self.conditional = self.exclusive = mode != "r"
+        self.close_after_use = mode == "auto"
         self._reset()
         if mode in ("w", "x"):
             self._open()
@@ -81,7 +85,7 @@ class ZipStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         if self._path is None:
             raise TypeError(f"{self!r} reads an open file, which cannot be sent to another process; pass a path")
-        if self.writeable:
+        if self.writeable and (self.mode != "auto" or isinstance(self._archive, WriteableArchive)):
             raise TypeError(f"{self!r} can be written by one process only; send a store with mode='r'")
         return {"_path": self._path, "_file": None, "mode": "r"}
 
@@ -97,35 +101,42 @@ class ZipStore(Store):
             except (OSError, ValueError) as error:
                 raise StoreError(f"could not write the directory of {self!r}: {error}") from error
 
-    def _open(self) -> ReadableArchive:
-        """Return the archive, opening it on first use."""
+    def _open(self, *, to_write: bool = False) -> ReadableArchive:
+        """Return the archive, opening it on first use, and again for the first write with the mode ``"auto"``."""
         archive = self._archive
-        if archive is not None:
+        if archive is not None and not (to_write and type(archive) is ReadableArchive):
             return archive
         with self._lock:
-            if self._archive is None:
+            if self._archive is None or (to_write and type(self._archive) is ReadableArchive):
                 try:
-                    if self.mode == "r":
+                    if self.mode == "r" or (self.mode == "auto" and not to_write):
                         self._archive = ReadableArchive(self._path, self._file)
                     else:
-                        self._archive = WriteableArchive(self._path, self._file, self.mode)
-                        self.mode = "a"  # if it is opened again, it must not be truncated
+                        self._archive = WriteableArchive(self._path, self._file, "a" if to_write else self.mode)
+                        # If it is opened again, it must not be truncated.
+                        self.mode = "auto" if self.mode == "auto" else "a"
                 except FileExistsError:
                     raise StoreError(f"{self!r} already exists; use mode='a' to append to it") from None
                 except BlockingIOError:
                     raise StoreError(f"{self!r} is being written by another process or store; close it first") from None
                 except FileNotFoundError:
+                    if self.mode == "auto":
+                        return MissingArchive()
                     raise StoreError(f"file {str(self._path)!r} does not exist") from None
                 except PermissionError as error:
                     raise StoreError(f"{self!r} cannot be opened: {error}") from error
                 except DAMAGE_ERRORS as error:
                     raise StoreError(
-                        f"{self!r} is not a readable zip archive: {error}; check that the file is complete"
+                        f"{self!r} is not a readable zip archive: {error}; check that the file is complete, and that "
+                        "the store of its writer was closed"
                     ) from error
             return self._archive
 
     def describe(self, path: str) -> str:
-        tops = sorted({name.partition("/")[0] for name in self._open().members})
+        archive = self._open()
+        if isinstance(archive, MissingArchive):
+            return f"file {str(self._path)!r} does not exist"
+        tops = sorted({name.partition("/")[0] for name in archive.members})
         if not path and len(tops) == 1:
             return f"all its members are in the folder {tops[0]!r}; pass path={tops[0]!r}"
         return f"the archive contains {', '.join(tops[:5])}{', …' if len(tops) > 5 else ''}" if tops else "it is empty"
@@ -161,9 +172,14 @@ class ZipStore(Store):
     def _open_for(self, verb: str) -> WriteableArchive:
         if not self.writeable:
             raise self._unsupported(verb, "open it with mode='a'")
-        archive = self._open()
+        archive = self._open(to_write=True)
         assert isinstance(archive, WriteableArchive)
         return archive
+
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+        if self.writeable:  # the holder of a lock must be the only writer from its first read on
+            self._open(to_write=True)
+        return super().lock_identities(keys)
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)

@@ -36,7 +36,7 @@ try:
 except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
-__all__ = ["ReadableArchive", "WriteableArchive"]
+__all__ = ["MissingArchive", "ReadableArchive", "WriteableArchive"]
 
 
 class ReadableArchive:
@@ -117,6 +117,13 @@ class ReadableArchive:
         request.check_size(member.size)
         content = decompress(self._pread(member.compressed_size, self._data_offset(member)), member)
         return clip(verify(content, member), request)
+
+
+class MissingArchive(ReadableArchive):
+    """Stands for an archive that the first write will create."""
+
+    def __init__(self) -> None:
+        self.members = {}
 
 
 class WriteableArchive(ReadableArchive):

@@ -91,7 +91,8 @@ async def write_dataset_async(
         verify=verify,
         config=config,
     )
-    return await write(dataset, request)
+    async with request.store.in_use():
+        return await write(dataset, request)
 
 
 def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region: RegionLike | None) -> Any:

@@ -1,0 +1,251 @@
+"""Reading icechunk repositories by URL, at a branch, tag or snapshot, with the icechunk package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, SERVICES, to_obstore
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.pipelines import Location
+from zarrasync.stores.zarr_python import ZarrPythonStore
+
+__all__ = ["IcechunkStore", "open_repository"]
+
+_VERSION = re.compile(r"(?:@|//)(?:(branch|tag)\.)?([^/]+)(?:/(.*))?", re.DOTALL)
+"""A version before the path: ``@branch.main/`` in Neuroglancer, ``//branch.main/`` in the specification of pipelines."""
+_COMMON_OPTIONS = ("backend", "concurrency", "missing")
+"""Storage options that configure stores of this library, and not the service."""
+_ENDPOINTS = {"aws_endpoint": "endpoint_url", "aws_endpoint_url": "endpoint_url", "aws_endpoint_url_s3": "endpoint_url"}
+_PARAMETERS: dict[str, dict[str, str]] = {
+    "s3": {
+        **_ENDPOINTS,
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token",
+        "aws_region": "region",
+        "aws_skip_signature": "anonymous",
+        "aws_request_payer": "requester_pays",
+        "aws_unsigned_payload": "",
+        "client_options": "allow_http",
+        CREDENTIAL_PROVIDER: "get_credentials",
+    },
+    "gcs": {"google_skip_signature": "anonymous", "google_service_account": "service_account_file"},
+    "azure": {
+        "azure_storage_account_name": "account",
+        "azure_storage_account_key": "access_key",
+        "azure_storage_sas_key": "sas_token",
+        "azure_skip_signature": "anonymous",
+    },
+}
+"""icechunk's parameter for each setting of obstore; empty for settings that only matter to writers."""
+_IDENTITIES = ("access_key_id", "get_credentials", "anonymous", "service_account_file", "access_key", "sas_token")
+
+
+def open_repository(location: Location, path: str) -> Location:
+    """Return the location of a path in a version of the repository at a location.
+
+    Args:
+        location: The location of the repository.
+        path: A version, unless it is the branch ``main``, and the path.
+
+    Raises:
+        ImportError: If icechunk is not installed.
+        ValueError: If icechunk cannot read from such a location.
+    """
+    match = _VERSION.fullmatch(path)
+    version = {"branch": "main"}
+    if match is not None:
+        kind, name, path = match[1] or "snapshot_id", unquote(match[2]), match[3] or ""
+        version = {kind: name}
+    try:
+        import icechunk  # noqa: F401  # a missing package is reported when the URL is given
+    except ImportError as error:
+        raise ImportError(
+            f"reading {redact_queries(location.url)!r} requires the icechunk package: pip install icechunk"
+        ) from error
+    repository = Repository(redact_queries(location.url), _storage(location), version)
+    return location.inside(IcechunkStore(repository), path)
+
+
+@dataclass
+class Repository:
+    """A session of a repository with zarr-python's interface, which opens it on first use. Copies read the same snapshot.
+
+    Attributes:
+        url: The URL of the repository, for messages.
+        make_storage: Makes icechunk's storage.
+        version: The argument of ``readonly_session``.
+    """
+
+    url: str
+    make_storage: Callable[[], Any]
+    version: dict[str, str]
+    store: Any = None
+    supports_writes = False
+    supports_listing = True
+    supports_consolidated_metadata = False
+
+    @property
+    def _is_open(self) -> bool:
+        return self.store is not None
+
+    async def _open(self) -> None:
+        session = await asyncio.to_thread(self._open_session)
+        if self.store is None:  # another task may have been faster
+            self.store, self.version = session.store, {"snapshot_id": session.snapshot_id}
+
+    def _open_session(self) -> Any:
+        import icechunk
+
+        try:
+            repository = icechunk.Repository.open(self.make_storage())
+        except Exception as error:  # of different classes in icechunk 1 and 2
+            raise StoreError(f"cannot open the icechunk repository {self.url!r}: {_reason(error)}") from error
+        try:
+            return repository.readonly_session(**self.version)  # type: ignore[arg-type]  # one keyword
+        except Exception as error:
+            (kind, name), *_ = self.version.items()
+            known = f"; its branches are {sorted(repository.list_branches())}, its tags {sorted(repository.list_tags())}"
+            raise StoreError(
+                f"cannot open {kind.removesuffix('_id')} {name!r} of {self.url!r}: {_reason(error)}{known}"
+            ) from error
+
+    def __getattr__(self, name: str) -> Any:
+        store = self.__dict__.get("store")
+        if store is None or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(store, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "store": None}
+
+    # What tells that an object is a store, before it is open.
+
+    def get_partial_values(self, *args: Any, **options: Any) -> Any:
+        """Forward to the session's store."""
+        return self.store.get_partial_values(*args, **options)
+
+    def list_prefix(self, prefix: str) -> Any:
+        """Forward to the session's store."""
+        return self.store.list_prefix(prefix)
+
+    def list_dir(self, prefix: str) -> Any:
+        """Forward to the session's store."""
+        return self.store.list_dir(prefix)
+
+
+class IcechunkStore(ZarrPythonStore):
+    """A version of an icechunk repository, read-only. Changes need a commit, which only a session of icechunk can make.
+
+    Args:
+        repository: The repository and version.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        super().__init__(repository)
+        self._place = (repository.url, *repository.version.items())
+        self.bounded = True
+
+    @property
+    def identity(self) -> Hashable:
+        return ("icechunk", *self._place)
+
+    @property
+    def _token(self) -> object:  # type: ignore[override]  # no other store has this session
+        return None
+
+    def __repr__(self) -> str:
+        (kind, name) = self._place[1]
+        return f"IcechunkStore({self._place[0]!r}, {kind}={name!r})"
+
+    def _unsupported(
+        self, verb: str, hint: str = "write to repository.writable_session('main').store with icechunk, and commit"
+    ) -> UnsupportedOperation:
+        return super()._unsupported(verb, hint)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error of icechunk, which continues with where in its sources it happened."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _storage(location: Location) -> Callable[[], Any]:
+    """Return a function that makes icechunk's storage for a location, and can be pickled.
+
+    Raises:
+        ValueError: If icechunk cannot read from such a location.
+    """
+    if location.local_path is not None:
+        return partial(_make_storage, "local_filesystem_storage", path=os.path.abspath(location.local_path))
+    options = {name: value for name, value in location.storage_options.items() if name not in _COMMON_OPTIONS}
+    parts = urlsplit(location.url)
+    if parts.scheme in ("http", "https") and not options.keys() - {"headers"}:
+        headers = {"headers": dict(options["headers"])} if "headers" in options else {}
+        return partial(_make_storage, "http_storage", base_url=location.url, **headers)
+    service = SERVICES.get(parts.scheme)
+    settings = to_obstore(location.url, options)
+    if service is None or settings is None:
+        raise ValueError(
+            f"icechunk cannot read a repository at {redact_queries(location.url)!r}: it reads local directories, s3://, "
+            "gs:// and az:// URLs with options of credentials, and https:// URLs with headers"
+        )
+    arguments = _arguments(service, settings)
+    place = {"container" if service == "azure" else "bucket": parts.netloc, "prefix": parts.path.strip("/")}
+    return partial(_make_storage, f"{service}_storage", **place, **arguments)
+
+
+def _arguments(service: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return icechunk's arguments for settings of obstore.
+
+    Raises:
+        ValueError: If icechunk has no such parameter.
+    """
+    parameters = _PARAMETERS[service]
+    if unknown := sorted(settings.keys() - parameters.keys()):
+        raise ValueError(f"the adapter icechunk: has no counterpart of the storage option {unknown[0]!r}")
+    arguments = {parameters[name]: _literal(value) for name, value in settings.items() if parameters[name]}
+    if "allow_http" in arguments:
+        arguments["allow_http"] = bool(arguments["allow_http"].get("allow_http"))
+    if "get_credentials" in arguments:
+        arguments["get_credentials"] = _Credentials(arguments["get_credentials"])
+    if "endpoint_url" in arguments:
+        arguments["force_path_style"] = True  # most services besides Amazon's need it
+    if not arguments.keys() & set(_IDENTITIES):
+        arguments["from_env"] = True
+    return arguments
+
+
+def _literal(value: object) -> object:
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _make_storage(kind: str, **arguments: Any) -> Any:
+    import icechunk
+
+    return getattr(icechunk, kind)(**arguments)
+
+
+@dataclass(frozen=True)
+class _Credentials:
+    """Credentials for icechunk from a provider for obstore."""
+
+    provider: Callable[[], Mapping[str, Any]]
+
+    def __call__(self) -> Any:
+        import icechunk
+
+        values = self.provider()
+        return icechunk.S3StaticCredentials(
+            access_key_id=values["access_key_id"],
+            secret_access_key=values["secret_access_key"],
+            session_token=values.get("token"),
+            expires_after=values.get("expires_at"),
+        )

@@ -1,0 +1,176 @@
+"""URL pipelines: ``s3://bucket/data.zip|zip:inner/|zarr3:``, a URL followed by adapters, each of what stands left of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from zarrasync._util import plugins
+from zarrasync.errors import UnknownAdapterError
+from zarrasync.model.paths import normalize_path
+from zarrasync.stores.base import Store
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.local import local_path
+from zarrasync.stores.remote_zip import RemoteZipStore
+from zarrasync.stores.wrappers import PrefixStore
+from zarrasync.stores.zip import ZipStore
+
+__all__ = ["Adapter", "Location", "is_pipeline", "open_pipeline"]
+
+_ADAPTER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?::(.*))?", re.DOTALL)
+Resolve: TypeAlias = Callable[[str, Mapping[str, Any]], Store]
+"""Makes the store of a path or URL with storage options."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """What a part of a pipeline denotes: a value of a store, or a directory with the values of another one.
+
+    Attributes:
+        url: The part of the pipeline.
+        open_directory: Returns the store of the values below.
+        open_value: Returns a store and the key of the value in it.
+        local_path: The path, for a local file or directory.
+        storage_options: Options of the URL at the beginning of the pipeline, if nothing follows it yet.
+        zarr_format: The format of the nodes, if the pipeline names it.
+    """
+
+    url: str
+    open_directory: Callable[[], Store]
+    open_value: Callable[[], tuple[Store, str]]
+    local_path: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    zarr_format: int | None = None
+
+    def inside(self, store: Store, path: str = "") -> Location:
+        """Return the location of a path in a store that an adapter made from this location.
+
+        Args:
+            store: The store.
+            path: The path, with percent-encoding as in a URL.
+        """
+        path = normalize_path(unquote(path))
+
+        def open_directory() -> Store:
+            return PrefixStore(store, f"{path}/") if path else store
+
+        def open_value() -> tuple[Store, str]:
+            if not path:
+                raise ValueError(f"{redact_queries(self.url)!r} is not a single value: add the path of one")
+            return store, path
+
+        return Location(self.url, open_directory, open_value, zarr_format=self.zarr_format)
+
+
+Adapter: TypeAlias = Callable[[Location, str], Location]
+"""Adapts a location. The second argument is what follows the colon of the adapter's scheme, as in the URL."""
+
+
+def is_pipeline(string: str) -> bool:
+    """Return whether a string is a pipeline, and not the path of an existing local file or directory."""
+    return "|" in string and ("://" in string.partition("|")[0] or not os.path.lexists(string))
+
+
+def open_pipeline(url: str, storage_options: Mapping[str, Any] | None, resolve: Resolve) -> Store:
+    """Return the store that a pipeline denotes.
+
+    Args:
+        url: The pipeline.
+        storage_options: Options of the URL at its beginning.
+        resolve: Makes the store of that URL.
+
+    Raises:
+        UnknownAdapterError: If no adapter has the scheme.
+        ValueError: If the pipeline is malformed, or an adapter does not fit its place.
+    """
+    root, *segments = url.split("|")
+    location = _root(root.strip(), storage_options or {}, resolve)
+    for segment in segments:
+        match = _ADAPTER.fullmatch(segment.strip())
+        if match is None:
+            raise ValueError(
+                f"{segment!r} in {redact_queries(url)!r} is not an adapter, such as 'zip:' or 'zarr3:path'; "
+                "pass a pathlib.Path for a local path that contains '|'"
+            )
+        adapt = _find_adapter(match[1].lower(), url)
+        location = replace(adapt(location, match[2] or ""), url=f"{location.url}|{segment}")
+    store = location.open_directory()
+    store.zarr_format = location.zarr_format
+    return store
+
+
+def _root(url: str, storage_options: Mapping[str, Any], resolve: Resolve) -> Location:
+    """Return the location of the path or URL at the beginning of a pipeline."""
+    if url.startswith("memory:") and "://" not in url:
+        url = f"memory://{url.removeprefix('memory:').lstrip('/')}"
+    is_local = url.startswith("file:") or "://" not in url
+    path = local_path(url) if url.startswith("file:") else os.path.expanduser(url)
+
+    def open_value() -> tuple[Store, str]:
+        parent, key = os.path.split(path) if is_local else _split(url)
+        return resolve(parent or ".", storage_options), key
+
+    def open_directory() -> Store:
+        return resolve(path if is_local else url, storage_options)
+
+    return Location(url, open_directory, open_value, path if is_local else None, storage_options)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Split the URL of a value into the URL of a store and the value's key."""
+    if url.startswith(("http://", "https://")):
+        parts = urlsplit(url)
+        parent, _, name = parts.path.rpartition("/")
+        return urlunsplit(parts._replace(path=f"{parent}/")), unquote(name)
+    protocol, _, path = url.rpartition("://")
+    parent, slash, name = path.rpartition("/")
+    return f"{protocol}://{parent}{slash}", name
+
+
+def _find_adapter(scheme: str, url: str) -> Adapter:
+    adapter: Adapter | None = _ADAPTERS.get(scheme) or plugins.find(plugins.URL_ADAPTERS, scheme)
+    if adapter is None:
+        known = sorted({*_ADAPTERS, *plugins.entry_points_in(plugins.URL_ADAPTERS)})
+        raise UnknownAdapterError(
+            f"unknown adapter {scheme!r} in the URL {redact_queries(url)!r}: the known ones are {', '.join(known)}; install a "
+            "package that provides it, or pass a pathlib.Path for a local path that contains '|'",
+            scheme=scheme,
+            known=tuple(known),
+        )
+    return adapter
+
+
+def _zip(location: Location, path: str) -> Location:
+    """Adapt a zip archive. Local archives can be written."""
+    if location.local_path is not None:
+        return location.inside(ZipStore(location.local_path, mode="auto"), path)
+    return location.inside(RemoteZipStore(*location.open_value()), path)
+
+
+def _zarr(location: Location, path: str) -> Location:
+    """Adapt a hierarchy of any format."""
+    return location.inside(location.open_directory(), path)
+
+
+def _zarr2(location: Location, path: str) -> Location:
+    """Adapt a hierarchy of Zarr version 2."""
+    return replace(_zarr(location, path), zarr_format=2)
+
+
+def _zarr3(location: Location, path: str) -> Location:
+    """Adapt a hierarchy of Zarr version 3."""
+    return replace(_zarr(location, path), zarr_format=3)
+
+
+def _icechunk(location: Location, path: str) -> Location:
+    """Adapt an icechunk repository, whose package is imported here."""
+    from zarrasync.stores.icechunk import open_repository
+
+    return open_repository(location, path)
+
+
+_ADAPTERS: dict[str, Adapter] = {"icechunk": _icechunk, "zarr": _zarr, "zarr2": _zarr2, "zarr3": _zarr3, "zip": _zip}

@@ -26,7 +26,7 @@ from zarrasync.errors import NodeNotFoundError, StoreError, UnknownAdapterError,
 from zarrasync.integrations.dask import from_zarr, to_zarr
 from zarrasync.integrations.xarray import write_dataset
 from zarrasync.integrations.zarr import zarr_store
-from zarrasync.stores.pipelines import Location
+from zarrasync.stores.locations import Location
 
 VALUES = np.arange(24).reshape(4, 6)
 
@@ -61,7 +61,9 @@ async def check(api: Api, archive_url: str, options: dict[str, Any] | None = Non
         await api(api.open(f"{archive_url}|zip:v2|zarr3:", storage_options=options))
 
 
-@pytest.mark.parametrize("root", ["a.zip", "file:a.zip", "file:{}/a.zip", "file://{}/a.zip", "file://localhost{}/a.zip"])
+@pytest.mark.parametrize(
+    "root", ["a.zip", "file:a.zip", "file:{}/a.zip", "file://{}/a.zip", "file://localhost{}/a.zip"]
+)
 async def test_local_archives(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str):
     monkeypatch.chdir(tmp_path)
     Path("a.zip").write_bytes(zipped())
@@ -137,7 +139,11 @@ async def test_existing_paths_are_paths(api: Api, tmp_path: Path, monkeypatch: p
     ("url", "error", "message"),
     [
         ("a.zip|ocdbt:x", UnknownAdapterError, r"unknown adapter 'ocdbt' in .*icechunk, .*zarr2, zarr3, zip;"),
-        ("https://host/a.n5?sign=secret|n5:x", UnknownAdapterError, r"unknown adapter 'n5' in the URL 'https://host/a\.n5\?"),
+        (
+            "https://host/a.n5?sign=secret|n5:x",
+            UnknownAdapterError,
+            r"unknown adapter 'n5' in the URL 'https://host/a\.n5\?",
+        ),
         ("a|b c", ValueError, "'b c' .* is not an adapter, .*pathlib.Path"),
         ("a||zip:", ValueError, "is not an adapter"),
         ("a.zip|zip:../x", ValueError, "not a valid"),

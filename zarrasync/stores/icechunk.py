@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, SERVICES, to_obstore
 from zarrasync.stores.errors import redact_queries
-from zarrasync.stores.pipelines import Location
+from zarrasync.stores.locations import Location
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
 __all__ = ["IcechunkStore", "open_repository"]
@@ -113,9 +113,10 @@ class Repository:
             return repository.readonly_session(**self.version)  # type: ignore[arg-type]  # one keyword
         except Exception as error:
             (kind, name), *_ = self.version.items()
-            known = f"; its branches are {sorted(repository.list_branches())}, its tags {sorted(repository.list_tags())}"
+            branches, tags = sorted(repository.list_branches()), sorted(repository.list_tags())
             raise StoreError(
-                f"cannot open {kind.removesuffix('_id')} {name!r} of {self.url!r}: {_reason(error)}{known}"
+                f"cannot open {kind.removesuffix('_id')} {name!r} of {self.url!r}: {_reason(error)}; "
+                f"its branches are {branches}, its tags {tags}"
             ) from error
 
     def __getattr__(self, name: str) -> Any:

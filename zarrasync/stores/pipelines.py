@@ -5,67 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from zarrasync._util import plugins
 from zarrasync.errors import UnknownAdapterError
-from zarrasync.model.paths import normalize_path
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.icechunk import open_repository
 from zarrasync.stores.local import local_path
+from zarrasync.stores.locations import Location
 from zarrasync.stores.remote_zip import RemoteZipStore
-from zarrasync.stores.wrappers import PrefixStore
 from zarrasync.stores.zip import ZipStore
 
-__all__ = ["Adapter", "Location", "is_pipeline", "open_pipeline"]
+__all__ = ["Adapter", "is_pipeline", "open_pipeline"]
 
 _ADAPTER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?::(.*))?", re.DOTALL)
 Resolve: TypeAlias = Callable[[str, Mapping[str, Any]], Store]
 """Makes the store of a path or URL with storage options."""
-
-
-@dataclass(frozen=True)
-class Location:
-    """What a part of a pipeline denotes: a value of a store, or a directory with the values of another one.
-
-    Attributes:
-        url: The part of the pipeline.
-        open_directory: Returns the store of the values below.
-        open_value: Returns a store and the key of the value in it.
-        local_path: The path, for a local file or directory.
-        storage_options: Options of the URL at the beginning of the pipeline, if nothing follows it yet.
-        zarr_format: The format of the nodes, if the pipeline names it.
-    """
-
-    url: str
-    open_directory: Callable[[], Store]
-    open_value: Callable[[], tuple[Store, str]]
-    local_path: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    zarr_format: int | None = None
-
-    def inside(self, store: Store, path: str = "") -> Location:
-        """Return the location of a path in a store that an adapter made from this location.
-
-        Args:
-            store: The store.
-            path: The path, with percent-encoding as in a URL.
-        """
-        path = normalize_path(unquote(path))
-
-        def open_directory() -> Store:
-            return PrefixStore(store, f"{path}/") if path else store
-
-        def open_value() -> tuple[Store, str]:
-            if not path:
-                raise ValueError(f"{redact_queries(self.url)!r} is not a single value: add the path of one")
-            return store, path
-
-        return Location(self.url, open_directory, open_value, zarr_format=self.zarr_format)
-
-
 Adapter: TypeAlias = Callable[[Location, str], Location]
 """Adapts a location. The second argument is what follows the colon of the adapter's scheme, as in the URL."""
 
@@ -166,11 +124,10 @@ def _zarr3(location: Location, path: str) -> Location:
     return replace(_zarr(location, path), zarr_format=3)
 
 
-def _icechunk(location: Location, path: str) -> Location:
-    """Adapt an icechunk repository, whose package is imported here."""
-    from zarrasync.stores.icechunk import open_repository
-
-    return open_repository(location, path)
-
-
-_ADAPTERS: dict[str, Adapter] = {"icechunk": _icechunk, "zarr": _zarr, "zarr2": _zarr2, "zarr3": _zarr3, "zip": _zip}
+_ADAPTERS: dict[str, Adapter] = {
+    "icechunk": open_repository,
+    "zarr": _zarr,
+    "zarr2": _zarr2,
+    "zarr3": _zarr3,
+    "zip": _zip,
+}

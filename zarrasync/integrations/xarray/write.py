@@ -72,7 +72,8 @@ def _check_names(dataset: Dataset, request: WriteRequest) -> None:
 async def _resolve(dataset: Dataset, request: WriteRequest) -> WriteJob:
     """Look up the group, its arrays and the region."""
     group = await _existing_group(request) if request.mode in ("a", "r+") else None
-    format_ = formats.by_name(request.store.choose_format(request.zarr_format) or 3) if group is None else handle_of(group).format
+    new_format = formats.by_name(request.store.choose_format(request.zarr_format) or 3)
+    format_ = new_format if group is None else handle_of(group).format
     if format_.zarr_format not in (2, 3):
         raise ValueError(f"datasets can be written in Zarr format 2 or 3, not {format_.zarr_format!r}")
     arrays = {} if group is None else dict(await group.arrays())

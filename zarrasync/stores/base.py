@@ -388,11 +388,12 @@ class Store(ABC):
         Raises:
             ValueError: If the two differ.
         """
-        if requested is None or self.zarr_format in (None, requested):
-            return self.zarr_format if requested is None else requested
-        raise ValueError(
-            f"the URL names Zarr format {self.zarr_format}, and zarr_format={requested!r} another one; omit zarr_format"
-        )
+        named = self.zarr_format
+        if named is not None and requested is not None and named != requested:
+            raise ValueError(
+                f"the URL names Zarr format {named}, and zarr_format={requested!r} another one; omit zarr_format"
+            )
+        return named if requested is None else requested
 
     def _unsupported(
         self, verb: str, hint: str = "use a store that can, such as a local directory"

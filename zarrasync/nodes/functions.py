@@ -497,7 +497,7 @@ async def save(
         await _save_arrays(handle, {name: {"data": value} for name, value in {**unnamed, **arrays}.items()})
 
 
-async def _save_arrays(handle: NodeHandle, options: Mapping[str, Mapping[str, Any]]) -> None:
+async def _save_arrays(handle: NodeHandle, options: Mapping[str, dict[str, Any]]) -> None:
     """Create a group with arrays by name, after checking that all can be created."""
     check_array_paths(handle, options)
     for array_options in options.values():  # before anything is replaced

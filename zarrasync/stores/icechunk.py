@@ -160,7 +160,7 @@ class IcechunkStore(ZarrPythonStore):
         return ("icechunk", *self._place)
 
     @property
-    def _token(self) -> object:  # type: ignore[override]  # no other store has this session
+    def _token(self) -> object:  # no other store has this session
         return None
 
     def __repr__(self) -> str:
@@ -212,7 +212,9 @@ def _arguments(service: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _PARAMETERS[service]
     if unknown := sorted(settings.keys() - parameters.keys()):
         raise ValueError(f"the adapter icechunk: has no counterpart of the storage option {unknown[0]!r}")
-    arguments = {parameters[name]: _literal(value) for name, value in settings.items() if parameters[name]}
+    arguments: dict[str, Any] = {
+        parameters[name]: _literal(value) for name, value in settings.items() if parameters[name]
+    }
     if "allow_http" in arguments:
         arguments["allow_http"] = bool(arguments["allow_http"].get("allow_http"))
     if "get_credentials" in arguments:

@@ -159,10 +159,6 @@ class IcechunkStore(ZarrPythonStore):
     def identity(self) -> Hashable:
         return ("icechunk", *self._place)
 
-    @property
-    def _token(self) -> object:  # no other store has this session
-        return None
-
     def __repr__(self) -> str:
         (kind, name) = self._place[1]
         return f"IcechunkStore({self._place[0]!r}, {kind}={name!r})"

@@ -55,7 +55,7 @@ class Store(ABC):
         concurrency: Maximum number of requests in flight.
         missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
         zarr_format: The format of the nodes, if the URL of the store names it.
-        close_after_use: Whether functions that return no node close the store, because only that completes what they
+        close_after_use: Whether functions that return no node close the store, which completes the values that they
             wrote. A closed store is opened again when it is used.
     """
 

@@ -128,7 +128,7 @@ class Repository:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "store": None}
 
-    # What tells that an object is a store, before it is open.
+    # Attributes by which an object is recognized as a store, before it is open.
 
     def get_partial_values(self, *args: Any, **options: Any) -> Any:
         """Forward to the session's store."""

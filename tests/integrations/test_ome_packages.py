@@ -62,7 +62,7 @@ def test_plates_of_ome_zarr_py(tmp_path: Path, version: str):
     write(VALUES, well.require_group("0"), axes="cyx", fmt=format_)
     report = sync.validate(tmp_path / "a")
     assert report.ok, report
-    assert sync.open_group(tmp_path / "a").info["Plate"] == "1 rows, 2 columns, 1 wells"
+    assert sync.open_group(tmp_path / "a").info["Plate"] == "1 row, 2 columns, 1 well"
     np.testing.assert_array_equal(xarray.open_dataset(tmp_path / "a", engine="zarrasync", group="A/1/0").image, VALUES)
 
 

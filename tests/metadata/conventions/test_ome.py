@@ -73,7 +73,7 @@ def test_plates_wells_labels_and_collections():
     }
     for attributes in ({"ome": {"version": "0.5", "plate": plate}}, {"plate": {**plate, "version": "0.4"}}):
         found = meaning(attributes)
-        assert ([link.path for link in found.links], found.facts["Plate"]) == (["B/1"], "2 rows, 1 columns, 1 wells")
+        assert ([link.path for link in found.links], found.facts["Plate"]) == (["B/1"], "2 rows, 1 column, 1 well")
         assert not found.violations
     well = meaning({"ome": {"version": "0.5", "well": {"images": [{"path": "0"}, {"path": "1"}]}}})
     assert [(link.path, link.kind) for link in well.links] == [("0", "image"), ("1", "image")]

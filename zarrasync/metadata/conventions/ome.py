@@ -195,7 +195,8 @@ def _interpret_plate(value: Any, location: str, version: str, reader: Reader) ->
             reader.error(place, f"the well {path!r} must have {expected}")
         if path:
             links.append(Link(path, "well", f"{place}.path"))
-    facts = {"Plate": f"{len(rows)} rows, {len(columns)} columns, {len(links)} wells"}
+    counts = {"row": len(rows), "column": len(columns), "well": len(links)}
+    facts = {"Plate": ", ".join(f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items())}
     return Meaning(titles=("plate",), links=tuple(links), facts=facts)
 
 

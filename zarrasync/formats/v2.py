@@ -28,6 +28,7 @@ from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, 
 from zarrasync.formats.dtype_strings import is_numpy_dtype, parse_dtype, render_dtype
 from zarrasync.formats.numcodecs_chain import bytes_filter_chain, fortran_order, stored_dtype, to_numcodecs
 from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_payload
+from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.formats.zmetadata import parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
@@ -74,7 +75,7 @@ class V2(Format):
         source = Source(2, stored)
         if key == group_key:
             return GroupMetadata(attributes=attributes, source=source)
-        return _parse_array(checker, attributes, source)
+        return parse_similar(checker, attributes, source, lambda: _parse_array(checker, attributes, source))
 
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
         array_key, group_key, attributes_key = self.document_keys(path)

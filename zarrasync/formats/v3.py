@@ -24,6 +24,7 @@ from zarrasync.codecs import (
     chain_of,
 )
 from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
+from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_unknown_members
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
@@ -73,7 +74,8 @@ class V3(Format):
         if document.get("node_type") != "array":
             checker.add("node_type", f"expected 'array' or 'group', found {document.get('node_type')!r}")
             checker.raise_problems()
-        return parse_array(checker, source)
+        attributes = checker.attributes(document.get("attributes", {}))
+        return parse_similar(checker, attributes, source, lambda: parse_array(checker, attributes, source))
 
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
         (key,) = self.document_keys(path)

@@ -20,7 +20,7 @@ _REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_val
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
 
-def parse_array(checker: DocumentChecker, source: Source) -> ArrayMetadata:
+def parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
     """Return the metadata of the array that a document describes.
 
     Raises:
@@ -31,7 +31,6 @@ def parse_array(checker: DocumentChecker, source: Source) -> ArrayMetadata:
     refuse_unknown_members(checker, _REQUIRED + _OPTIONAL)
     checker.raise_problems()
     shape = checker.sizes("shape", document["shape"], 0)
-    attributes = checker.attributes(document.get("attributes", {}))
     chunks, edges = _parse_grid(checker, document["chunk_grid"], shape)
     names = _parse_dimension_names(checker, document.get("dimension_names"), len(shape))
     transformers = _parse_transformers(checker, document.get("storage_transformers"))

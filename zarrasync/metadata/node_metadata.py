@@ -220,6 +220,14 @@ class ArrayMetadata(NodeMetadata):
         fill = self.dtype.default_fill() if self.fill_value is None else self.fill_value
         return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
+    def with_layout(
+        self, shape: tuple[int, ...], attributes: Mapping[str, Any], source: Source | None
+    ) -> ArrayMetadata:
+        """Return an array on a regular grid that shares everything else with this one, also bound codecs."""
+        copy = self.from_source(source)
+        copy.__dict__.update(shape=shape, attributes=freeze(attributes), chain=self.chain)
+        return copy
+
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:
         """Return a copy with another shape. Along axes with listed sizes, new chunks have the size of the last one.
 

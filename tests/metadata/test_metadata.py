@@ -438,3 +438,34 @@ def test_a_fill_value_is_the_arrays_own():
     array = sync.create_array({}, shape=(2,), dtype=[("a", "i4"), ("b", "f4")], fill_value=(1, 2.0))
     array.fill_value["a"] = 9
     assert array.fill_value["a"] == array[0]["a"] == 1
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_arrays_that_differ_in_shape_and_attributes_share_the_rest(zarr_format: int):
+    store: dict[str, bytes] = {}
+    names = [f"a{number}" for number in range(1, 4)]
+    for number, name in enumerate(names, 1):
+        options: dict[str, Any] = {"shape": (number, 7), "attributes": {"number": number}, "fill_value": 3}
+        sync.create_array(store, name=name, chunks=(2, 3), dtype="i2", zarr_format=zarr_format, **options)
+    arrays = [sync.open_array(store, path=name, mode="r+") for name in names]
+    assert len({id(array.metadata.chain) for array in arrays}) == 1
+    assert [(array.shape, array.attrs["number"]) for array in arrays] == [((n, 7), n) for n in (1, 2, 3)]
+    arrays[2][...] = np.arange(21).reshape(3, 7)
+    assert arrays[2][2].tolist() == list(range(14, 21))
+    assert arrays[1][...].tolist() == [[3] * 7] * 2
+    arrays[1].resize((5, 7))
+    assert [array.shape for array in arrays] == [(1, 7), (5, 7), (3, 7)]
+    assert pickle.loads(pickle.dumps(arrays[2].metadata)) == arrays[2].metadata
+
+
+def test_arrays_that_differ_in_shape_are_checked_all_the_same():
+    empty = ARRAY3 | {"shape": [0, 4], "attributes": {"similar": True}}
+    empty["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}
+    assert opened(empty).chunks == (1, 2)
+    with pytest.raises(MetadataError, match="chunk_shape"):
+        opened(empty | {"shape": [4, 0]})  # only a chunk along an empty axis may have the size 0
+    for shape in ([3, "4"], [3, -1], [3.0, 4], [True, 4], [0, 4, 4]):
+        with pytest.raises(MetadataError, match="shape"):
+            opened(empty | {"shape": shape})
+    with pytest.raises(MetadataError, match="attributes"):
+        opened(empty | {"attributes": []})

@@ -39,7 +39,7 @@ _STATELESS_CODECS = (
 )  # fmt: skip
 """Codecs without mutable state, which arrays may share."""
 _Data: TypeAlias = tuple[bytes | None, ...]
-_nodes: dict[tuple[Format, _Data, int], ArrayMetadata | GroupMetadata] = {}
+_nodes: dict[tuple[object, _Data, int], ArrayMetadata | GroupMetadata] = {}
 """Metadata without its source, by format, documents and plugin generation. The most recently used is last."""
 _layouts: dict[tuple[object, ...], ArrayMetadata] = {}
 """An array for each set of members other than shape and attributes. The most recently used is last."""
@@ -55,16 +55,16 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
         MetadataError: If a document is invalid.
     """
     keys = format_.document_keys(path)
-    data = tuple(None if (value := documents.get(key)) is None else bytes(value) for key in keys)
+    data = tuple([None if (value := documents.get(key)) is None else bytes(value) for key in keys])
     # Formats with an entry point also parse names.
-    if format_.entry_point is not None or sum(len(value) for value in data if value is not None) > _MAX_DOCUMENT_BYTES:
+    if format_.entry_point is not None or sum([len(value or b"") for value in data]) > _MAX_DOCUMENT_BYTES:
         return format_.parse(path, documents)
-    cache_key = format_, data, plugins.generation()
+    cache_key = format_.zarr_format, data, plugins.generation()
     cached = _cached(_nodes, cache_key)
     if cached is None:
         node = format_.parse(path, documents)
         if node is not None and _is_shareable(node) and _is_complete(node, data):
-            _cache(_nodes, cache_key, node)
+            _cache(_nodes, cache_key, node.from_source(None))
         return node
     stored = {key: value for key, value in zip(keys, data, strict=True) if value is not None}
     return cached.from_source(Source(format_.zarr_format, stored))
@@ -94,7 +94,7 @@ def parse_similar(
     if cached is None:
         array = parse()
         if _is_shareable(array):
-            _cache(_layouts, key, array)
+            _cache(_layouts, key, array.with_layout(array.shape, {}, None))
         return array
     sizes = checker.sizes("shape", shape, 0)
     checker.raise_problems()
@@ -111,7 +111,7 @@ def _cached(cache: dict[K, N], key: K) -> N | None:
 
 def _cache(cache: dict[K, N], key: K, node: N) -> None:
     with _lock:
-        cache[key] = node.from_source(None)
+        cache[key] = node
         if len(cache) > _MAX_NODES:
             del cache[next(iter(cache))]
 

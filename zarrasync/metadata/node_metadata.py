@@ -75,7 +75,9 @@ class NodeMetadata:
     def from_source(self, source: Source | None) -> Self:
         """Return a copy with another source, without validation and without cached properties such as bound codecs."""
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__getstate__(), source=source)
+        for name, value in self.__getstate__().items():
+            object.__setattr__(copy, name, value)  # copy.__dict__ would create a dict, another object per node
+        object.__setattr__(copy, "source", source)
         return copy
 
 
@@ -225,7 +227,8 @@ class ArrayMetadata(NodeMetadata):
     ) -> ArrayMetadata:
         """Return an array on a regular grid that shares everything else with this one, also bound codecs."""
         copy = self.from_source(source)
-        copy.__dict__.update(shape=shape, attributes=freeze(attributes), chain=self.chain)
+        for name, value in (("shape", shape), ("attributes", freeze(attributes)), ("chain", self.chain)):
+            object.__setattr__(copy, name, value)
         return copy
 
     def with_shape(self, shape: tuple[int, ...]) -> ArrayMetadata:

@@ -96,4 +96,4 @@ def normalize_path(path: str) -> str:
 
 def join(*parts: str) -> str:
     """Join path segments with ``/`` and omit empty ones."""
-    return "/".join(part for part in parts if part)
+    return "/".join([part for part in parts if part])

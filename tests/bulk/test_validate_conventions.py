@@ -41,11 +41,12 @@ async def test_valid_images(api: Api, version):
 async def test_levels_that_do_not_fit(api: Api, version):
     store: dict[str, bytes] = {}
     write_ome_image(store, version, levels=2)
-    names: Any = {"dimension_names": ("c", "y", "x")} if version != "0.4" else {}
+    nested: Any = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+    names: Any = {"dimension_names": ("c", "y", "x")} if version != "0.4" else nested
     group = sync.open_group(store, mode="r+")
     group.attrs.update(ome_attributes(version, levels=5))
     group.create_array("2", data=np.zeros((2, 65, 24), "u2"), **names)
-    group.create_array("3", data=np.zeros((2, 12), "u2"))
+    group.create_array("3", data=np.zeros((2, 12), "u2"), **(nested if version == "0.4" else {}))
     report = await api(api.validate(store))
     key, prefix = (".zattrs", "$.") if version == "0.4" else ("zarr.json", "$.attributes.ome.")
     found = problems(report)
@@ -66,6 +67,21 @@ async def test_names_types_and_extents_of_levels(api: Api):
     assert len(messages) == 3
     for words, message in zip(("dimension names", "data types", "step × size"), messages, strict=True):
         assert words in message
+
+
+async def test_dimension_names_and_nested_directories(api: Api):
+    for version, words in (
+        ("0.4", "must have the separator '/', found '.'"),
+        ("0.5", "no dimension names; expected c"),
+    ):
+        store: dict[str, bytes] = {}
+        write_ome_image(store, version)
+        sync.open_group(store, mode="r+").create_array("1", data=np.zeros((2, 32, 48), "u2"), overwrite=True)
+        report = await api(api.validate(store))
+        (finding,) = report.findings
+        assert words in finding.message
+        assert finding.location.endswith("datasets[1]")
+        assert report.ok == (version == "0.5")
 
 
 async def test_labels_plates_and_wells(api: Api):

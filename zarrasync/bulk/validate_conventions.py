@@ -116,6 +116,13 @@ class _NodeCheck:
         elif self.meaning.is_ordered and names is not None and names != expected:
             message = f"the axes are {', '.join(expected)}, but the dimension names of the level {_texts(names)}"
             self.add("error", level.location, message)
+        elif self.meaning.is_ordered and names is None and self.validation.root.format.has_dimension_names:
+            message = f"the level has no dimension names; expected {', '.join(expected)}"
+            self.add("warning", level.location, message)
+        separator = self.meaning.key_separator
+        if separator and metadata.keys.separator != separator:
+            message = f"chunk keys must have the separator {separator!r}, found {metadata.keys.separator!r}"
+            self.add("error", level.location, message)
         if self.meaning.dtype_kinds and metadata.dtype.numpy.kind not in self.meaning.dtype_kinds:
             self.add("error", level.location, f"labels must be integers, but the level has {metadata.dtype.name}")
 

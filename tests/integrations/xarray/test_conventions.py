@@ -110,8 +110,12 @@ def test_groups_specify_their_arrays():
     root = sync.create_group(store, attributes=geo_attributes(levels=False))
     root.create_array("b2", shape=(3, 4), dtype="u1", dimension_names=("Y", "X"))
     root.create_array("series", shape=5, dtype="u1", dimension_names=("time",))
-    dataset = opened(store)
+    root.create_array("stations", shape=(3, 4), dtype="u1", dimension_names=("time", "station"))
+    root.create_array("plain", shape=(3, 4), dtype="u1")
+    dataset = opened(store, drop_variables="series")
     assert dataset.X.values.tolist() == [500005, 500015, 500025, 500035]
+    assert (dataset.stations.dims, dataset.plain.dims) == (("time", "station"), ("Y", "X"))
+    dataset = opened(store, drop_variables="stations")
     assert "grid_mapping" not in dataset.series.attrs
     single = opened(store, group="b2")
     assert list(single.data_vars) == ["b2"]

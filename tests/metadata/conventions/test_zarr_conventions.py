@@ -97,6 +97,8 @@ def test_axes_correspond_by_name_or_else_by_position():
     array = sync.create_array({}, shape=(2, 3, 4), dtype="u1", dimension_names=("time", "lon", "lat"))
     assert [axis.step for axis in axes_of(array.metadata, axes)] == [None, 2.0, -1.0]
     array = sync.create_array({}, shape=(3, 4), dtype="u1", dimension_names=("lon", "other"))
+    assert [(axis.name, axis.step) for axis in axes_of(array.metadata, axes)] == [("lon", 2.0), ("other", None)]
+    array = sync.create_array({}, shape=(3, 4), dtype="u1")
     assert [(axis.name, axis.step) for axis in axes_of(array.metadata, axes)] == [("lat", -1.0), ("lon", 2.0)]
     array = sync.create_array({}, shape=(3, 4), dtype="u1", dimension_names=("y", None))
     unnamed = (Axis("", step=1.0), Axis("", step=2.0))

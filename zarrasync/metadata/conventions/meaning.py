@@ -148,6 +148,7 @@ class Meaning:
         is_ordered: Whether the convention requires that levels become smaller.
         variable: The name of the variable when a level that is an array is opened as a dataset.
         dtype_kinds: NumPy's codes of the data types that arrays of the levels may have; empty for all.
+        key_separator: The separator that chunk keys of the levels must have; empty for any.
         links: Related nodes.
         facts: More facts for display, by label.
         violations: Deviations from the conventions.
@@ -162,6 +163,7 @@ class Meaning:
     is_ordered: bool = False
     variable: str = "data"
     dtype_kinds: str = ""
+    key_separator: str = ""
     links: tuple[Link, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
@@ -199,6 +201,7 @@ def merge(meanings: Sequence[Meaning]) -> Meaning:
         is_ordered=pyramid.is_ordered,
         variable=pyramid.variable,
         dtype_kinds=pyramid.dtype_kinds,
+        key_separator=pyramid.key_separator,
         links=tuple(link for meaning in meanings for link in meaning.links),
         facts={label: text for meaning in reversed(meanings) for label, text in meaning.facts.items()},
         violations=tuple(violation for meaning in meanings for violation in meaning.violations),

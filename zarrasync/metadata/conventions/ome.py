@@ -18,6 +18,8 @@ __all__ = ["ATTRIBUTES", "interpret_ome", "ome_archive_comment"]
 
 ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")
 """Attributes of which a group in OME-Zarr has at least one."""
+_NESTED_KEYS = ("0.2", "0.3", "0.4")
+"""Versions in which chunks are in nested directories."""
 _OLD_AXES = ("t", "c", "z", "y", "x")
 """The axes of images before version 0.3."""
 
@@ -94,7 +96,10 @@ def _interpret_image(value: Any, location: str, version: str, reader: Reader) ->
     """Return the meaning of an image, of which the first pyramid is the default."""
     pyramids = [_pyramid(item, place, version, reader) for place, item in reader.objects(value, location)]
     axes, levels = pyramids[0] if pyramids else ((), ())
-    return Meaning(titles=("image",), axes=axes, levels=levels, is_ordered=True, variable="image")
+    separator = "/" if version in _NESTED_KEYS else ""
+    return Meaning(
+        titles=("image",), axes=axes, levels=levels, is_ordered=True, variable="image", key_separator=separator
+    )
 
 
 def _pyramid(

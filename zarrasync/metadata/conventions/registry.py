@@ -86,14 +86,12 @@ def axes_of(metadata: ArrayMetadata, axes: tuple[Axis, ...]) -> tuple[Axis, ...]
 
     Args:
         metadata: The metadata of the array.
-        axes: The axes that conventions specify. They correspond by name if the array has axes of all these names. Otherwise
-            they correspond by position if their number is equal.
+        axes: The axes that conventions specify. They correspond by name. If the axes or those of the array have no names,
+            they correspond by position, unless their number differs.
     """
-    names = axis_names(metadata) or [None] * metadata.ndim
-    by_name = {axis.name: axis for axis in axes}
-    if axes and by_name.keys() <= {*names}:
-        return tuple(by_name.get(name or "", Axis(name or "")) for name in names)
-    if len(axes) == metadata.ndim:
+    names = [name or "" for name in axis_names(metadata) or [None] * metadata.ndim]
+    if len(axes) == metadata.ndim and not (any(names) and any(axis.name for axis in axes)):
         pairs = zip(axes, names, strict=True)
-        return tuple(axis if axis.name else replace(axis, name=name or "") for axis, name in pairs)
-    return tuple(Axis(name or "") for name in names)
+        return tuple(replace(axis, name=axis.name or name) for axis, name in pairs)
+    by_name = {axis.name: axis for axis in axes if axis.name}
+    return tuple(by_name.get(name, Axis(name)) for name in names)

@@ -86,7 +86,7 @@ def axes_of(metadata: ArrayMetadata, axes: tuple[Axis, ...]) -> tuple[Axis, ...]
 
     Args:
         metadata: The metadata of the array.
-        axes: The axes that conventions specify. They correspond by name. If the axes or those of the array have no names,
+        axes: The axes that conventions specify. They correspond by name. If one of both sides has no names,
             they correspond by position, unless their number differs.
     """
     names = [name or "" for name in axis_names(metadata) or [None] * metadata.ndim]

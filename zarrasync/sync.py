@@ -1858,7 +1858,8 @@ def ingest(
               ``integrations.dask.store`` to compute them once.
             - the path of an ``.npy`` file, or the path or URL of a Zarr array.
             - a function that returns the values of a region (a tuple of slices). Several threads call it at a time.
-            - an iterable of pairs of a region and its values. It may reuse the memory of the values.
+            - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of
+              the values.
 
             Functions and iterables may be asynchronous. They require the options ``shape`` and ``dtype``.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -1883,8 +1884,8 @@ def ingest(
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
-        ShapeError: If the source does not fit the array or the region, or if the region cuts chunks and ``unaligned``
-            does not allow that.
+        ShapeError: If the source does not fit the array or the region, an iterable left out chunks, or the region cuts
+            chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.api import Api
 from tests.support.blocks import VALUES, blocks_of
 from zarrasync import stores
+from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.errors import ShapeError
+from zarrasync.model.chunk_grids import grid_of
 
 
 class Sources:
@@ -230,11 +234,70 @@ async def test_pairs_that_come_again(api: Api, size: int, verify: bool):
     """Blocks of whole chunks are skipped as finished; blocks that cut chunks are written again."""
     options: dict[str, Any] = {"shape": VALUES.shape, "dtype": "i4", "chunks": (20, 20)}
     pairs = blocks_of(VALUES, size)
-    await api(api.ingest(pairs[: len(pairs) // 2], store := {}, **options))
+    store: dict[str, bytes] = {}
+    with pytest.raises(ShapeError, match="ended without values"):
+        await api(api.ingest(pairs[: len(pairs) // 2], store, **options))
     report = await api(api.ingest(pairs, store, verify=verify, **options))
     np.testing.assert_array_equal(await api((await api(api.open_array(store)))[...]), VALUES)
     assert report.skipped + report.blocks == len(pairs)
     assert report.skipped == len(pairs) // 2 if size == 20 else report.skipped < len(pairs) // 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_an_iterable_that_leaves_out_blocks(api: Api, asynchronous: bool, tmp_path: Path):
+    def rows(numbers: Iterable[int]) -> Any:
+        pairs = [((slice(10 * n, 10 * n + 10), slice(0, 6)), np.full((10, 6), n + 1)) for n in numbers]
+
+        async def later() -> AsyncIterator[Any]:
+            for pair in pairs:
+                yield pair
+
+        return later() if asynchronous else iter(pairs)
+
+    options: dict[str, Any] = {"shape": (40, 6), "dtype": "i4", "chunks": (10, 3)}
+    with pytest.raises(ShapeError) as caught:
+        await api(api.ingest(rows([0, 2]), tmp_path / "a", **options))
+    assert str(caught.value) == (
+        f"the iterable ended without values for 4 of 8 chunks of / in LocalStore({str(tmp_path / 'a')!r}): [10:20, 0:3], "
+        "[10:20, 3:6], [30:40, 0:3], [30:40, 3:6]. All values that it yielded are stored. Yield the others, also if they "
+        "equal the fill value, and continue with mode='a'"
+    )
+    await api(api.ingest(rows([1, 3]), tmp_path / "a", **options))
+    array = await api(api.open_array(tmp_path / "a", mode="r+"))
+    assert (await api(array[:, 0])).tolist() == [n for n in (1, 2, 3, 4) for _ in range(10)]
+    region = (slice(20, 40), slice(0, 6))
+    options.update(shape=(20, 6), mode="r+", region=region)
+    with pytest.raises(ShapeError, match=r"2 of 4 chunks of / in LocalStore.*: \[10:20, 0:3\], \[10:20, 3:6\]\. All"):
+        await api(api.ingest(rows([0]), tmp_path / "a", **options))
+    with pytest.raises(ShapeError, match="4 of 4 chunks"):
+        await api(api.ingest(rows([]), tmp_path / "a", **options))
+    await api(api.ingest(rows([1, 0]), tmp_path / "a", **options))
+
+
+BOUNDS = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(sorted)
+REGIONS = st.lists(st.tuples(BOUNDS, BOUNDS).map(lambda pairs: tuple(slice(*pair) for pair in pairs)), max_size=6)
+
+
+@given(REGIONS, st.tuples(BOUNDS, BOUNDS), st.sampled_from([(2, 3), (1, 11), (5, 5)]), st.booleans())
+def test_chunks_that_regions_do_not_cover(regions: Any, part: Any, chunks: tuple[int, int], listed: bool):
+    grid = grid_of((11, 11), chunks, ((2, 1, 3, 5), None) if listed else None)
+    start, stop = zip(*part, strict=True)
+    coverage, mask = PairCoverage(grid, start, stop), np.ones((11, 11), bool)
+    inside = tuple(map(slice, start, stop))
+    mask[inside] = False
+    for region in regions:
+        common = tuple(slice(max(r.start, p.start), min(r.stop, p.stop)) for r, p in zip(region, inside, strict=True))
+        if all(axis.start < axis.stop for axis in common):
+            coverage.add(common)
+            mask[common] = True
+    missing = dict(coverage.missing())
+    for coords in np.ndindex(*grid.shape):
+        box = tuple(
+            slice(max(b.start, p.start), max(b.start, p.start, min(b.stop, p.stop)))
+            for b, p in zip(grid.box(coords), inside, strict=True)
+        )
+        assert (coords in missing) is not mask[box].all()
+        assert missing.get(coords, box) == box
 
 
 @pytest.mark.parametrize("kind", ["local", "slow"])

@@ -17,8 +17,10 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import Bar, IngestReport, report_progress
+from zarrasync.display.text import counted
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.regions import Region, corners
 from zarrasync.nodes.access import chunks_of, handle_of, transform_of, with_handle
@@ -120,6 +122,9 @@ class Ingestion:
         self._checked_safety: bool | None = None
         self._check_alignment()
         self._checksums: dict[Bounds, int] = {}
+        self._covered = (
+            None if source.pairs is None else PairCoverage(target.metadata.grid, self.plan.start, self.plan.stop)
+        )
         self._lock = thread_lock()
 
     @property
@@ -138,6 +143,7 @@ class Ingestion:
             verify: Read all values back and compare them.
 
         Raises:
+            ShapeError: If the source is an iterable that does not yield the values of all chunks.
             ChecksumError: If the values read back differ.
         """
         self._progress, self._verify = progress, verify
@@ -147,6 +153,7 @@ class Ingestion:
             await self.plan.leave_out_stored()
         runner = BlockRunner(self.source, self.target, self.plan, self._concurrency, self._skip)
         await runner.run(self._write)
+        self._check_coverage()
         if verify:
             await self.target.refresh()
             regions = [tuple(slice(start, stop) for start, stop in bounds) for bounds in self._checksums]
@@ -155,6 +162,9 @@ class Ingestion:
     # -------------------------------------------------------------- writing
 
     async def _write(self, region: Region, values: Any) -> None:
+        if self._covered is not None:
+            with self._lock:
+                self._covered.add(region)
         is_stored = self.plan.is_stored(region)
         if is_stored:
             with self._lock:
@@ -210,6 +220,20 @@ class Ingestion:
         """Check that a region from an iterable may cut chunks."""
         is_safe = is_safe_for_jobs(self.target.store)
         check_region(chunks_of(self.target), *corners(region), self._unaligned, safe=is_safe)
+
+    def _check_coverage(self) -> None:
+        """Check that an iterable has yielded the values of all chunks that are not stored."""
+        if self._covered is None:
+            return
+        missing = [part for _, part in self._covered.missing() if not self.plan.is_stored(part)]
+        if missing:
+            parts = ", ".join(f"[{_text(self.plan.to_source(part))}]" for part in missing[:5])
+            more = ", …" if len(missing) > 5 else ""
+            raise ShapeError(
+                f"the iterable ended without values for {len(missing):,} of {counted(self._covered.count, 'chunk')} of "
+                f"{self.target.name} in {self.target.store!r}: {parts}{more}. All values that it yielded are stored. "
+                "Yield the others, also if they equal the fill value, and continue with mode='a'"
+            )
 
     # -------------------------------------------------------------- comparing
 

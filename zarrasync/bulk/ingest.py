@@ -74,7 +74,8 @@ async def ingest(
               ``integrations.dask.store`` to compute them once.
             - the path of an ``.npy`` file, or the path or URL of a Zarr array.
             - a function that returns the values of a region (a tuple of slices). Several threads call it at a time.
-            - an iterable of pairs of a region and its values. It may reuse the memory of the values.
+            - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of
+              the values.
 
             Functions and iterables may be asynchronous. They require the options ``shape`` and ``dtype``.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -99,8 +100,8 @@ async def ingest(
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
-        ShapeError: If the source does not fit the array or the region, or if the region cuts chunks and ``unaligned``
-            does not allow that.
+        ShapeError: If the source does not fit the array or the region, an iterable left out chunks, or the region cuts
+            chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
@@ -168,7 +169,7 @@ async def _open_target(
     def creation() -> dict[str, Any]:
         if region is not None and region not in (everything, [*everything]):
             raise NodeNotFoundError(
-                f"cannot write a region: no array exists at {node.name} in {store.inner!r}; create it first"
+                f"cannot write a region: no array exists at {node.name} in {store!r}; create it first"
             )
         return creation_options(source, options, config)
 
@@ -184,7 +185,7 @@ async def _open_target(
         if error.found != "group":
             raise
         raise NodeTypeError(
-            f"{node.name} in {store.inner!r} is a group, not an array; pass the path of an array below it, or mode='w' "
+            f"{node.name} in {store!r} is a group, not an array; pass the path of an array below it, or mode='w' "
             "to replace the group",
             path=node.path,
             found="group",

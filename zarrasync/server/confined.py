@@ -24,6 +24,7 @@ class ConfinedStore(WrapperStore):
     """
 
     inner: LocalStore
+    _is_shown = False
 
     def __init__(self, inner: LocalStore) -> None:
         super().__init__(inner)

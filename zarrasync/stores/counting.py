@@ -54,6 +54,8 @@ class CountingStore(WrapperStore):
         counts: Operations since the last ``reset``.
     """
 
+    _is_shown = False
+
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.counts = Counts()

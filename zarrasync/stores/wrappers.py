@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.codecs.spec import Buffer
@@ -31,6 +31,8 @@ class WrapperStore(Store):
         TypeError: If ``inner`` is not a ``Store``.
     """
 
+    _is_shown: ClassVar[bool] = True
+    """Whether messages name the wrapper. Otherwise they name the wrapped store, which the user passed."""
     _conditional: bool | None = None
 
     def __init__(self, inner: Store) -> None:
@@ -89,7 +91,7 @@ class WrapperStore(Store):
         await self.inner.set_pending(key, note)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.inner!r})"
+        return f"{type(self).__name__}({self.inner!r})" if self._is_shown else repr(self.inner)
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         return await self.inner.fetch(requests, versions=versions)
@@ -241,6 +243,8 @@ class AliasStore(WrapperStore):
         aliases: Alternative keys to read if a key is absent. Values are always written under the key itself.
     """
 
+    _is_shown = False
+
     def __init__(self, inner: Store, aliases: Mapping[str, Sequence[str]]) -> None:
         super().__init__(inner)
         self.aliases = dict(aliases)
@@ -272,13 +276,12 @@ class ReadOnlyStore(WrapperStore):
         reason: Why it cannot be changed, and what to do; for messages.
     """
 
+    _is_shown = False
+
     def __init__(self, inner: Store, reason: str = "") -> None:
         super().__init__(inner)
         self.writeable = False
         self._reason = reason or f"{inner!r} was opened for reading (mode='r'); open it with mode='r+'"
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
 
     def _refuse(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(f"{key!r} cannot be changed: {self._reason}", key=key)
@@ -313,12 +316,11 @@ class ListedStore(WrapperStore):
         keys: The keys. Those below prefixes that are listed must be complete.
     """
 
+    _is_shown = False
+
     def __init__(self, inner: Store, keys: KeyIndex) -> None:
         super().__init__(inner)
         self.keys = keys
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
 
     @property
     def flat(self) -> bool:

@@ -9,7 +9,7 @@ from zarrasync.errors import ShapeError
 from zarrasync.indexing.coverage import Coverage, partial_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.stores import CountingStore, Store
+from zarrasync.stores import Store
 from zarrasync.transfer.chunks import Chunks, Fields
 
 __all__ = [
@@ -128,9 +128,7 @@ def _refuse(chunks: Chunks, partial_chunks: Sequence[tuple[int, ...]], found: tu
         return
     keys = [chunks.full_key(chunks.key(at)) for at in partial_chunks[:3]]
     more = f" and {len(partial_chunks) - 3:,} more" if len(partial_chunks) > 3 else ""
-    store = _store(chunks)
-    shown = store.inner if isinstance(store, CountingStore) else store  # jobs wrap the user's store
-    blind = f"and {shown!r} could lose values that another writer stores in them at the same time"
+    blind = f"and {_store(chunks)!r} could lose values that another writer stores in them at the same time"
     why = "and another writer may write the same chunks" if chunks.store.guarded else blind
     raise ShapeError(
         f"the region covers only parts of the chunks {', '.join(keys)}{more} of {chunks.name}, {why}; "

@@ -152,6 +152,11 @@ async def test_libraries_find_more(api: Api):
     sync.create_group(store, attributes=geo)
     found = problems(await api(api.validate(store)))
     assert "(zarr-cm)" in found["zarr.json $.attributes.spatial:bbox"]
+    old = [{**item, "schema_url": "https://example.org/old/schema.json"} for item in geo["zarr_conventions"]]
+    sync.create_group(store, attributes={**geo, "zarr_conventions": old}, overwrite=True)
+    report = await api(api.validate(store))
+    assert report.ok
+    assert any("(zarr-cm)" in message for message in problems(report, "warning").values())
     pytest.importorskip("ome_zarr_models")
     store.clear()
     attributes = ome_attributes("0.5", levels=1, omero={"channels": [{"color": "red", "window": {}}]})

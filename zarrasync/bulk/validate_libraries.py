@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from zarrasync.metadata import NodeMetadata
 from zarrasync.metadata.conventions import Meaning, Violation
@@ -22,7 +22,7 @@ _OME_MODELS = {
     "labels": "labels.LabelsAttrs",
 }
 """The class of ome-zarr-models that validates an object of OME-Zarr metadata."""
-_OME_VERSION = re.compile(r"0\.[4-9]")
+_OME_VERSION = re.compile(r"(0\.[4-9])(rc\d+|\.?dev\d+)?")
 
 
 def library_violations(metadata: NodeMetadata, meaning: Meaning) -> list[Violation]:
@@ -51,29 +51,31 @@ def _is_installed(name: str) -> bool:
 def _validate_zarr_conventions(attributes: Mapping[str, Any]) -> list[Violation]:
     """Return what zarr-cm reports: the first problem of each convention."""
     zarr_cm = import_module("zarr_cm")
+    try:
+        revisions = zarr_cm.detect_revisions(attributes)
+    except Exception as error:  # its errors have several types
+        return [Violation("error", "zarr_conventions", f"{error} (zarr-cm)")]
     violations = []
-    for name in zarr_cm.CONVENTION_NAMES:
+    for name, revision in revisions.items():
         try:
-            if zarr_cm.detect_revisions(attributes).get(name, _UNUSED) is not _UNUSED:
-                zarr_cm.validate_many(attributes, [name])
-        except Exception as error:  # its errors have several types
-            quoted = next((word for word in re.findall(r"'([^']+)'", str(error)) if word in attributes), name)
-            violations.append(Violation("error", quoted, f"{error} (zarr-cm)"))
+            zarr_cm.validate_many(attributes, [name])
+        except Exception as error:
+            words = re.findall(r"'([^']+)'", str(error))
+            location = next((word for word in words if word in attributes), "zarr_conventions")
+            severity: Literal["error", "warning"] = "warning" if revision is None else "error"
+            violations.append(Violation(severity, location, f"{error} (zarr-cm)"))
     return violations
-
-
-_UNUSED = object()
 
 
 def _validate_ome(ome: Mapping[str, Any], prefix: str) -> list[Violation]:
     """Return what ome-zarr-models reports."""
-    version = _OME_VERSION.match(str(ome.get("version")) if prefix else "0.4")
+    version = _OME_VERSION.fullmatch(str(ome.get("version")) if prefix else "0.4")
     if version is None:
         return []
-    plain = {**_plain(ome), "version": version[0]} if prefix else _plain(ome)
+    plain = {**_plain(ome), "version": version[1]} if prefix else _plain(ome)
     violations = []
     for name in _OME_MODELS.keys() & ome.keys():
-        validate = _ome_validator(version[0], name)
+        validate = _ome_validator(version[1], name)
         violations += _problems(validate, plain, prefix) if validate is not None else []
     return violations
 

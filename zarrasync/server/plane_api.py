@@ -16,6 +16,7 @@ from zarrasync.metadata.conventions import Axis
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.coordinates import with_stored_coordinates
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.images import Style, palette_of, render
@@ -94,7 +95,10 @@ class PlaneApi:
         pyramid = await self._pyramid(path)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
         meaning = await self._described.meaning(path)
-        axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(pyramid.axes, finest.shape, strict=True))]
+        located = await with_stored_coordinates(
+            self._hierarchy, self._chunks, relative_path(finest), pyramid.axes, finest.shape
+        )
+        axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         body = {
             "path": path.strip("/"),

@@ -40,6 +40,15 @@ def test_transformations_of_the_whole_pyramid_follow_those_of_a_level():
     assert [(axis.step, axis.origin) for axis in axes] == [(1, 0), (10, 7.5), (10, 9.5)]
 
 
+def test_transformations_to_other_coordinate_systems_are_not_applied():
+    for version in ("0.4", "0.6"):
+        attributes = ome_attributes(version)
+        image = attributes.get("ome", attributes)["multiscales"][0]
+        output = {"output": {"name": "global"}, "input": {"name": "physical"}}
+        image["coordinateTransformations"] = [{"type": "scale", "scale": [1, n, n], **output} for n in (2, 3)]
+        assert meaning(attributes).levels[0].axes[1].step == 0.5
+
+
 @pytest.mark.parametrize("kind", ["affine", "rotation", "byDimension"])
 def test_coordinates_are_unknown_after_other_transformations(kind):
     attributes = ome_attributes("0.6")

@@ -165,8 +165,8 @@ def _level_axes(
         indexed = transformed(indexed, dataset.get(name), f"{place}.{name}", reader)
         may_be_identity = "coordinateSystems" in item  # from version 0.6 on
         check_scale_first(dataset.get(name), f"{place}.{name}", reader, may_be_identity=may_be_identity)
-    # From version 0.6 on, transformations of the pyramid lead to another coordinate system.
-    if name in item and "coordinateSystems" not in item:
+    # In version 0.6 and in SpatialData, transformations of the pyramid lead to other coordinate systems.
+    if name in item and not _outputs(item):
         indexed = transformed(indexed, item[name], f"{whole}.{name}", reader)
     return indexed
 

@@ -109,6 +109,18 @@ def serve_array(chunk: Callable[[], tuple[bytes, bool]]) -> Callable[[bytes], tu
     return answer
 
 
+def redirecting(answer: Callable[[bytes], tuple[bytes, bool]]) -> Callable[[bytes], tuple[bytes, bool]]:
+    """Return the answers of a server that redirects each request once."""
+
+    def redirect(request: bytes) -> tuple[bytes, bool]:
+        path = request.split()[1].decode()
+        if path.startswith("/moved/"):
+            return answer(request)
+        return sized(f"Location: /moved{path}", body=b"", status="HTTP/1.1 302 Found"), False
+
+    return redirect
+
+
 def head(*lines: str, status: str = "HTTP/1.1 200 OK") -> bytes:
     """Return the head of an answer."""
     return "".join(f"{line}\r\n" for line in (status, *lines, "")).encode("latin-1")

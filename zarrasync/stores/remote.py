@@ -14,7 +14,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._concurrency.shield import shielded
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.config import Config
-from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT
@@ -214,7 +214,7 @@ class RemoteStore(Store):
             make: Makes one attempt. Raises ``TransientError`` if repeating it may help.
 
         Raises:
-            StoreError: With the number of attempts and the last failure.
+            StoreError: With the key, and the number of attempts and the last failure if it was repeated.
         """
         settings, gate = self.settings, self.limiter()
         now = clock.current().monotonic
@@ -235,6 +235,10 @@ class RemoteStore(Store):
                 gate.on_failure()
             except BudgetExceeded as error:
                 raise store_error(error, key, verb, self) from error
+            except StoreError as error:
+                if error.key or isinstance(error, UnsupportedOperation):
+                    raise
+                raise StoreError(f"could not {verb} {key!r} in {self!r}: {error}", key=key) from error
             else:
                 gate.on_success(now() - start)
                 return result

@@ -13,7 +13,9 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -21,6 +23,7 @@ import zstandard
 from tests.support import ROOT, bombs
 from tests.support.api import Api
 from tests.support.raw_answers import head, listening
+from tests.support.web_stores import WAYS, web_store
 from zarrasync import errors, stores
 
 SIZE = 160 << 20
@@ -41,6 +44,12 @@ CODINGS = {
     "zstd": zstandard.compress,
     "zstd, gzip": lambda data: gzip.compress(zstandard.compress(data), 1),
 }
+
+
+@cache
+def bomb(coding: str) -> bytes:
+    """Return the answer that contains zeros in a coding."""
+    return sized(CODINGS[coding](ZEROS), f"Content-Encoding: {coding}") if coding else sized(ZEROS)
 
 
 def sized(data: bytes, *lines: str, status: str = "HTTP/1.1 200 OK") -> bytes:
@@ -80,8 +89,13 @@ async def serving(answer: Callable[[str], bytes], *, endless: str = "") -> Async
         loop.close()
 
 
-async def open_bounded(api: Api, url: str):
-    return await api(api.open_array(url, config={"max_document_bytes": LIMIT, "retries": 0}))
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def open_bounded(api: Api, store: Any):
+    return await api(api.open_array(store, zarr_format=3, config={"max_document_bytes": LIMIT, "retries": 0}))
 
 
 # ---------------------------------------------------------------- documents
@@ -89,22 +103,21 @@ async def open_bounded(api: Api, url: str):
 
 READ = """
 import sys
-from functools import partial
+from functools import cache, partial
 from tests.support import ROOT, bombs
+from tests.support.web_stores import web_store
 
-api, url, limit, *names = sys.argv[1:]
+api, way, url, limit, *names = sys.argv[1:]
 read = bombs.reader(api, {"max_document_bytes": int(limit), "retries": 0})
 for name in names:
-    bombs.report(name, partial(read, url, name))
+    bombs.report(name, partial(read, web_store(way, url, [f"{name}/zarr.json"]), name))
 """
 """Opens arrays, and prints the outcomes as lines of JSON."""
 
 
-async def test_documents_that_are_too_large_when_decoded(api: Api):
+async def test_documents_that_are_too_large_when_decoded(api: Api, way: str):
     """Read in a process of its own, whose memory contains neither the server nor what other tests left."""
-    encoded = {coding.replace(", ", "-"): (coding, encode(ZEROS)) for coding, encode in CODINGS.items()}
-    answers = {name: sized(body, f"Content-Encoding: {coding}") for name, (coding, body) in encoded.items()}
-    answers["plain"] = sized(ZEROS)
+    answers = {coding.replace(", ", "-") or "plain": bomb(coding) for coding in (*CODINGS, "")}
 
     def answer(path: str) -> bytes:
         _, kind, name, document = path.split("/")
@@ -113,7 +126,7 @@ async def test_documents_that_are_too_large_when_decoded(api: Api):
 
     names = [f"{kind}/{name}" for kind in ("direct", "redirected") for name in answers]
     async with serving(answer) as url:
-        command = [sys.executable, "-c", READ, api.name, url, str(LIMIT), *names]
+        command = [sys.executable, "-c", READ, api.name, way, url, str(LIMIT), *names]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
@@ -125,11 +138,19 @@ async def test_documents_that_are_too_large_when_decoded(api: Api):
         assert found["peak"] < LIMIT + (100 << 20), found
 
 
+@pytest.mark.parametrize("coding", ["gzip", "deflate", ""])
+async def test_documents_in_a_cache(api: Api, coding: str, tmp_path: Path):
+    """A cache stores whole files, but no more of them than the limit is read."""
+    async with serving(lambda path: bomb(coding)) as url:
+        with pytest.raises(errors.MetadataError, match=r"1,048,577 bytes; config\.max_document_bytes is 1,048,576"):
+            await open_bounded(api, web_store("cache", url, cache_folder=tmp_path))
+
+
 @pytest.mark.parametrize(
     "headers", [["Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Content-Encoding: gzip"]]
 )
 @pytest.mark.parametrize("redirected", [False, True])
-async def test_documents_without_an_end(api: Api, headers: list[str], redirected: bool):
+async def test_documents_without_an_end(api: Api, way: str, headers: list[str], redirected: bool):
     moved = sized(b"", "Location: /endless", status="HTTP/1.1 302 Found")
     endless = "/endless" if redirected else "/zarr.json"
     absent = sized(b"", status="HTTP/1.1 404 Not Found")
@@ -141,14 +162,15 @@ async def test_documents_without_an_end(api: Api, headers: list[str], redirected
         with pytest.raises(
             errors.MetadataError, match=r"more than 1,\d+,\d+ bytes; config.max_document_bytes is 1,048,576"
         ):
-            await open_bounded(api, url)
+            await open_bounded(api, web_store(way, url))
 
 
-async def test_error_pages_may_be_larger_than_documents(api: Api):
+@pytest.mark.parametrize("way", ["lean", "general", "fsspec"])
+async def test_error_pages_may_be_larger_than_documents(api: Api, way: str):
     page = sized(b"x" * 5000, status="HTTP/1.1 404 Not Found")
     async with serving(lambda path: page) as url:
         with pytest.raises(errors.NodeNotFoundError):
-            await api(api.open_array(url, config={"max_document_bytes": 1000}))
+            await api(api.open_array(web_store(way, url), config={"max_document_bytes": 1000}))
 
 
 # ---------------------------------------------------------------- chunks
@@ -159,22 +181,21 @@ def array_of(codecs: list, count: int, data_type: str = "uint8") -> bytes:
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-async def test_encoded_chunks_may_be_larger_than_documents(api: Api, coding: str):
+async def test_encoded_chunks_may_be_larger_than_documents(api: Api, way: str, coding: str):
     """Chunks have a limit of their own."""
     size = 3 << 20
     document = array_of([{"name": "bytes"}], size)
     chunk = sized(CODINGS[coding](b"7" * size), f"Content-Encoding: {coding}")
     async with serving(partial(_array_answer, document, chunk)) as url:
-        array = await open_bounded(api, url)
+        array = await open_bounded(api, web_store(way, url))
         assert bytes(await api(array.get_basic_selection())) == b"7" * size
 
 
 @pytest.mark.parametrize("coding", [*CODINGS, ""])
-async def test_chunks_that_are_larger_than_their_metadata_says(api: Api, coding: str):
-    chunk = sized(CODINGS[coding](ZEROS), f"Content-Encoding: {coding}") if coding else sized(ZEROS)
+async def test_chunks_that_are_larger_than_their_metadata_says(api: Api, way: str, coding: str):
     document = array_of([{"name": "bytes"}], 4)
-    async with serving(partial(_array_answer, document, chunk)) as url:
-        array = await open_bounded(api, url)
+    async with serving(partial(_array_answer, document, bomb(coding))) as url:
+        array = await open_bounded(api, web_store(way, url))
         with pytest.raises(errors.StoreError, match=r"could not read 'c/0' .* bytes; a chunk has 4 bytes"):
             await api(array.get_basic_selection())
 
@@ -183,7 +204,7 @@ def _array_answer(document: bytes, chunk: bytes, path: str) -> bytes:
     return document if path == "/zarr.json" else chunk
 
 
-async def test_bodies_that_cannot_be_decoded(api: Api):
+async def test_bodies_that_cannot_be_decoded(api: Api, way: str):
     document = array_of([{"name": "bytes"}], 4)
     for coding, body, message in (
         ("gzip", b"nope", "its body is not valid gzip"),
@@ -193,7 +214,7 @@ async def test_bodies_that_cannot_be_decoded(api: Api):
     ):
         chunk = sized(body, f"Content-Encoding: {coding}")
         async with serving(partial(_array_answer, document, chunk)) as url:
-            array = await open_bounded(api, url)
+            array = await open_bounded(api, web_store(way, url))
             with pytest.raises(errors.StoreError, match=re.escape(message)):
                 await api(array.get_basic_selection())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import zarrasync as za
 from tests.support.mutations import mutate
 from tests.support.raw_answers import answering, chunked, head, sized
+from tests.support.web_stores import WAYS, web_store
 from zarrasync import stores, sync
 from zarrasync.errors import ZarrError
 
@@ -38,7 +38,7 @@ def answers(values: bytes) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("client", ["lean", "general", "sync"])
+@pytest.mark.parametrize("client", [*WAYS, "sync"])
 async def test_changed_answers(client: str):
     """A checksum tells other bytes, and absence is an error, so that no change of an answer leads to other values."""
     stored: dict[str, bytes] = {}
@@ -52,13 +52,12 @@ async def test_changed_answers(client: str):
             return sized(body=bytes(stored["zarr.json"])), False
         return current, closes
 
-    options: dict[str, Any] = {"client_options": {"trust_env": False}} if client == "general" else {}
     results = {"values": 0, "errors": 0}
     async with answering(answer) as url:
-        with za.config.set(retries=0, request_timeout=0.5, total_timeout=2.0):
+        with za.config.set(request_timeout=0.5, total_timeout=2.0):
             for number in range(COUNT):
                 current, closes = mutate(messages, chance), chance.random() < 0.98
-                store = stores.HTTPStore(url, **options)
+                store = web_store("lean" if client == "sync" else client, url)
                 try:
                     async with asyncio.timeout(5):
                         values = await (read_sync if client == "sync" else read_async)(store)

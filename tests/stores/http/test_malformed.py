@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from tests.support.raw_answers import BODY, MALFORMED, VALID, Answer, answering, chunked, listening, serve_array, sized
+from tests.support.raw_answers import (
+    BODY,
+    MALFORMED,
+    VALID,
+    Answer,
+    answering,
+    chunked,
+    listening,
+    redirecting,
+    serve_array,
+    sized,
+)
+from tests.support.web_stores import web_store
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, UnsupportedOperation, ZarrError
 from zarrasync.stores import Request
@@ -59,16 +71,20 @@ LENIENT = {"a chunk that is too short"}
 """aiohttp accepts a chunk that ends with LF, and so takes the CR for data."""
 
 
+@pytest.mark.parametrize("way", ["general", "fsspec", "references", "redirected"])
 @pytest.mark.parametrize(
     "answer", [each for each in (*VALID, *MALFORMED) if each.name not in LENIENT], ids=lambda answer: answer.name[:50]
 )
-async def test_answers_to_the_general_client(answer: Answer):
+async def test_answers_to_other_clients(way: str, answer: Answer):
     """aiohttp's parser accepts more, but the result is the same bytes or an error."""
-    async with answering(serve_array(lambda: (answer.data, True))) as url:
-        options = {"client_kwargs": {"trust_env": False}}
-        array = await za.open_array(url, zarr_format=3, config=CONFIG, storage_options=options)
+    serve = serve_array(lambda: (answer.data, True))
+    async with answering(redirecting(serve) if way == "redirected" else serve) as url:
+        with za.config.set(request_timeout=5.0):
+            store = web_store("lean" if way == "redirected" else way, url)
+        array = await za.open_array(store, zarr_format=3)
         with suppress(ZarrError):
             assert np.asarray(await asyncio.wait_for(array[...], 10)).tobytes() == BODY
+        await store.close()
 
 
 PARTIAL = "HTTP/1.1 206 Partial Content"

@@ -30,14 +30,15 @@ def store_of(url: str, **options: Any) -> stores.HTTPStore:
 
 OPTIONS: list[dict[str, Any]] = [
     {"headers": {"Authorization": "Bearer TOP-SECRET", "X-Api-Key": "TOP-SECRET", "Cookie": "sid=COOKIE"}},
-    {"client_options": {"cookies": {"sid": "COOKIE"}, "headers": {"X-Api-Key": "TOP-SECRET"}}},
-    {"request_options": {"cookies": {"sid": "COOKIE"}}, "headers": {"X-Api-Key": "TOP-SECRET"}},
+    {"client_kwargs": {"cookies": {"sid": "COOKIE"}, "headers": {"X-Api-Key": "TOP-SECRET"}}},
+    {"cookies": {"sid": "COOKIE"}, "headers": {"X-Api-Key": "TOP-SECRET"}},
 ]
 
 
+@pytest.mark.parametrize("backend", ["auto", "fsspec"])
 @pytest.mark.parametrize("options", OPTIONS, ids=["headers", "client_options", "request_options"])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_secrets_stay_with_their_server(options: dict[str, Any], status: int):
+async def test_secrets_stay_with_their_server(backend: str, options: dict[str, Any], status: int):
     """Neither does the other server get them, nor the own one if the other sends the request back."""
     seen: dict[str, list[bytes]] = {"own": [], "other": []}
     urls: dict[str, str] = {}
@@ -52,7 +53,7 @@ async def test_secrets_stay_with_their_server(options: dict[str, Any], status: i
         return redirect(f"{urls['own']}/back", status), False
 
     async with answering(own) as urls["own"], answering(other) as urls["other"]:
-        async with store_of(f"{urls['own']}/x", **options) as store:
+        async with stores.resolve(f"{urls['own']}/x", {**options, "backend": backend}) as store:
             (value,) = await store.fetch([Request("k", 0, 3)])
         assert value is not None
         assert bytes(value.data) == BODY

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from zarrasync._concurrency.offload import run_abandonable
 from zarrasync._concurrency.retry import RetryCounts, pause
+from zarrasync.codecs.spec import Buffer
 from zarrasync.config import Config
-from zarrasync.stores.fsspec.http import is_transient
+from zarrasync.stores.fsspec import http
 from zarrasync.stores.fsspec.protocols import IMMEDIATE
 
 __all__ = ["call", "read"]
@@ -33,7 +34,7 @@ def call(work: Callable[[], T], protocol: str, timeout: float) -> T:
     return work() if protocol in IMMEDIATE else run_abandonable(work, timeout)
 
 
-async def read(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> bytes:
+async def read(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> Buffer:
     """Return the bytes of a file, retrying after lost connections as the settings allow."""
     attempts, wait = 0, 0.1
     while True:
@@ -42,7 +43,7 @@ async def read(fs: Any, protocol: str, path: str, settings: Config, **options: A
             work = partial(_cat_file, fs, protocol, path, options)
             return work() if _is_cached(fs, protocol, path) else call(work, protocol, settings.total_timeout)
         except Exception as error:
-            if attempts > settings.retries or not is_transient(error):
+            if attempts > settings.retries or not http.is_transient(error):
                 raise
         RetryCounts.count("retries")
         await pause(wait)
@@ -54,10 +55,16 @@ def _is_cached(fs: Any, protocol: str, path: str) -> bool:
     return protocol in ("simplecache", "filecache") and bool(fs._check_file(fs._strip_protocol(path)))
 
 
-def _cat_file(fs: Any, protocol: str, path: str, options: dict[str, Any]) -> bytes:
+def _cat_file(fs: Any, protocol: str, path: str, options: dict[str, Any]) -> Buffer:
     """Return the bytes of a file. After a failure, remove the partial file that ``simplecache`` would serve later."""
     try:
-        data: bytes = fs.cat_file(path, **options)
+        data: Buffer
+        if http.is_supported(fs):
+            from fsspec.asyn import sync
+
+            data = cast(Buffer, sync(fs.loop, http.cat_file, fs, path, **options))
+        else:
+            data = fs.cat_file(path, **options)
         return data
     except FileNotFoundError:
         raise

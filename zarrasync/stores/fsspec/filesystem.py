@@ -15,7 +15,7 @@ from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
 from zarrasync.stores.errors import redact_queries
-from zarrasync.stores.fsspec import blocking, s3
+from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.identity import service_of
 from zarrasync.stores.fsspec.protocols import AZURE
 from zarrasync.stores.http.responses import missing_error
@@ -96,6 +96,9 @@ class Filesystem:
         if self.protocol not in AZURE:  # at exit, adlfs would close its client on a loop that no longer exists
             options.update(asynchronous=True, loop=asyncio.get_running_loop())
         fs = type(template)(*template.storage_args, **options)
+        for other in getattr(fs, "fss", {}).values():  # filesystems behind references
+            if other is not fs and http.is_supported(other):
+                http.limit_bodies(other)
         start = getattr(fs, "set_session", None) or getattr(fs, "_set_session", None)
         if start is not None:
             await start()

@@ -1,24 +1,43 @@
-"""Reads through fsspec's HTTP filesystem that also return the version and size of the value."""
+"""Reads through fsspec's HTTP filesystem: by its session, but within the limits of our own client."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
+from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.fsspec.protocols import WEB
-from zarrasync.stores.http.bodies import body_limit
-from zarrasync.stores.http.general import read_body
-from zarrasync.stores.http.message import Response
+from zarrasync.stores.http.general import GeneralClient
 from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_transient, range_header, version_of
+from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["is_supported", "is_transient", "read"]
+__all__ = ["cat_file", "is_supported", "is_transient", "limit_bodies", "limited", "read"]
+
+_limit: ContextVar[int | None] = ContextVar("limit", default=None)
+"""The limit of reads that other filesystems make, which have no argument for it."""
 
 
-def is_supported(fs: Any, protocol: str) -> bool:
+class _StatusError(Exception):
+    """A response with an unexpected status.
+
+    Attributes:
+        status: The status.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"the server answered {status} {reason}")
+        self.status = status
+
+
+def is_supported(fs: Any) -> bool:
     """Return whether a filesystem is fsspec's HTTP filesystem, whose aiohttp session can be used."""
-    attributes = ("kwargs", "set_session", "encode_url", "_raise_not_found_for_status")
-    return protocol in WEB and all(hasattr(fs, name) for name in attributes)
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    return not protocols.isdisjoint(WEB) and all(hasattr(fs, name) for name in ("kwargs", "set_session", "encode_url"))
 
 
 async def read(fs: Any, path: str, request: Request) -> Value:
@@ -28,21 +47,51 @@ async def read(fs: Any, path: str, request: Request) -> Value:
         FileNotFoundError: If the file does not exist.
         TransientError: If repeating the request may help.
     """
-    options = {**fs.kwargs, "headers": dict(fs.kwargs.get("headers") or {})}
-    if byte_range := range_header(request):
-        options["headers"] |= {"Range": byte_range, "Accept-Encoding": "identity"}
-    session = await fs.set_session()
-    async with session.get(fs.encode_url(path), **options) as answer:
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        body = await read_body(answer, body_limit(request.limit, answer.status, headers))
-        response = Response(answer.status, answer.reason or "", headers, body)
-        raise_if_transient(response)
-        fs._raise_not_found_for_status(answer, path)
+    client = GeneralClient(await fs.set_session(), fs.kwargs)
+    response = await client.get(fs.encode_url(path), range_header(request), request.limit)
+    raise_if_transient(response)
+    if response.status == 404:
+        raise FileNotFoundError(path)
+    if response.status not in (200, 206):
+        raise _StatusError(response.status, response.reason)
     return parse_value(request, response, version_of(response))
+
+
+def limit_bodies(fs: Any) -> None:
+    """Let another filesystem, such as one of references, read from an asynchronous HTTP filesystem by ``cat_file``."""
+    fs._cat_file = partial(cat_file, fs)
+
+
+@contextmanager
+def limited(limit: int | None) -> Iterator[None]:
+    """Set the most bytes that ``cat_file`` may receive or decode for a file; ``None`` for any number."""
+    token = _limit.set(limit)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+async def cat_file(fs: Any, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Buffer:
+    """Return the bytes of a file from ``start`` to ``end``, like fsspec's method of this name.
+
+    Raises:
+        BudgetExceeded: If the file is larger than the limit, see ``limited``.
+        FileNotFoundError: If the file does not exist.
+        TransientError: If repeating the request may help.
+    """
+    first = start or 0
+    if first < 0:
+        request = Request(path, length=-first, suffix=True, limit=_limit.get())
+    else:
+        request = Request(path, first, None if end is None else max(end - first, 0), limit=_limit.get())
+    return (await read(fs, path, request)).data
 
 
 def is_transient(error: Exception) -> bool:
     """Return whether repeating a request may help. Most filesystems have retried before they raise an error."""
+    if isinstance(error, TransientError):
+        return True
     if type(error).__module__.partition(".")[0] != "aiohttp":
         return isinstance(error, (ConnectionError, asyncio.IncompleteReadError))
     status = getattr(error, "status", None)

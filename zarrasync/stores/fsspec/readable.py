@@ -15,6 +15,7 @@ from zarrasync import config
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
@@ -55,7 +56,9 @@ class ReadableFsspecStore(RemoteStore):
         self._absence_errors = (*ABSENCE_ERRORS, PermissionError) if self.missing else ABSENCE_ERRORS
         self.writeable = self.protocol not in READ_ONLY
         self.conditional = self._is_s3 = s3.is_supported(fs, self.protocol)
-        self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs, self.protocol) else None
+        self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs) else None
+        # References contain byte ranges, whose ends old versions of fsspec would exceed.
+        self._limits_by_ranges = self._read is None and self.protocol not in {"reference", "data"}
         self.listable = self.protocol not in WEB | {"data"}
         # Other filesystems implement retries and timeouts, and make several requests for a large value.
         self.settings = config.get() if self._read is not None else replace(config.get(), request_timeout=0.0)
@@ -138,21 +141,13 @@ class ReadableFsspecStore(RemoteStore):
         return await self._gather([partial(self._fetch_one, request) for request in requests])
 
     async def _fetch_one(self, request: Request) -> Value | None:
-        path, options = self._path(request.key), dict(self._read_options)
-        length = None if request.length is None else max(request.length, 1)  # HTTP has no empty byte ranges
         if request.suffix and self.protocol in WITHOUT_SUFFIX_RANGES:
             return await self._fetch_suffix(request)
-        if request.suffix:
-            options.update(start=-(length or 1), end=None)
-        elif length is not None or request.start:
-            options.update(start=request.start, end=None if length is None else request.start + length)
+        options = {**self._read_options, **self._byte_range(request)}
         try:
-            if self.blocking:
-                fs = self._filesystem.template
-                value = Value(await blocking.read(fs, self.protocol, path, self.settings, **options))
-            else:
-                value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
-            request.check_size(len(value.data))  # most filesystems return whole values only
+            with http.limited(request.limit):
+                value = await self._read_value(request, options)
+            request.check_size(len(value.data))
         except StoreError:
             raise
         except Exception as error:
@@ -162,11 +157,27 @@ class ReadableFsspecStore(RemoteStore):
             if "start" in options and is_past_end(error):
                 return await self._past_end(request, error)
             raise store_error(error, request.key, "read", self) from error
-        if length is not None and len(value.data) > length:
-            return value._replace(data=clip(value.data, request))  # the server ignored the byte range
-        if request.length is None or len(value.data) <= request.length:
-            return value
-        return value._replace(data=value.data[: request.length])
+        if request.length is not None and len(value.data) > request.length:  # the server may ignore byte ranges
+            return value._replace(data=clip(value.data, request))
+        return value
+
+    def _byte_range(self, request: Request) -> dict[str, int | None]:
+        """Return the arguments of ``cat_file`` that select the bytes of a request."""
+        length = None if request.length is None else max(request.length, 1)  # HTTP has no empty byte ranges
+        if request.suffix:
+            return {"start": -(length or 1), "end": None}
+        if length is None and self._limits_by_ranges and request.limit is not None:
+            length = max(request.limit + 1 - request.start, 1)  # one byte more shows that the value is too large
+        elif length is None and not request.start:
+            return {}
+        return {"start": request.start, "end": None if length is None else request.start + length}
+
+    async def _read_value(self, request: Request, options: Mapping[str, Any]) -> Value:
+        path = self._path(request.key)
+        if self.blocking:
+            return Value(await blocking.read(self._filesystem.template, self.protocol, path, self.settings, **options))
+        value: Value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
+        return value
 
     async def _attempt(self, path: str, options: Mapping[str, Any], request: Request) -> Value:
         """Make one attempt to read; most filesystems implement retries."""
@@ -175,9 +186,11 @@ class ReadableFsspecStore(RemoteStore):
             if self._read is None:
                 return Value(await fs._cat_file(path, **options))
             return await self._read(fs, path, request)
-        except TransientError:
+        except (StoreError, TransientError):
             raise
         except Exception as error:
+            if isinstance(error.__cause__, BudgetExceeded | StoreError | TransientError):  # behind a reference
+                raise error.__cause__ from None
             if not http.is_transient(error):
                 raise
             reason = f"{type(error).__name__}: {redact_queries(str(error))}"
@@ -200,7 +213,8 @@ class ReadableFsspecStore(RemoteStore):
         if self.protocol not in CACHES:
             return None
         try:
-            data = await blocking.read(self._filesystem.template.fs, "", self._path(request.key), self.settings)
+            with http.limited(request.limit):
+                data = await blocking.read(self._filesystem.template.fs, "", self._path(request.key), self.settings)
         except Exception as error:
             if self._means_absent(error):
                 return None

@@ -4,109 +4,131 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from zarrasync._util.output_budget import check_budget
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit, codings_of, decoded, is_supported
-from zarrasync.stores.http.message import Response
+from zarrasync.stores.http.message import HEAD_LIMIT, Response
 from zarrasync.stores.remote import TransientError
 
-__all__ = ["GeneralClient", "read_body"]
+__all__ = ["GeneralClient"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECT_LIMIT = 10
 """Maximum number of redirects that one request follows."""
-_CREDENTIALS = frozenset({"headers", "auth", "cookies", "cookie_jar", "middlewares"})
-"""Options that may contain secrets for the store's server."""
+_OF_THE_ORIGIN = frozenset({"auth", "cookies", "middlewares", "params"})
+"""Arguments of requests that may contain secrets for the store's server, or are a part of its URLs."""
 
 
 class GeneralClient:
-    """Sends GET requests by aiohttp.
+    """Sends GET requests by a session of aiohttp, within the same limits as the lean client.
 
     Redirects are followed here, because aiohttp passes on custom headers and cookies to any server. A request that has
     left the store's origin (scheme, host and port) carries neither headers nor credentials of the user from there on.
+    Bodies are decoded here as well, because aiohttp decodes on the event loop, and without a limit.
 
     Args:
-        headers: Sent with each request to the store's origin.
-        client_options: Arguments of ``aiohttp.ClientSession``.
-        request_options: Arguments of each request.
+        session: The session.
+        request_options: Arguments of each request to the store's origin.
     """
 
-    def __init__(
-        self, headers: Mapping[str, str], client_options: Mapping[str, Any], request_options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, session: Any, request_options: Mapping[str, Any]) -> None:
+        import aiohttp
+
+        options = {"max_line_size": HEAD_LIMIT, "max_field_size": HEAD_LIMIT, **request_options}
+        self._session = session
+        self._follows = options.pop("allow_redirects", True)
+        self._headers = dict(options.pop("headers", None) or {})
+        if isinstance(seconds := options.get("timeout"), int | float):
+            options["timeout"] = aiohttp.ClientTimeout(total=seconds)
+        options |= {"allow_redirects": False, "auto_decompress": False, "raise_for_status": False}
+        self._options = options
+        self._options_elsewhere = {name: value for name, value in options.items() if name not in _OF_THE_ORIGIN}
+
+    @classmethod
+    def make(
+        cls, headers: Mapping[str, str], client_options: Mapping[str, Any], request_options: Mapping[str, Any]
+    ) -> GeneralClient:
+        """Return a client with a new session.
+
+        Args:
+            headers: Sent with each request to the store's origin.
+            client_options: Arguments of ``aiohttp.ClientSession``.
+            request_options: Arguments of each request.
+        """
         import aiohttp
 
         # The store's limiter limits the number of connections, and its retries the time.
-        self._client_options: dict[str, Any] = {
+        options: dict[str, Any] = {
             "connector": aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, keepalive_timeout=60),
             "timeout": aiohttp.ClientTimeout(total=None),
             "headers": dict(headers),
-            **client_options,
-            "auto_decompress": False,  # aiohttp decodes without a limit, and on the event loop
         }
-        names = {name.lower() for name in self._client_options["headers"]}
-        self._accepted = {} if "accept-encoding" in names else {"Accept-Encoding": ACCEPTED}
-        self._request_options = dict(request_options)
-        self._follows = self._request_options.pop("allow_redirects", True)
-        if isinstance(seconds := self._request_options.get("timeout"), int | float):
-            self._request_options["timeout"] = aiohttp.ClientTimeout(total=seconds)
-        self._session = aiohttp.ClientSession(**self._client_options)
-        self._session_elsewhere: Any = None
+        return cls(aiohttp.ClientSession(**{**options, **client_options}), request_options)
 
-    async def get(self, url: str, headers: Mapping[str, str], limit: int | None) -> Response:
+    async def get(self, url: Any, byte_range: str, limit: int | None) -> Response:
         """Send a GET request to the store's origin, and follow redirects.
 
         Args:
-            url: The URL, with its escapes.
-            headers: Headers of this request, which every server may see.
-            limit: The most bytes of the decoded body; ``None`` for any number.
+            url: The URL, as an object of yarl.
+            byte_range: The ``Range`` header; empty for the whole file.
+            limit: The most bytes of the whole file; ``None`` for any number.
 
         Raises:
-            BudgetExceeded: If the body is larger.
+            BudgetExceeded: If the file is larger.
             TransientError: If the connection failed.
             StoreError: If repeating the request makes no sense.
         """
         import aiohttp
 
+        # The range would count the bytes of a compressed body.
+        headers = {"Range": byte_range, "Accept-Encoding": "identity"} if byte_range else {}
         try:
-            response = await self._follow(url, {**self._accepted, **headers}, limit)
-            return await decoded(response, limit)
+            return await decoded(await self._follow(url, headers, limit), limit)
         except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, UnicodeError) as error:
             raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
 
-    async def _follow(self, url: str, headers: Mapping[str, str], limit: int | None) -> Response:
-        from yarl import URL
-
-        current, at_origin = URL(url, encoded=True), True
-        for _ in range(_REDIRECT_LIMIT + 1):
-            async with self._request(current, headers, at_origin=at_origin) as answer:
-                location = answer.headers.get("Location")
-                if answer.status not in _REDIRECTS or location is None or not self._follows:
-                    return await _received(answer, limit)
-            target = _redirect_target(current, location)
-            at_origin = at_origin and target.origin() == current.origin()
-            current = target
+    async def _follow(self, url: Any, headers: Mapping[str, str], limit: int | None) -> Response:
+        session, options, current = self._session, self._options, url
+        sent = {**self._headers, **headers}
+        if not any(name.lower() == "accept-encoding" for name in (*sent, *session.headers)):
+            sent["Accept-Encoding"] = ACCEPTED
+        async with AsyncExitStack() as stack:
+            for _ in range(_REDIRECT_LIMIT + 1):
+                async with session.get(current, headers=sent, **options) as answer:
+                    location = answer.headers.get("Location")
+                    if answer.status not in _REDIRECTS or location is None or not self._follows:
+                        return await _received(answer, limit)
+                target = _redirect_target(current, location)
+                if session is self._session and target.origin() != current.origin():
+                    session = await stack.enter_async_context(_session_elsewhere(session))
+                    options = self._options_elsewhere
+                    sent = {"Accept-Encoding": ACCEPTED, **headers}
+                current = target
         raise StoreError(f"the server redirects more than {_REDIRECT_LIMIT} times, at last to {_shown(current)}")
 
-    def _request(self, url: Any, headers: Mapping[str, str], *, at_origin: bool) -> Any:
-        if at_origin:
-            return self._session.get(url, headers=headers, allow_redirects=False, **self._request_options)
-        if self._session_elsewhere is None:
-            options = {**_without_credentials(self._client_options), "connector": self._session.connector}
-            self._session_elsewhere = type(self._session)(**{**options, "connector_owner": False})
-        options = _without_credentials(self._request_options)
-        return self._session_elsewhere.get(url, headers=headers, allow_redirects=False, **options)
-
     async def close(self) -> None:
-        """Close all connections."""
-        if self._session_elsewhere is not None:
-            await self._session_elsewhere.close()
+        """Close the session and all connections."""
         await self._session.close()
+
+
+def _session_elsewhere(session: Any) -> Any:
+    """Return a session for other origins: it shares the connections of a session, but not its headers and credentials."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=session.connector,
+        connector_owner=False,
+        timeout=session.timeout,
+        trust_env=session.trust_env,
+        trace_configs=session.trace_configs,
+    )
 
 
 async def _received(answer: Any, limit: int | None) -> Response:
@@ -119,28 +141,24 @@ async def _received(answer: Any, limit: int | None) -> Response:
     headers = {name.lower(): value for name, value in answer.headers.items()}
     if not is_supported(codings_of(headers)):
         raise StoreError(f"the server sent an unsupported Content-Encoding: {headers['content-encoding'][:40]!r}")
-    body = await read_body(answer, body_limit(limit, answer.status, headers))
+    body = await _body(answer, body_limit(limit, answer.status, headers))
     return Response(answer.status, answer.reason or "", headers, body)
 
 
-async def read_body(answer: Any, limit: int | None) -> bytes:
+async def _body(answer: Any, limit: int | None) -> Buffer:
     """Return the body of a response of aiohttp.
 
     Raises:
         BudgetExceeded: If it is larger than the limit.
     """
-    most, parts, size = UNDECLARED_LIMIT if limit is None else limit, list[bytes](), 0
-    if limit is None and answer.content_length is not None:
-        most = max(most, answer.content_length)
+    most, declared, body = UNDECLARED_LIMIT if limit is None else limit, answer.content_length, bytearray()
+    if declared is not None and limit is None:
+        most = max(most, declared)
+    check_budget(most, declared or 0, what="body")
     async for part in answer.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        check_budget(most, size, at_least=True, what="body")
-    return b"".join(parts)
-
-
-def _without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in _CREDENTIALS}
+        body += part
+        check_budget(most, len(body), at_least=True, what="body")
+    return memoryview(body).toreadonly()
 
 
 def _redirect_target(url: Any, location: str) -> Any:

@@ -95,10 +95,11 @@ class Session:
                 raise StoreError(f"{type(error).__name__}: {error}") from error
             except OSError as error:
                 raise TransientError(f"{type(error).__name__}: {error}") from error
+        from yarl import URL
+
         if self._general is None:
-            self._general = GeneralClient(self._headers, self._client_options, self._request_options)
-        headers = {"Range": byte_range, "Accept-Encoding": "identity"} if byte_range else {}
-        return await self._general.get(f"{self._base}{target}", headers, limit)
+            self._general = GeneralClient.make(self._headers, self._client_options, self._request_options)
+        return await self._general.get(URL(f"{self._base}{target}", encoded=True), byte_range, limit)
 
     async def close(self) -> None:
         """Release the shared connections, and close the general client."""

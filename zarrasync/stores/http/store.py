@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -13,7 +13,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.output_budget import OutputBudget
-from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.listing import parse_listing
@@ -191,16 +191,6 @@ class HTTPStore(RemoteStore):
             raise _failure(response)
         whole = await self._attempt(request._replace(start=0, length=None, suffix=False))
         return None if whole is None else whole._replace(data=clip(whole.data, request))
-
-    async def _request(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            return await super()._request(key, verb, make)
-        except UnsupportedOperation:
-            raise
-        except StoreError as error:
-            if not error.key:  # from an attempt that was not repeated
-                raise StoreError(f"could not {verb} {key!r} in {self!r}: {error}", key=key) from error
-            raise
 
     # -------------------------------------------------------------- listing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from zipfile import ZIP_STORED, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 import pytest
@@ -58,6 +58,21 @@ def test_other_archives_have_no_comment(tmp_path: Path):
         pass
     with ZipFile(tmp_path / "a.zip") as archive:
         assert archive.comment == b""
+
+
+async def test_archives_that_other_programs_made_are_checked(api: Api, tmp_path: Path):
+    store: dict[str, bytes] = {}
+    write_ome_image(store, "0.5")
+    with ZipFile(tmp_path / "a.ozx", "w", compression=ZIP_DEFLATED) as archive:
+        for name in sorted(store):
+            archive.writestr(name, store[name])
+        archive.writestr("b.ozx", b"")
+    report = await api(api.validate(tmp_path / "a.ozx"))
+    messages = [finding.message for finding in report.findings if finding.severity == "warning"]
+    assert [message.split(" ", 1)[0] for message in messages] == ["the", str(len(store) + 1), "the", "the"]
+    assert "comment" in messages[0]
+    assert "does not begin with all documents" in messages[2]
+    assert "another archive" in messages[3]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

@@ -34,7 +34,7 @@ from zarrasync.nodes.explain_missing import add_reason
 from zarrasync.nodes.find import find
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import ReadOnlyStore, StoreLike, resolve
+from zarrasync.stores import ReadOnlyStore, StoreLike, ZipStore, resolve
 from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
 
@@ -94,6 +94,8 @@ async def validate(
         removed = await run_on_store(partial(resolved.remove_unfinished, prefix), resolved)
         message = "a temporary file of a writer that does not run any more; it was removed"
         report.findings.extend(Finding("note", name, "", message) for name in removed)
+    if isinstance(resolved, ZipStore):
+        await run_on_store(partial(_check_archive, resolved, report), resolved)
     allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
     if manifest is not None:
         await compare_manifest(handle.store, handle.path, manifest, report, values)
@@ -104,6 +106,10 @@ async def validate(
             raise
     report.findings.sort(key=lambda finding: (finding.key, finding.location))
     return report
+
+
+async def _check_archive(store: ZipStore, report: Report) -> None:
+    report.findings.extend(Finding("warning", "/", "", message) for message in store.deviations())
 
 
 async def _validate(

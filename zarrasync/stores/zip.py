@@ -18,7 +18,7 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import lineage_of
 from zarrasync.stores.values import ABSENT, Request, Value
-from zarrasync.stores.zip_archive import MissingArchive, ReadableArchive, WriteableArchive
+from zarrasync.stores.zip_archive import MissingArchive, ReadableArchive, WriteableArchive, ozx_deviations
 from zarrasync.stores.zip_format import DAMAGE_ERRORS
 
 __all__ = ["ZipStore"]
@@ -140,6 +140,10 @@ class ZipStore(Store):
         if not path and len(tops) == 1:
             return f"all its members are in the folder {tops[0]!r}; pass path={tops[0]!r}"
         return f"the archive contains {', '.join(tops[:5])}{', …' if len(tops) > 5 else ''}" if tops else "it is empty"
+
+    def deviations(self) -> list[str]:
+        """Return how the archive differs from what OME-Zarr recommends for archives, if it is an ``.ozx`` file."""
+        return ozx_deviations(self._open()) if self._path is not None and self._path.suffix == ".ozx" else []
 
     # -------------------------------------------------------------- reading
 

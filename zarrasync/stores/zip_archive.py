@@ -36,7 +36,7 @@ try:
 except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
-__all__ = ["MissingArchive", "ReadableArchive", "WriteableArchive"]
+__all__ = ["MissingArchive", "ReadableArchive", "WriteableArchive", "ozx_deviations"]
 
 
 class ReadableArchive:
@@ -47,8 +47,11 @@ class ReadableArchive:
         file: An open binary file, which is not closed.
 
     Attributes:
-        members: The members by name.
+        members: The members by name, in the order of the directory.
+        comment: The comment of the archive.
     """
+
+    comment = b""
 
     def __init__(self, path: Path | None, file: Any) -> None:
         self._file_lock = thread_lock()
@@ -80,6 +83,7 @@ class ReadableArchive:
                 raise
             archive = zipfile.ZipFile(FileHead(self._file, self._end))
         with archive:
+            self.comment = archive.comment
             return members_of(archive, size)
 
     def _pread(self, size: int, offset: int) -> bytes:
@@ -245,6 +249,20 @@ def _open_for_appending(file: Any) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(file, "a")
     archive.start_dir = file.seek(0, os.SEEK_END)
     return archive
+
+
+def ozx_deviations(archive: ReadableArchive) -> list[str]:
+    """Return how an archive differs from what OME-Zarr recommends for archives."""
+    names = list(archive.members)
+    compressed = sum(member.method != zipfile.ZIP_STORED for member in archive.members.values())
+    documents = [name for name in names if formats.is_document(name)]
+    checks = {
+        "the comment of the archive does not contain the version of OME-Zarr": b'"ome"' not in archive.comment,
+        f"{compressed:,} members are compressed; parts of them cannot be read": compressed,
+        "the directory of the archive does not begin with all documents": names[: len(documents)] != documents,
+        "the archive contains another archive": any(name.endswith(".ozx") for name in names),
+    }
+    return [message for message, is_found in checks.items() if is_found]
 
 
 def _place_in_directory(info: zipfile.ZipInfo) -> tuple[bool, int]:

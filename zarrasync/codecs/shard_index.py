@@ -111,14 +111,19 @@ class ShardIndex:
             )
         return view, table
 
-    def encode(self, lengths: Sequence[int]) -> Buffer:
+    def encode(self, lengths: Sequence[int], order: npt.NDArray[np.intp] | None = None) -> Buffer:
         """Encode the index of chunks that are stored one after the other.
 
         Args:
             lengths: The bytes of each inner chunk; -1 for absent ones.
+            order: The numbers of the chunks in the order in which they are stored; ascending if not given.
         """
         sizes = np.array(lengths, np.int64)
-        ends = np.maximum(sizes, 0).cumsum()
+        if order is None:
+            ends = np.maximum(sizes, 0).cumsum()
+        else:
+            ends = np.empty_like(sizes)
+            ends[order] = np.maximum(sizes[order], 0).cumsum()
         start = 0 if self._at_end else self.size
         entries = np.stack([start + ends - sizes, sizes], axis=-1).view(np.uint64)
         entries[sizes < 0] = _MISSING

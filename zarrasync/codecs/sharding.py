@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -22,6 +22,7 @@ from zarrasync.codecs.configuration import check_members
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, search_inside, search_together
 from zarrasync.codecs.shard_index import IndexTable, ShardIndex
+from zarrasync.codecs.shard_order import ChunkOrder, storage_order
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -47,6 +48,7 @@ class ShardingCodec(ArrayBytesCodec):
         codecs: The codecs of the inner chunks: a ``CodecChain`` or a sequence of codecs.
         index_codecs: The codecs of the index. The size of an encoded index must not depend on its content.
         index_location: ``"end"`` or ``"start"``.
+        order: The order in which new shards contain their inner chunks. It is not a part of the metadata.
     """
 
     name = "sharding_indexed"
@@ -54,6 +56,7 @@ class ShardingCodec(ArrayBytesCodec):
     codecs: CodecChain
     index_codecs: CodecChain = DEFAULT_INDEX
     index_location: str = "end"
+    order: ChunkOrder = field(default="C", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunk_shape", tuple(self.chunk_shape))
@@ -91,7 +94,7 @@ class ShardingCodec(ArrayBytesCodec):
 
     def settle(self, spec: ArraySpec) -> Codec:
         inner = self.codecs.settle(spec.replace(shape=self.chunk_shape))
-        return ShardingCodec(self.chunk_shape, inner, self.index_codecs, self.index_location)
+        return replace(self, codecs=inner)
 
     def bind(self, spec: ArraySpec) -> BoundSharding:
         return BoundSharding(self, spec)
@@ -125,6 +128,7 @@ class BoundSharding:
         )
         self.encoded_limit = self._index.size + self.grid.size * (2 * self.inner.nbytes + _CHUNK_OVERHEAD)
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(chunk_shape))]
+        self._order = storage_order(codec.order, self.grid.shape)
         self._whole_shard = tuple(slice(0, n, 1) for n in spec.shape)
 
     def _number(self, coords: tuple[int, ...]) -> int:
@@ -243,6 +247,8 @@ class BoundSharding:
             chunks: The inner chunks; ``None`` for absent ones.
             size_hint: An estimate of their total number of bytes.
         """
+        if self._order is not None:
+            return self._join_in_order(list(chunks))
         lengths: list[int] = []
 
         def present() -> Iterator[Buffer]:
@@ -262,3 +268,12 @@ class BoundSharding:
 
         data = join_buffers(parts(), size_hint + self._index.size)
         return data if max(lengths) >= 0 else None
+
+    def _join_in_order(self, chunks: Sequence[Buffer | None]) -> Buffer | None:
+        """Return the shard of encoded inner chunks, which are stored in another order than C order."""
+        assert self._order is not None
+        stored = [chunk for number in self._order.tolist() if (chunk := chunks[number]) is not None]
+        if not stored:
+            return None
+        index = self._index.encode([-1 if chunk is None else len(chunk) for chunk in chunks], self._order)
+        return join_buffers([*stored, index] if self._index_at_end else [index, *stored], sum(map(len, stored)))

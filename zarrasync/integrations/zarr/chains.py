@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from zarr.core.codec_pipeline import fill_value_or_default  # type: ignore[attr-
 from zarrasync._util.json import to_plain
 from zarrasync.codecs import BoundChain, CodecChain, from_numcodecs, parse_codecs
 from zarrasync.codecs import Codec as OwnCodec
+from zarrasync.codecs import ShardingCodec as OwnShardingCodec
+from zarrasync.codecs.shard_order import ChunkOrder
 from zarrasync.errors import ZarrError
 from zarrasync.formats.dtype_strings import VARIABLE_TYPES, parse_dtype, render_dtype
 from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
@@ -28,6 +31,7 @@ __all__ = ["ChunkKind", "kind_of"]
 
 _KNOWN_MODULES = ("zarr.codecs.", "numcodecs.")
 """Where the codecs come from that are known. Subclasses of users, and other packages, may do something else."""
+_ORDERS: dict[str, ChunkOrder] = {"morton": "morton", "lexicographic": "C", "unordered": "C", "colexicographic": "F"}
 
 
 class ChunkKind:
@@ -96,13 +100,24 @@ def _numcodecs(codec: V2Codec) -> list[Any]:
 def _translate(codecs: tuple[Codec, ...], native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:
     if len(codecs) == 1 and type(codecs[0]) is V2Codec:
         return _translate_v2(codecs[0], native, spec)
-    chain = parse_codecs([to_plain(codec.to_dict()) for codec in codecs])
-    innermost: Any = chain.array_bytes
-    while hasattr(innermost, "codecs"):
+    chain = _in_order(parse_codecs([to_plain(codec.to_dict()) for codec in codecs]), codecs)
+    innermost = chain.array_bytes
+    while isinstance(innermost, OwnShardingCodec):
         innermost = innermost.codecs.array_bytes
     if innermost.name in VARIABLE_TYPES:
         return VARIABLE_TYPES[innermost.name][0], chain
     return dtypes.from_numpy(native), chain
+
+
+def _in_order(chain: CodecChain, codecs: tuple[Codec, ...]) -> CodecChain:
+    """Return a chain whose shards contain inner chunks in the order of zarr-python's codecs, which is no metadata."""
+    sharding = next((codec for codec in codecs if type(codec) is ShardingCodec), None)
+    if sharding is None:
+        return chain
+    assert isinstance(chain.array_bytes, OwnShardingCodec)
+    order = _ORDERS[getattr(sharding, "subchunk_write_order", "morton")]  # an option since zarr-python 3.2
+    inner = _in_order(chain.array_bytes.codecs, sharding.codecs)
+    return replace(chain, array_bytes=replace(chain.array_bytes, codecs=inner, order=order))
 
 
 def _translate_v2(codec: V2Codec, native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:

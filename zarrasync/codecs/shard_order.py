@@ -1,0 +1,48 @@
+"""The order of inner chunks in a shard. The index makes any order readable; neighbours should lie close together."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ChunkOrder", "storage_order"]
+
+ChunkOrder: TypeAlias = Literal["C", "F", "morton"]
+"""The last axis varies fastest, or the first one, or all take turns bit by bit (Z order, as in zarr-python)."""
+
+
+@lru_cache(maxsize=16)
+def storage_order(order: ChunkOrder, grid_shape: tuple[int, ...]) -> npt.NDArray[np.intp] | None:
+    """Return the numbers of inner chunks, counted in C order, in the order in which they are stored.
+
+    Args:
+        order: The order.
+        grid_shape: The number of inner chunks along each axis.
+
+    Returns:
+        The numbers, or ``None`` if they ascend.
+    """
+    numbers = np.arange(math.prod(grid_shape))
+    if order == "F":
+        numbers = numbers.reshape(grid_shape).transpose().reshape(-1)
+    elif order == "morton":
+        numbers = np.argsort(_morton_codes(grid_shape), kind="stable")
+    return None if (numbers[1:] > numbers[:-1]).all() else numbers
+
+
+def _morton_codes(grid_shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Return for each chunk the bits of its coordinates, interleaved, without the bits that an axis does not need."""
+    coords = np.indices(grid_shape, np.int64).reshape(len(grid_shape), -1)
+    widths = [(size - 1).bit_length() for size in grid_shape]
+    codes = np.zeros(coords.shape[1], np.int64)
+    position = 0
+    for bit in range(max(widths, default=0)):
+        for axis, width in enumerate(widths):
+            if bit < width:
+                codes |= (coords[axis] >> bit & 1) << position
+                position += 1
+    return codes

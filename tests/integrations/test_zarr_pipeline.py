@@ -117,6 +117,19 @@ def test_part_of_a_shard_takes_two_requests():
     assert len(store.reads) == 2  # the index, and a merged range
 
 
+def test_settings_of_an_array_limit_the_gap_between_byte_ranges():
+    store = CountedStore(MemoryStore())
+    array = zarr.create_array(store, shape=(64, 64), chunks=(4, 4), shards=(64, 64), dtype="i4")
+    array[...] = 1 + np.arange(4096).reshape(64, 64)
+    if not hasattr(array.config, "sharding_coalesce_max_gap_bytes"):
+        pytest.skip("this release of zarr-python has no such setting")
+    for gap, requests in ((0, 5), (1 << 20, 2)):
+        store.reads.clear()
+        limited = array.with_config({"sharding_coalesce_max_gap_bytes": gap})
+        np.testing.assert_array_equal(limited[::20, 0], 1 + np.arange(0, 4096, 64)[::20])
+        assert len(store.reads) == requests
+
+
 def test_inner_chunks_that_are_not_touched_keep_their_bytes():
     store = MemoryStore()
     with zarr.config.set({"codec_pipeline.path": DEFAULT}):

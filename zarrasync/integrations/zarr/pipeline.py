@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -157,7 +158,7 @@ class CodecPipeline(BatchedCodecPipeline):
 
     def _chunks(self, getters: list[Any], kind: ChunkKind, spec: ArraySpec) -> ListedChunks:
         """Return the engine's view of the chunks behind byte getters."""
-        store, indexes = None, ShardIndexCache()
+        settings, store, indexes = config.get(), None, ShardIndexCache()
         if isinstance(getters[0], StorePath):
             keys = [getter.path for getter in getters]
             store, indexes = self._memory.direct_store(getters[0].store)
@@ -165,10 +166,13 @@ class CodecPipeline(BatchedCodecPipeline):
             keys = list(map(str, range(len(getters))))
         if store is None:
             store = getters_store(dict(zip(keys, getters, strict=True)), spec.prototype)
+            gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", None)  # settings since zarr-python 3.3
+            size = getattr(spec.config, "sharding_coalesce_max_bytes", None)
+            settings = _with_ranges(settings, gap, size)
         return ListedChunks(
             store=store,
             metadata=kind.metadata,
-            config=_settings(),
+            config=_keeping_no_fill(settings),
             indexes=indexes,
             listed=keys,
             bound=kind.chain,
@@ -181,7 +185,14 @@ def _ordinary_array(buffer: NDBuffer) -> Array | None:
     return array if type(array) is np.ndarray else None
 
 
-def _settings() -> config.Config:
-    """Return the settings. Whether empty chunks are stored depends on zarr-python's setting instead."""
-    settings = config.get()
+def _keeping_no_fill(settings: config.Config) -> config.Config:
+    """Return settings without ``write_empty_chunks``, as zarr-python's setting of this name decides."""
     return replace(settings, write_empty_chunks=False) if settings.write_empty_chunks else settings
+
+
+@lru_cache(maxsize=16)
+def _with_ranges(settings: config.Config, gap: int | None, size: int | None) -> config.Config:
+    """Return settings with zarr-python's limits for byte ranges that are fetched together."""
+    if gap is None or size is None:
+        return settings
+    return replace(settings, coalesce_gap=gap, coalesce_size=max(size, 1))

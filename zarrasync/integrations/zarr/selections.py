@@ -92,7 +92,7 @@ def _projection(
         if len(arrays) != len(shape) or len(target) != 1:
             return None
         points = tuple(map(_indices, arrays))
-        return Projection(tuple(range(len(shape))), points, (_selector(target[0], len(points[0])),))
+        return Projection(tuple(range(len(shape))), points, (_selector(target[0], None),))
     sources = tuple(map(_selector, source, shape))
     targets = list(target)
     for axis in dropped:

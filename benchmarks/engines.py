@@ -126,6 +126,19 @@ class Zarrs(ZarrPython):
         return version("zarrs")
 
 
+class ZarrasyncPipeline(ZarrPython):
+    pipeline = "zarrasync.integrations.zarr.CodecPipeline"
+
+    def __init__(self) -> None:
+        import zarrasync.integrations.zarr  # noqa: F401  # registers the pipeline
+
+        super().__init__()
+
+    @property
+    def version(self) -> str:
+        return version("zarrasync")
+
+
 class Zarrista(Engine):
     package = "zarrista"
 
@@ -232,6 +245,14 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "floor": Floor,
 }
 
+PIPELINES: dict[str, Callable[[], Engine]] = {
+    "zarr-python": ZarrPython,
+    "zarr-python fused": ZarrPythonFused,
+    "zarrs-python": Zarrs,
+    "zarrasync pipeline": ZarrasyncPipeline,
+}
+"""zarr-python with each codec pipeline."""
+
 
 def make(name: str) -> Engine:
     """The engine of a name.
@@ -240,7 +261,7 @@ def make(name: str) -> Engine:
         ImportError: If it is not installed.
     """
     warnings.simplefilter("ignore")
-    return ENGINES[name]()
+    return {**ENGINES, **PIPELINES}[name]()
 
 
 def fresh(path: Path) -> Path:

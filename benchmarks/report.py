@@ -140,6 +140,12 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {model}, {platform.system()}, {versions}"
 
 
+def measured(versions: dict[str, str], rounds: int) -> str:
+    """Return a sentence about the time, the machine and the versions of a measurement."""
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name != FLOOR)
+    return f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds."
+
+
 def page(
     rows: list[dict[str, Any]],
     times: dict[str, float],
@@ -158,9 +164,8 @@ def page(
     """
     names = list(versions)
     chosen = [row for row in rows if shown is None or row["task"] in shown.get(row["workload"], ())]
-    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name != FLOOR)
     parts = [
-        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds.",
+        measured(versions, rounds),
         summary(rows),
         "Time of each library / ours, as a geometric mean and the number of rows that the library can do:",
         by_peer(rows, names),

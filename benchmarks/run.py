@@ -80,6 +80,13 @@ def measure(
     workers: list[EngineProcess], task: str, workload: str, rounds: int, source: Path, target: Path | None
 ) -> dict[str, Any]:
     """Return one row."""
+    return summarise(task, workload, collect(workers, task, workload, rounds, source, target))
+
+
+def collect(
+    workers: list[EngineProcess], task: str, workload: str, rounds: int, source: Path, target: Path | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of all rounds of a task, by engine."""
     results: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
     for number in range(rounds):
         for worker in rotate(workers, number):
@@ -92,7 +99,10 @@ def measure(
             runs.append(worker.ask(json.dumps({**command, "values": str(source.with_suffix(".npy"))})))
             if target is not None:
                 shutil.rmtree(target, ignore_errors=True)
-    return summarise(task, workload, results)
+    sums = {round(result["sum"], 2) for runs in results.values() for result in runs if "sum" in result}
+    if len(sums) > 1:
+        raise SystemExit(f"{task} {workload}: the engines read different values: {sums}")
+    return results
 
 
 def _is_far_behind(runs: list[dict[str, Any]], results: dict[str, list[dict[str, Any]]]) -> bool:
@@ -106,9 +116,6 @@ def _is_far_behind(runs: list[dict[str, Any]], results: dict[str, list[dict[str,
 
 def summarise(task: str, workload: str, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return the medians of one row, and the ratios to the best peer and to the floor."""
-    sums = {round(result["sum"], 2) for runs in rounds.values() for result in runs if "sum" in result}
-    if len(sums) > 1:
-        raise SystemExit(f"{task} {workload}: the engines read different values: {sums}")
     results = {name: medians(runs, ("ms", "cpu_ms", "peak_mb")) for name, runs in rounds.items() if runs}
     ours = results[report.OURS].get("ms")
     peers = {name: r["ms"] for name, r in results.items() if name not in (report.OURS, report.FLOOR) and "ms" in r}

@@ -103,7 +103,7 @@ class Case:
     # -------------------------------------------------------------- selections
 
     def basic(self) -> tuple[str, Any]:
-        key = []
+        key: list[Any] = []
         for size in self.shape:
             if self.random.random() < 0.3:
                 key.append(self.random.randrange(size))

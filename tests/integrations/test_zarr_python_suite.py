@@ -1,6 +1,6 @@
 """zarr-python's own tests, from its source distribution, with zarrasync as its codec pipeline.
 
-``ZARR_PYTHON_SUITE=1`` in the environment runs all of them instead of a sample, which takes some minutes.
+``ZARRASYNC_ZARR_SUITE=1`` in the environment runs all of them instead of a sample, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_tests_of_zarr_python_pass(suite: Path):
         "ZARR_CODEC_PIPELINE__PATH": "zarrasync.integrations.zarr.CodecPipeline",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(suite / "installed"), str(ROOT / "tests" / "support")]),
         "DIFFERENCES": str(ROOT / "tests" / "integrations" / "zarr_python_differences.toml"),
-        "SAMPLE": "1" if os.environ.get("ZARR_PYTHON_SUITE") else "23",
+        "SAMPLE": "1" if os.environ.get("ZARRASYNC_ZARR_SUITE") else "23",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "-p", "zarr_python_suite", "-W", "ignore"]
     command += ["-p", "no:cacheprovider", "--tb=short", "tests", *(f"--ignore=tests/{name}" for name in LEFT_OUT)]

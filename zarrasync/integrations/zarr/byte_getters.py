@@ -7,15 +7,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from zarr.abc import store as interface
 from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import BufferPrototype
 from zarr.core.config import config
-from zarr.storage import LocalStore, StorePath
+from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
-from zarrasync.codecs.spec import Buffer
+from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Request, Store, Value
 
@@ -39,17 +40,18 @@ def direct_store(store: Any) -> Store | None:
     return None
 
 
-def getters_store(getters: Mapping[str, Any], prototype: BufferPrototype) -> Store:
+def getters_store(getters: Mapping[str, Any], prototype: BufferPrototype, values: Array | None = None) -> Store:
     """Return a store of the values behind byte getters or setters, all of one kind.
 
     Args:
         getters: The byte getters by key.
         prototype: The class of buffers.
+        values: What is written, if anything.
     """
     some = next(iter(getters.values()))
     owner = some.store if isinstance(some, StorePath) else getters
     is_sync = _supports_sync_io(owner) if isinstance(some, StorePath) else isinstance(some, _SyncByteGetter)
-    return (SyncGetters if is_sync else AsyncGetters)(getters, prototype, owner)
+    return (SyncGetters if is_sync else AsyncGetters)(getters, prototype, owner, values)
 
 
 class AsyncGetters(Store):
@@ -59,11 +61,15 @@ class AsyncGetters(Store):
         getters: The byte getters, or setters, by key.
         prototype: The class of buffers.
         owner: The object that holds the values, by which locks on values find each other.
+        values: Memory of the user, which may change after it was stored.
     """
 
-    def __init__(self, getters: Mapping[str, Any], prototype: BufferPrototype, owner: Any) -> None:
-        self._getters, self._prototype, self._owner = getters, prototype, owner
+    def __init__(
+        self, getters: Mapping[str, Any], prototype: BufferPrototype, owner: Any, values: Array | None = None
+    ) -> None:
+        self._getters, self._prototype, self._owner, self._values = getters, prototype, owner, values
         self.concurrency = config.get("async.concurrency") or 64
+        self.parallel = type(owner) is not MemoryStore
 
     @property
     def identity(self) -> Hashable:
@@ -80,10 +86,15 @@ class AsyncGetters(Store):
         return None if buffer is None else Value(buffer.as_numpy_array())
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        # The encoded chunk may be the memory of the user's values, which may change later.
-        buffer = self._prototype.buffer.from_bytes(data if isinstance(data, bytes | bytearray) else bytes(data))
-        await self._set(self._getters[key], buffer)
+        await self._set(self._getters[key], self._prototype.buffer.from_bytes(self._lasting(data)))  # type: ignore[arg-type]  # it accepts any buffer
         return None
+
+    def _lasting(self, data: Buffer) -> Buffer:
+        """Return bytes that may be kept: a raw chunk may still be the memory of the user's values."""
+        if isinstance(data, bytes | bytearray):
+            return data
+        array = np.frombuffer(data, np.uint8)
+        return bytes(data) if self._values is None or np.may_share_memory(array, self._values) else array
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         await self._delete(self._getters[key])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
+from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
@@ -23,6 +24,9 @@ from zarrasync.transfer.read_blocking import read_blocking
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 
 __all__ = ["ListedChunks", "read_listed", "write_listed"]
+
+_INSTANT = 1 << 16
+"""Bytes of chunks that the event loop decodes itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +85,21 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
     async def work() -> None:
         await read_blocking(_ListedPlacement(chunks, out, cancel_flag(), absent), runs)
 
-    if chunks.store.blocking:
+    if _is_instant(chunks, len(runs)):
+        drive(work())
+    elif chunks.store.blocking:
         await run_in_worker(work, computing=chunks.store.near)
     else:
         placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
         await read_async(placement, runs, FifoGate(chunks.concurrency))
     return absent
+
+
+def _is_instant(chunks: ListedChunks, count: int) -> bool:
+    """Return whether reading takes less time than another thread would take to begin: a little from memory."""
+    chain, store = chunks.chain, chunks.store
+    from_memory = store.blocking and store.near and not store.parallel
+    return from_memory and chain.is_quick and not chain.supports_partial_reads and count * chain.nbytes <= _INSTANT
 
 
 async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: Array) -> None:

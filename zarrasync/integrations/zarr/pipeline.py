@@ -93,7 +93,7 @@ class CodecPipeline(BatchedCodecPipeline):
     ) -> tuple[Any, ...]:
         batch = list(batch_info)
         array = _ordinary_array(out)
-        groups = None if array is None else self._groups(batch, array.dtype, drop_axes)
+        groups = None if array is None else self._groups(batch, array, drop_axes)
         if array is None or groups is None:
             return await super().read(batch, out, drop_axes)  # type: ignore[return-value,unused-ignore]
         missing = set[int]()
@@ -109,7 +109,7 @@ class CodecPipeline(BatchedCodecPipeline):
         batch = list(batch_info)
         array = _ordinary_array(value)
         writable = array is not None and not (batch and getattr(batch[0][0], "read_only", False))
-        groups = self._groups(batch, array.dtype, drop_axes) if array is not None and writable else None
+        groups = self._groups(batch, array, drop_axes, writes=True) if array is not None and writable else None
         if array is None or groups is None:
             await super().write(batch, value, drop_axes)
             return
@@ -125,7 +125,9 @@ class CodecPipeline(BatchedCodecPipeline):
             except StoreError as error:
                 raise error.__cause__ or error from None
 
-    def _groups(self, batch: list[BatchItem], dtype: np.dtype[Any], dropped: tuple[int, ...]) -> list[_Group] | None:
+    def _groups(
+        self, batch: list[BatchItem], array: Array, dropped: tuple[int, ...], *, writes: bool = False
+    ) -> list[_Group] | None:
         """Group the items of a batch by the shape of their chunks; ``None`` if the engine does not support them."""
         numbers: dict[tuple[int, ...], list[int]] = {}
         for number, item in enumerate(batch):
@@ -134,13 +136,14 @@ class CodecPipeline(BatchedCodecPipeline):
         for shape, members in numbers.items():
             spec = batch[members[0]][1]
             kind = self._kind(spec)
-            if kind is None or kind.chain.spec.dtype.numpy != dtype:
+            if kind is None or kind.chain.spec.dtype.numpy != array.dtype:
                 return None
             items = (Item(shape, batch[number][2], batch[number][3], batch[number][4]) for number in members)
             translation = translate(items, dropped)
             if translation is None:
                 return None
-            chunks = self._chunks([batch[number][0] for number in members], kind, spec)
+            getters = [batch[number][0] for number in members]
+            chunks = self._chunks(getters, kind, spec, array if writes else None)
             groups.append(_Group(members, chunks, translation))
         return groups
 
@@ -156,7 +159,7 @@ class CodecPipeline(BatchedCodecPipeline):
         except TypeError:  # a fill value that has no hash, before zarr-python 3.1
             return kind_of(self, spec)
 
-    def _chunks(self, getters: list[Any], kind: ChunkKind, spec: ArraySpec) -> ListedChunks:
+    def _chunks(self, getters: list[Any], kind: ChunkKind, spec: ArraySpec, values: Array | None) -> ListedChunks:
         """Return the engine's view of the chunks behind byte getters."""
         settings, store, indexes = config.get(), None, ShardIndexCache()
         if isinstance(getters[0], StorePath):
@@ -165,7 +168,7 @@ class CodecPipeline(BatchedCodecPipeline):
         else:
             keys = list(map(str, range(len(getters))))
         if store is None:
-            store = getters_store(dict(zip(keys, getters, strict=True)), spec.prototype)
+            store = getters_store(dict(zip(keys, getters, strict=True)), spec.prototype, values)
             gap = getattr(spec.config, "sharding_coalesce_max_gap_bytes", None)  # settings since zarr-python 3.3
             size = getattr(spec.config, "sharding_coalesce_max_bytes", None)
             settings = _with_ranges(settings, gap, size)

@@ -1,4 +1,4 @@
-"""Measures zarr-python with its own codec pipelines, with that of zarrs-python, and with ours.
+"""Measures zarr-python with its own codec pipelines, with the pipeline of zarrs-python, and with ours.
 
     python benchmarks/pipelines.py [--rounds N] [--only WORKLOAD …] [--engines PIPELINE …] [--out DIRECTORY] [--write-docs]
 

@@ -46,7 +46,7 @@ def getters_store(getters: Mapping[str, Any], prototype: BufferPrototype, values
     Args:
         getters: The byte getters by key.
         prototype: The class of buffers.
-        values: What is written, if anything.
+        values: The values of a write.
     """
     some = next(iter(getters.values()))
     owner = some.store if isinstance(some, StorePath) else getters

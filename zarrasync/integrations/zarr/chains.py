@@ -110,7 +110,7 @@ def _translate(codecs: tuple[Codec, ...], native: np.dtype[Any], spec: ArraySpec
 
 
 def _in_order(chain: CodecChain, codecs: tuple[Codec, ...]) -> CodecChain:
-    """Return a chain whose shards contain inner chunks in the order of zarr-python's codecs, which is no metadata."""
+    """Return a chain whose shards contain inner chunks in the order of zarr-python's codecs. Metadata omits it."""
     sharding = next((codec for codec in codecs if type(codec) is ShardingCodec), None)
     if sharding is None:
         return chain

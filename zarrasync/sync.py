@@ -734,13 +734,12 @@ class Group(GroupBase):
         return result
 
     def contains(self, name: str) -> bool:
-        """Return whether a member exists.
+        """Return whether a member exists. A member whose documents are invalid or cannot be read exists as well.
 
         Args:
             name: The name or relative path.
 
         Raises:
-            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
             StoreError: If the store failed.
 
         Example:
@@ -1586,6 +1585,7 @@ def consolidate_metadata(
     """Store copies of all metadata documents below a group in one document, so that one request opens the hierarchy.
 
     In Zarr v3 the copies are part of the group's ``zarr.json``, in Zarr v2 of the document ``.zmetadata``.
+    Nodes that cannot be read are left out, with a warning that names them.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.

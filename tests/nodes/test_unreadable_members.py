@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,3 +175,68 @@ async def test_a_group_whose_members_cannot_be_listed(api):
     with pytest.warns(UserWarning, match="/g cannot be read"):
         assert [name for name, _ in await api(group.members(None))] == ["a", "g"]
     assert "g (unreadable: access denied)" in await api(group.tree())
+
+
+def document(**members: Any) -> bytes:
+    store: dict[str, bytes] = {}
+    sync.create_array(store, data=np.arange(3))
+    return json.dumps({**json.loads(store["zarr.json"]), **members}).encode()
+
+
+def unknown_codec(path: Path) -> None:
+    path.write_bytes(document(codecs=[{"name": "bytes"}, {"name": "nobody-has-it"}]))
+
+
+def unknown_format(path: Path) -> None:
+    path.write_bytes(document(zarr_format=4))
+
+
+def invalid_text(path: Path) -> None:
+    path.write_bytes(b'{"zarr_format": 3, "\xff": 1}')
+
+
+def too_large(path: Path) -> None:
+    path.write_bytes(document(attributes={"text": "x" * 20_000}))
+
+
+ALL_FAULTS = [fifo, no_rights, damaged, unknown_codec, unknown_format, invalid_text, too_large]
+SMALL = {"max_document_bytes": 10_000}
+
+
+@pytest.mark.parametrize("place", ALL_FAULTS)
+async def test_each_operation_names_it_and_keeps_its_siblings(api, tmp_path, place):
+    hierarchy(tmp_path, place)
+    group = await api(api.open_group(tmp_path, mode="r+", config=SMALL))
+    assert await contains(api, group, "m")
+    assert await contains(api, group, "z/m")
+    assert not await contains(api, group, "missing")
+    with pytest.warns(UserWarning, match="/m cannot be read"):
+        assert await api(group.keys()) == ("a", "z")
+    report = await api(api.validate(tmp_path, config=SMALL))
+    assert {finding.key.removesuffix("/zarr.json") for finding in report.findings} == {"m", "z/m"}
+    assert not report.ok
+    assert (report.arrays, report.groups) == (2, 2)
+    with pytest.warns(UserWarning, match="cannot be read and is omitted") as caught:
+        await api(api.consolidate_metadata(tmp_path, config=SMALL))
+    assert sorted(str(warning.message).split()[0] for warning in caught) == ["/m", "/z/m"]
+    consolidated = await api(api.open_group(tmp_path, use_consolidated=True, config=SMALL))
+    assert [name for name, _ in await api(consolidated.members(None))] == ["a", "z", "z/inner"]
+    with pytest.raises((MetadataError, StoreError), match=r"m/zarr\.json|/m"):
+        await api(api.copy(tmp_path, tmp_path.with_name("copy"), config=SMALL))
+    assert not tmp_path.with_name("copy").exists()
+
+
+async def contains(api, group, name):
+    return await group.contains(name) if api.name == "async" else name in group
+
+
+@pytest.mark.parametrize("place", ALL_FAULTS)
+@pytest.mark.filterwarnings("ignore:.*consolidated:RuntimeWarning")
+def test_xarray_opens_the_other_variables(tmp_path, place):
+    xarray = pytest.importorskip("xarray")
+    hierarchy(tmp_path, place)
+    for dropped, names in (None, ["a"]), (["m"], ["a"]), (["a"], []):
+        with pytest.warns(UserWarning, match="/m cannot be read"):
+            dataset = xarray.open_dataset(tmp_path, engine="zarrasync", drop_variables=dropped, config=SMALL)
+        assert list(dataset) == names
+        assert all(dataset[name].values.tolist() == [0, 1, 2] for name in names)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarrasync.bulk.reports import Finding, Report, Severity
-from zarrasync.errors import InvalidKeyError, MetadataError, UnsupportedOperation, ZarrError
+from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.walk import check_partial
 
 __all__ = ["Validation", "check_keys", "check_lengths", "check_node", "check_parent", "find_nodes", "list_keys"]
 
@@ -83,7 +84,9 @@ async def _find_child(validation: Validation, child: NodeHandle, *, is_implicit:
         validation.add("error", child.path, str(error))
     try:
         (node,) = await find_all(child, [child.path], (child.format,))
-    except (MetadataError, InvalidKeyError) as error:
+    except (MetadataError, InvalidKeyError, StoreError) as error:
+        if isinstance(error, StoreError):
+            check_partial(error)
         validation.add_error(error, child.path)
         validation.unreadable.append(child.path)
         return None

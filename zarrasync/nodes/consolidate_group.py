@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zarrasync.errors import UnsupportedOperation
+from zarrasync.errors import UnsupportedOperation, ZarrError
 from zarrasync.nodes.consolidated import GroupCopies, replace_copies
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.nodes.walk import documents_below
+from zarrasync.nodes.walk import documents_below, warn_of_failures
 
 __all__ = ["consolidate"]
 
 
 async def consolidate(group: NodeHandle) -> None:
     """Store copies of all documents below a group in a document of the group.
+
+    Nodes that cannot be read are left out, with a warning that names them. A reader with incomplete copies would look
+    them up in the store.
 
     Changes made through a group with consolidated metadata wait for the lock and are added afterwards. Changes by
     other processes are detected, and then all documents are read again.
@@ -26,10 +29,14 @@ async def consolidate(group: NodeHandle) -> None:
             f"{group.store!r} does not support consolidated metadata; its own listings replace it", key=group.path
         )
 
+    failures: Mapping[str, ZarrError] = {}
+
     async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
-        documents = await documents_below(group)
+        nonlocal failures
+        documents, failures = await documents_below(group)
         below = {key: format_.copied_document(key, data) for key, data in documents.items()}
         return GroupCopies(format_.own_documents(group.path, group_documents), below)
 
     format_ = group.format
     await replace_copies(group.store, format_, group.path, copy, group.config)
+    warn_of_failures(group, failures)

@@ -415,6 +415,7 @@ async def consolidate_metadata(
     """Store copies of all metadata documents below a group in one document, so that one request opens the hierarchy.
 
     In Zarr v3 the copies are part of the group's ``zarr.json``, in Zarr v2 of the document ``.zmetadata``.
+    Nodes that cannot be read are left out, with a warning that names them.
 
     Args:
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.

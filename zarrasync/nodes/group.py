@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync._util.short_tracebacks import shorten_methods
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
-from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
@@ -27,7 +27,7 @@ from zarrasync.nodes.find import find
 from zarrasync.nodes.kinds import Metadata, wrong_kind
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.walk import walk, warn_of_failures
+from zarrasync.nodes.walk import check_partial, walk, warn_of_failures
 
 __all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
 
@@ -158,13 +158,12 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             return default
 
     async def contains(self, name: str) -> bool:
-        """Return whether a member exists.
+        """Return whether a member exists. A member whose documents are invalid or cannot be read exists as well.
 
         Args:
             name: The name or relative path.
 
         Raises:
-            MetadataError: If the documents are invalid. Its field ``problems`` lists all problems.
             StoreError: If the store failed.
 
         Example:
@@ -172,7 +171,15 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> await group.contains("t2m")
             False
         """
-        return await self.get(name) is not None
+        try:
+            return await self.get(name) is not None
+        except MetadataError:
+            return True
+        except StoreError as error:
+            check_partial(error)
+            if not self.store.near:  # a server may refuse keys that do not exist
+                raise
+            return True
 
     async def members(self, max_depth: int | None = 0) -> tuple[tuple[str, AsyncArray | AsyncGroup], ...]:
         """Return the members. Takes one listing per group and one batch of requests per level.

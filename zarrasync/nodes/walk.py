@@ -18,7 +18,7 @@ from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores.remote import TransientError
 
-__all__ = ["Walk", "documents_below", "nodes_below", "walk", "warn_of_failures"]
+__all__ = ["Walk", "check_partial", "documents_below", "nodes_below", "walk", "warn_of_failures"]
 
 
 class Walk(NamedTuple):
@@ -102,7 +102,7 @@ async def _members_of(
     try:
         found = await find_all(root, [join(root.path, path) for path in documented], (root.format,))
     except (MetadataError, StoreError) as error:
-        _check_partial(error)
+        check_partial(error)
         found = await gather([partial(_find, root, path, failures) for path in documented])
     members = {path: node.metadata for path, node in zip(documented, found, strict=True) if node is not None}
     members.update({path: GroupMetadata() for path, implicit in is_implicit.items() if implicit})
@@ -117,7 +117,7 @@ async def _children(
     except StoreError as error:
         if not path:
             raise
-        _check_partial(error)
+        check_partial(error)
         failures[path] = error
         return {}
 
@@ -126,33 +126,59 @@ async def _find(root: NodeHandle, path: str, failures: dict[str, ZarrError]) -> 
     try:
         (node,) = await find_all(root, [join(root.path, path)], (root.format,))
     except (MetadataError, StoreError) as error:
-        _check_partial(error)
+        check_partial(error)
         failures[path] = error
         return None
     return node
 
 
-def _check_partial(error: ZarrError) -> None:
+def check_partial(error: ZarrError) -> None:
     """Raise an error that concerns the store as a whole."""
     if isinstance(error, UnsupportedOperation) or isinstance(error.__cause__, (TransientError, TimeoutError)):
         raise error
 
 
-async def documents_below(group: NodeHandle) -> dict[str, bytes]:
-    """Return all metadata documents below a group by key, with one batch of requests per level."""
-    format_, documents = group.format, dict[str, bytes]()
-    level = [await group.with_listing()]
+async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str, ZarrError]]:
+    """Return all metadata documents below a group by key, with one batch of requests per level.
+
+    Nodes that cannot be read are left out. Their errors are returned by relative path.
+    """
+    format_, documents, failures = group.format, dict[str, bytes](), dict[str, ZarrError]()
+    root = await group.with_listing()
+    level = [""]
     while level:
-        listings = await gather([partial(handle.children, None) for handle in level])
-        members = [handle.child(name) for handle, names in zip(level, listings, strict=True) for name in names]
-        keys_of = [format_.document_keys(member.path) for member in members]
-        all_keys = [key for keys in keys_of for key in keys]
-        values = iter(await fetch_documents(group.store, all_keys, group.config))
+        listings = await gather([partial(_children, root, path, None, failures) for path in level])
+        paths = [join(path, name) for path, listing in zip(level, listings, strict=True) for name in listing]
+        keys_of = {path: format_.document_keys(join(root.path, path)) for path in paths}
+        fetched = await _fetch_documents(root, keys_of, failures)
         level = []
-        for member, keys in zip(members, keys_of, strict=True):
-            fetched = {key: document_bytes(next(values)) for key in keys}
-            documents.update({key: data for key, data in fetched.items() if data is not None})
-            is_group = isinstance(formats.parse(format_, member.path, fetched), GroupMetadata)
-            if is_group and not format_.separates_metadata:
-                level.append(member)
-    return documents
+        for path, found in fetched.items():
+            try:
+                metadata = formats.parse(format_, join(root.path, path), found)
+            except MetadataError as error:
+                failures[path] = error
+                continue
+            documents.update({key: data for key, data in found.items() if data is not None})
+            if isinstance(metadata, GroupMetadata) and not format_.separates_metadata:
+                level.append(path)
+    return documents, failures
+
+
+async def _fetch_documents(
+    root: NodeHandle, keys_of: Mapping[str, Sequence[str]], failures: dict[str, ZarrError]
+) -> dict[str, dict[str, bytes | None]]:
+    """Return the documents of nodes by relative path and key, without the nodes that cannot be read."""
+    try:
+        values = iter(
+            await fetch_documents(root.store, [key for keys in keys_of.values() for key in keys], root.config)
+        )
+    except (MetadataError, StoreError) as error:
+        check_partial(error)
+        if len(keys_of) == 1:
+            failures.update(dict.fromkeys(keys_of, error))
+            return {}
+        single = await gather(
+            [partial(_fetch_documents, root, {path: keys}, failures) for path, keys in keys_of.items()]
+        )
+        return {path: found for part in single for path, found in part.items()}
+    return {path: {key: document_bytes(next(values)) for key in keys} for path, keys in keys_of.items()}

@@ -64,7 +64,7 @@ def interpret_cf(attributes: Mapping[str, Any]) -> Meaning | None:
 
 
 def _quantity(attributes: Mapping[str, Any], reader: Reader) -> str:
-    """Return the quantity and its unit: ``air_temperature [K]``."""
+    """Return the quantity and its unit: ``air_temperature [K]``; an empty string if the quantity has no name."""
     texts = {name: attributes[name] for name in ("standard_name", "long_name", "units") if name in attributes}
     for name, text in texts.items():
         if not isinstance(text, str):
@@ -72,7 +72,7 @@ def _quantity(attributes: Mapping[str, Any], reader: Reader) -> str:
     name, units = texts.get("standard_name") or texts.get("long_name") or "", texts.get("units", "")
     if isinstance(units, str) and " since " in units:
         units = ""
-    return " ".join(filter(None, (str(name), f"[{units}]" if units else "")))
+    return f"{name} [{units}]" if name and units else str(name)
 
 
 def _times(attributes: Mapping[str, Any], reader: Reader) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fsspec import filesystem
 
 from tests.support.api import Api
 from zarrasync import stores
@@ -93,3 +95,19 @@ async def test_moving_takes_other_files_along(api: Api, tmp_path: Any):
     await api(root.move("g", "h"))
     assert await store.list_prefix("g/") == []
     assert {key.replace("g/", "h/", 1) for key in inside} <= set(await store.list_prefix("h/"))
+
+
+@pytest.mark.parametrize("zarr_format", ["3-draft", "3-draft-2022"])
+async def test_an_empty_directory_is_not_a_group(api: Api, zarr_format: str, tmp_path: Path):
+    """In the drafts, a group without a document exists if nodes exist below it. Erasing files leaves directories."""
+    for store in (
+        stores.LocalStore(tmp_path / "ours"),
+        stores.FsspecStore(filesystem("file"), str(tmp_path / "theirs")),
+    ):
+        root = await api(api.create_group(store, zarr_format=zarr_format))
+        await api(root.create_array("a/b/c", data=[1]))
+        assert await api(root.keys()) == ("a",)
+        await api(root.delete("a/b/c"))
+        assert await api(root.keys()) == ()
+        assert not await api(root.contains("a"))
+        await api(root.create_array("a", data=[1]))

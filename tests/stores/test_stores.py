@@ -31,6 +31,7 @@ async def test_an_absent_key_is_none(store):
     await store.set("a/b", b"x")
     for key in ("nothing", "a", "a/b/c", "a/bb", "b/c/d"):
         assert await store.get(key) is None
+        assert await store.stat(key) is None
         assert not await store.exists(key)
 
 

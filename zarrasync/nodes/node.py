@@ -168,7 +168,8 @@ class NodeHandle:
             UnsupportedOperation: If the store cannot list.
         """
         prefix = self.format.listing_prefix(self.path)
-        if self.format.separates_metadata and max_depth != 0:
+        # A directory is a group without a document only if nodes exist below it. Files leave empty directories.
+        if self.format.separates_metadata and (max_depth != 0 or self.store.blocking):
             return await self._descendants(prefix, max_depth)
         if self.consolidated is not None:
             listing = self.consolidated.keys.list_dir(prefix)

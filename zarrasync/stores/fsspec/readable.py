@@ -239,6 +239,8 @@ class ReadableFsspecStore(RemoteStore):
             if self._means_absent(error):
                 return None
             raise store_error(error, key, "read", self) from error
+        if info.get("type") == "directory":
+            return None
         if info.get("size") is None:
             return await super().stat(key)
         if self._is_s3:

@@ -24,6 +24,8 @@ HANDLES = st.integers(0, 1)
 class ArrayMachine(RuleBasedStateMachine):
     """Each rule changes or reads the array through one of two handles, whose metadata may be outdated."""
 
+    model: np.ndarray
+
     def __init__(self, driver: Driver, folder: Path) -> None:
         super().__init__()
         self.driver, self.folder = driver, folder
@@ -157,10 +159,10 @@ class ArrayMachine(RuleBasedStateMachine):
                 return
             raise AssertionError("a chunk that is not stored was read")
 
-    def _chunks(self, array: Any) -> list[np.ndarray]:
+    def _chunks(self, array: Any) -> list[Any]:
         edges = [np.cumsum([0, *sizes]) for sizes in array.write_chunk_sizes]
         spans = [[slice(a, b) for a, b in itertools.pairwise(cuts)] for cuts in edges]
-        return [self.model[(*box, ...)] for box in itertools.product(*spans)]
+        return [np.asarray(self.model[box], self.model.dtype) for box in itertools.product(*spans)]
 
     # -------------------------------------------------------------- writing
 

@@ -47,7 +47,7 @@ def zarr_python_lists(
         warnings.simplefilter("ignore")  # of consolidated metadata in format 3
         for use in {False, use_consolidated}:
             root = zarr.open_group(zarr_python_store(values), mode="r", zarr_format=zarr_format, use_consolidated=use)
-            members = {"": root, **dict(root.members(max_depth=None))}
+            members: dict[str, Any] = {"": root, **dict(root.members(max_depth=None))}
             assert sorted(members) == sorted(nodes)
             for path, node in nodes.items():
                 assert members[path].attrs.asdict() == node.attributes

@@ -109,7 +109,7 @@ def _blocks(draw: st.DrawFn, sizes: Sequence[Sequence[int]]) -> tuple[list[Any],
 @st.composite
 def _advanced(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     """Draw NumPy's mixture of slices, integers, ``newaxis`` and index arrays that are walked together."""
-    key = [draw(slices(n) | indices(n)) for n in shape]
+    key: list[Any] = [draw(slices(n) | indices(n)) for n in shape]
     count = draw(st.integers(0, 3))
     for axis in draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)):
         if shape[axis]:

@@ -92,4 +92,4 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=4,
 )
-ATTRIBUTES = st.dictionaries(st.sampled_from(["title", "é", "", "a/b", "units"]), JSON, max_size=3)
+ATTRIBUTES = st.dictionaries(st.sampled_from(["title", "é", "", "a/b", "count"]), JSON, max_size=3)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("zarr")
@@ -22,6 +22,7 @@ from tests.property.fresh_stores import STORES
 from tests.property.group_machine import GroupMachine
 from tests.property.store_machine import StoreMachine
 from tests.support.api import Driver
+from zarrasync import stores
 
 
 def profile(examples: int, steps: int) -> settings:
@@ -38,6 +39,11 @@ def profile(examples: int, steps: int) -> settings:
     )
 
 
+def check(make: Callable[[], RuleBasedStateMachine], examples: int, steps: int = 15) -> None:
+    """Run a state machine."""
+    run_state_machine_as_test(make, settings=profile(examples, steps))  # type: ignore[arg-type]  # any function that makes a machine
+
+
 @pytest.fixture(params=["async", "sync"])
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     driver = Driver(request.param)
@@ -45,11 +51,22 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     driver.close()
 
 
-@pytest.mark.parametrize(("machine", "examples", "steps"), [(ArrayMachine, 100, 15), (GroupMachine, 60, 15)])
-def test_nodes(machine: Any, examples: int, steps: int, driver: Driver, tmp_path: Path):
-    run_state_machine_as_test(lambda: machine(driver, tmp_path), settings=profile(examples, steps))
+@pytest.mark.parametrize(("machine", "examples"), [(ArrayMachine, 100), (GroupMachine, 60)])
+def test_nodes(machine: Any, examples: int, driver: Driver, tmp_path: Path):
+    check(lambda: machine(driver, tmp_path), examples)
 
 
 @pytest.mark.parametrize("kind", STORES)
 def test_stores(kind: str, driver: Driver, tmp_path: Path):
-    run_state_machine_as_test(lambda: StoreMachine(driver, tmp_path, STORES[kind]), settings=profile(15, 15))
+    check(lambda: StoreMachine(driver, tmp_path, STORES[kind]), 15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+def test_stores_on_s3(backend: str, driver: Driver, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+
+    def make(path: Path) -> stores.Store:
+        return stores.resolve(f"{url}/{path.name}", {**options, "backend": backend})
+
+    check(lambda: StoreMachine(driver, tmp_path, make), 5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.conventions import ome_attributes
 from zarrasync import sync
 
 TEMPERATURE = (280 + 10 * np.sin(np.arange(24 * 40 * 60) / 1000)).reshape(24, 40, 60).astype("f4")
@@ -62,4 +63,28 @@ def store_with_two_sources() -> dict[str, bytes]:
     root.create_array("water/speed", data=np.abs(np.diff(waves, axis=0)), chunks=(1, 300, 400))
     root.create_array("time", data=np.linspace(0, 3, 8))
     root.create_array("land/mask", data=np.hypot(x, y) > 2.5, chunks=(300, 400))
+    return store
+
+
+def store_with_cells() -> dict[str, bytes]:
+    """Return a store with an OME-Zarr image of cells and a label image, for pictures."""
+    store: dict[str, bytes] = {}
+    rng = np.random.default_rng(3)
+    y, x = np.mgrid[:600, :960]
+    cells, labels = np.zeros((2, 600, 960)), np.zeros((1, 600, 960), "u2")
+    for number in range(1, 71):
+        distance = np.hypot(y - rng.uniform(0, 600), x - rng.uniform(0, 960)) / rng.uniform(10, 32)
+        cells[number % 2] += np.exp(-2 * distance**2)
+        if number % 2:
+            labels[0, distance < 0.8] = number
+    image = rng.poisson(60 + 2000 * cells).astype("u2")
+    channels: dict[str, Any] = {"omero": {"channels": [{"label": "DAPI"}, {"label": "GFP"}]}}
+    root = sync.create_group(store, attributes=ome_attributes("0.5", levels=3, step=0.325, **channels))
+    root.create_group("labels", attributes={"ome": {"version": "0.5", "labels": ["nuclei"]}})
+    label: dict[str, Any] = {"image-label": {}}
+    nuclei = root.create_group("labels/nuclei", attributes=ome_attributes("0.5", levels=3, step=0.325, **label))
+    for group, values in ((root, image), (nuclei, labels)):
+        for n in range(3):
+            level = values[:, :: 2**n, :: 2**n]
+            group.create_array(str(n), data=level, chunks=(1, 256, 256), dimension_names=("c", "y", "x"))
     return store

@@ -55,6 +55,8 @@ def load(data: bytes | bytearray, key: str) -> dict[str, Any]:
         raise _problem(key, f"unsupported JSON: {error}") from error
     except RecursionError as error:
         raise _problem(key, "unsupported JSON: nested too deeply") from error
+    except MemoryError as error:
+        raise _problem(key, f"not enough memory to parse {len(data):,} bytes of JSON") from error
     if _is_deep(bytes(data)):
         raise _problem(key, f"unsupported JSON: nested deeper than {_NESTING_LIMIT} levels")
     if not isinstance(document, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["BudgetExceeded", "OutputBudget", "check_budget", "expansion_budget"]
+__all__ = ["BudgetExceeded", "OutputBudget", "check_budget", "expansion_budget", "reason_of"]
 
 _LEAST, _RATIO = 1 << 26, 64
 """Bytes that any value may expand to, and how many times its bytes a larger one may expand to."""
@@ -63,3 +63,19 @@ def check_budget(limit: int, nbytes: int, *, at_least: bool = False, what: str =
         size = f"more than {int(limit):,}" if at_least else f"{nbytes:,}"
         reason = limit.origin if isinstance(limit, OutputBudget) else f"the limit is {limit:,}"
         raise BudgetExceeded(f"the {what} has {size} bytes; {reason}")
+
+
+def reason_of(error: Exception, *, with_kind: bool = True) -> str:
+    """Return the reason in an error of a library, for messages.
+
+    Libraries raise ``MemoryError`` for values that are not damaged, and often without a message.
+
+    Args:
+        error: The error.
+        with_kind: Whether to begin with the class of the error.
+    """
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}" if str(error) else "not enough memory"
+    if isinstance(error, BudgetExceeded) or not with_kind:
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.output_budget import check_budget, reason_of
 from zarrasync.codecs.base import BatchDecoder, Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError
@@ -175,7 +175,7 @@ def checked_decoder(codec: Codec, decoder: Decoder, size: int | None) -> Decoder
         except Exception as error:
             if not is_data_error(error):
                 raise
-            failure = codec.fail(str(error) or type(error).__name__)
+            failure = codec.fail(reason_of(error, with_kind=False))
             if _CHECKSUM_FAILURE.search(str(error)):
                 failure = ChecksumError(str(failure), codec=failure.codec)
             raise failure from error

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync._util.output_budget import BudgetExceeded, check_budget
+from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
@@ -188,7 +188,7 @@ class _Adaptor:
             with np.errstate(all="ignore"):
                 return function()
         except Exception as error:  # codecs of other packages raise errors of any kind
-            raise cast(Codec, self).fail(f"{type(error).__name__}: {error}", direction) from error
+            raise cast(Codec, self).fail(reason_of(error), direction) from error
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             try:
                 return deflate(data, self.codec.level, _DEFLATE_WINDOWS[self.kind])
             except Exception as error:  # the error class depends on the library that is installed
-                raise self.fail(f"level {self.codec.level!r}: {error}", "encode") from error
+                raise self.fail(f"level {self.codec.level!r}: {reason_of(error, with_kind=False)}", "encode") from error
         view = np.frombuffer(data, np.uint8)
         if len(view) % np.dtype(self.dtype).itemsize == 0:  # a filter before this one may have changed the size
             view = view.view(self.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync._util.output_budget import BudgetExceeded, check_budget
+from zarrasync._util.output_budget import check_budget, reason_of
 from zarrasync.codecs.base import ArrayBytesCodec
 from zarrasync.codecs.chunk_budget import memory_size, variable_budget
 from zarrasync.codecs.numcodecs import numcodecs_codec
@@ -77,10 +77,8 @@ class _BoundObjects(BoundWhole):
             elements = self._objects(encoded)
         except CodecError:
             raise
-        except BudgetExceeded as error:
-            raise self._codec.fail(str(error)) from error
         except Exception as error:  # codecs of other packages raise errors of any kind
-            raise self._codec.fail(f"{type(error).__name__}: {error}") from error
+            raise self._codec.fail(reason_of(error)) from error
         if elements.size != math.prod(self._spec.shape):
             raise self._wrong_count(elements.size)
         return elements.reshape(self._spec.shape)
@@ -127,7 +125,7 @@ class _BoundObjects(BoundWhole):
                 numcodecs_codec(self._codec.config).encode(np.array(array, dtype=self._spec.dtype.numpy, order="C"))
             )
         except Exception as error:
-            raise self._codec.fail(f"{type(error).__name__}: {error}", "encode") from error
+            raise self._codec.fail(reason_of(error), "encode") from error
         if not self._codec.runs_code:  # pickles keep every object, and decoding them runs code
             self._check_round_trip(array.reshape(-1).tolist(), data)
         return data

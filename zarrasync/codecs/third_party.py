@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from zarrasync._util.output_budget import reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
@@ -48,10 +49,10 @@ class _Checked:
     def _call(self, direction: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
-        except (ZarrError, MemoryError):
+        except ZarrError:
             raise
         except Exception as error:  # codecs of other packages raise errors of any kind
-            raise self._codec.fail(f"{type(error).__name__}: {error}", direction) from error
+            raise self._codec.fail(reason_of(error), direction) from error
 
     def _as_bytes(self, encoded: Any) -> Buffer:
         """Return an encoded value as a buffer whose length is its number of bytes."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync._util.output_budget import BudgetExceeded, check_budget
+from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.chunk_budget import memory_size, variable_budget
 from zarrasync.codecs.object_sizes import text_size
@@ -93,7 +93,7 @@ class _BoundVlen(BoundWhole):
         except UnicodeDecodeError as error:
             raise self._codec.fail(f"an element is not UTF-8: {error}") from error
         except (BudgetExceeded, MemoryError) as error:
-            raise self._codec.fail(str(error) or "not enough memory") from error
+            raise self._codec.fail(reason_of(error)) from error
         return out.reshape(self._spec.shape)
 
     def _blocks(self, view: bytes, count: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.output_budget import BudgetExceeded, reason_of
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
 
@@ -46,7 +46,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     if match := _OTHER_REGION.search(str(error)):
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
         hint = f" (the bucket lies in another region: pass storage_options={options})"
-    reason = str(error) if isinstance(error, BudgetExceeded) else f"{kind}: {message_of(error)}"
+    reason = reason_of(error) if isinstance(error, BudgetExceeded | MemoryError) else f"{kind}: {message_of(error)}"
     if is_missing_bucket(error):
         hint, reason = "", "the bucket does not exist; check its name, and the endpoint and account in storage_options"
     elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.near:

@@ -233,7 +233,7 @@ class RemoteStore(Store):
             except TimeoutError as error:
                 last_error = error
                 gate.on_failure()
-            except BudgetExceeded as error:
+            except (BudgetExceeded, MemoryError) as error:
                 raise store_error(error, key, verb, self) from error
             except StoreError as error:
                 if error.key or isinstance(error, UnsupportedOperation):

@@ -110,6 +110,8 @@ class RemoteZipStore(Store):
             try:
                 with zipfile.ZipFile(file) as archive:
                     return members_of(archive, size)
+            except MemoryError as error:
+                raise StoreError(f"not enough memory for the directory of {self!r}") from error
             except DAMAGE_ERRORS as error:
                 if file.missing_from is None:
                     raise StoreError(

@@ -125,6 +125,8 @@ class ZipStore(Store):
                     raise StoreError(f"file {str(self._path)!r} does not exist") from None
                 except PermissionError as error:
                     raise StoreError(f"{self!r} cannot be opened: {error}") from error
+                except MemoryError as error:
+                    raise StoreError(f"not enough memory for the directory of {self!r}") from error
                 except DAMAGE_ERRORS as error:
                     raise StoreError(
                         f"{self!r} is not a readable zip archive: {error}; check that the file is complete, and that "

@@ -97,8 +97,8 @@ def _decode(codings: Sequence[str], body: Buffer, limit: int) -> Buffer:
     for coding in reversed(codings):
         try:
             body = _DECODERS[coding](None, limit)(body, None)
-        except BudgetExceeded:
-            raise
+        except (BudgetExceeded, MemoryError):
+            raise  # the body may be valid
         except Exception as error:
             if not is_data_error(error):
                 raise

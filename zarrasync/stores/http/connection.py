@@ -90,8 +90,8 @@ class Connection(asyncio.BufferedProtocol):
         head = self._head
         if head is not None and head.length is None and not head.chunked and exc is None:
             try:
-                self._finish(head, bytes(self._until_close))
-            except (ValueError, MemoryError) as failure:
+                self._finish(head, memoryview(self._until_close).toreadonly())
+            except ValueError as failure:
                 self._fail(ConnectionError(f"invalid HTTP/1.1 response: {failure}"))
         when = " before the end of its response" if self.answered else ""
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError(f"the server closed the connection{when}"))
@@ -117,9 +117,9 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._filled += nbytes
             self._process(nbytes)
-        except (BudgetExceeded, UnsupportedResponse) as error:
+        except (BudgetExceeded, MemoryError, UnsupportedResponse) as error:
             self._fail(error)
-        except (ValueError, MemoryError) as error:
+        except ValueError as error:
             self._fail(ConnectionError(f"invalid HTTP/1.1 response: {error}"))
 
     # -------------------------------------------------------------- the response
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
             is_complete, data = self._chunks.feed(received), self._chunks.data
         check_budget(UNDECLARED_LIMIT if self._limit is None else self._limit, len(data), at_least=True, what="body")
         if is_complete:
-            self._finish(head, bytes(data))
+            self._finish(head, memoryview(data).toreadonly())
 
     def _finish(self, head: Head, body: Buffer) -> None:
         future = self._future

@@ -16,11 +16,13 @@ import pytest
 
 zarr = pytest.importorskip("zarr")
 
-from zarr.codecs import BytesCodec
+from zarr import codecs
 from zarr.core.buffer import BufferPrototype, cpu
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from tests.support.store_kinds import make_store
+from zarrasync import stores
+from zarrasync.errors import StoreError
 from zarrasync.integrations.zarr import CodecPipeline, zarr_store
 
 OURS = "zarrasync.integrations.zarr.CodecPipeline"
@@ -34,6 +36,7 @@ CHAINS: dict[str, dict[str, Any]] = {
     "raw shards": {"chunks": (5, 4), "shards": (20, 40), "compressors": None},
     "v2": {"chunks": (10, 16), "zarr_format": 2},
     "v2 F": {"chunks": (10, 16), "zarr_format": 2, "order": "F"},
+    "v2 big-endian": {"chunks": (10, 16), "zarr_format": 2, "dtype": ">f4", "fill_value": 7},
 }
 
 
@@ -78,7 +81,7 @@ def uses_engine(array: Any) -> bool:
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_values_are_those_of_numpy(store: Any, chain: str):
-    array = zarr.create_array(store, shape=VALUES.shape, dtype="f4", **CHAINS[chain])
+    array = zarr.create_array(store, shape=VALUES.shape, **{"dtype": "f4", **CHAINS[chain]})
     expected = VALUES.copy()
     array[...] = VALUES
     for key, value in (
@@ -133,7 +136,7 @@ def test_settings_of_an_array_limit_the_gap_between_byte_ranges():
 def test_inner_chunks_that_are_not_touched_keep_their_bytes():
     store = MemoryStore()
     with zarr.config.set({"codec_pipeline.path": DEFAULT}):
-        options = {"chunks": (4,), "shards": (16,), "compressors": zarr.codecs.ZstdCodec(level=19)}
+        options = {"chunks": (4,), "shards": (16,), "compressors": codecs.ZstdCodec(level=19)}
         zarr.create_array(store, shape=(16,), dtype="i8", **options)[...] = np.arange(16)
     before = bytes(store._store_dict["c/0"].to_bytes())
     # Another level would encode other bytes.
@@ -154,11 +157,71 @@ def _inner(shard: bytes, number: int) -> bytes | None:
     return None if start == 2**64 - 1 else shard[start : start + length]
 
 
+# -------------------------------------------------------------- unusual arrays and values
+
+
+def nested_shards() -> Any:
+    inner = codecs.ShardingCodec(chunk_shape=(2,), codecs=[codecs.BytesCodec(), codecs.GzipCodec()])
+    return {"serializer": codecs.ShardingCodec(chunk_shape=(8,), codecs=[inner]), "compressors": None}
+
+
+def compressed_shards() -> Any:
+    return {"serializer": codecs.ShardingCodec(chunk_shape=(8,)), "compressors": [codecs.GzipCodec()]}
+
+
+def shards_with_codecs_of_users() -> Any:
+    class Own(codecs.GzipCodec):
+        pass
+
+    inner = [codecs.BytesCodec(), Own()]
+    return {"serializer": codecs.ShardingCodec(chunk_shape=(8,), codecs=inner), "compressors": None}
+
+
+@pytest.mark.parametrize("options", [nested_shards, compressed_shards, shards_with_codecs_of_users])
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed`")
+def test_unusual_shards(options: Any):
+    array = zarr.create_array(MemoryStore(), shape=(40,), chunks=(16,), dtype="i4", **options())
+    expected = np.arange(40)
+    array[...] = expected
+    array[3:20:3] = expected[3:20:3] = 7
+    array[:16] = expected[:16] = 0
+    np.testing.assert_array_equal(array[...], expected)
+    assert "c/0" not in array.store._store_dict
+
+
+def test_chunks_of_different_sizes():
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        try:
+            array = zarr.create_array(MemoryStore(), shape=(10,), chunks=((3, 5, 2),), dtype="i4")
+        except Exception as error:
+            pytest.skip(f"this release of zarr-python has no such chunks: {error}")
+        array[...] = np.arange(10)
+        array[2:7] = -1
+        np.testing.assert_array_equal(array[1:9], [1, -1, -1, -1, -1, -1, 7, 8])
+    assert uses_engine(array)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8"])
+def test_reading_into_an_array_of_the_caller(dtype: str):
+    array = zarr.create_array(MemoryStore(), shape=(10,), chunks=(4,), dtype="i4")
+    array[...] = np.arange(10)
+    memory = np.zeros(12, dtype)
+    array.get_basic_selection(slice(2, 8), out=cpu.NDBuffer.from_numpy_array(memory[::2]))
+    np.testing.assert_array_equal(memory, [2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0])
+
+
+@pytest.mark.parametrize("value", [np.array([1, 2, 3, 4], ">i4"), np.ma.masked_array([1, 2, 3, 4], [0, 1, 0, 0])])
+def test_values_of_other_kinds(value: Any):
+    array = zarr.create_array(MemoryStore(), shape=(10,), chunks=(4,), dtype="i4")
+    array[2:6] = value
+    np.testing.assert_array_equal(array[...], [0, 0, 1, 2, 3, 4, 0, 0, 0, 0])
+
+
 # -------------------------------------------------------------- what is left to zarr-python
 
 
 def test_codecs_of_users_are_left_to_zarr_python():
-    class Own(BytesCodec):
+    class Own(codecs.BytesCodec):
         pass
 
     array = zarr.create_array(MemoryStore(), shape=(60, 80), chunks=(10, 16), dtype="f4", serializer=Own())
@@ -218,6 +281,14 @@ def test_failures_of_files_are_the_errors_of_the_system(tmp_path: Path):
     (tmp_path / "c").write_bytes(b"")  # where the directory of chunks should be
     with pytest.raises((FileExistsError, NotADirectoryError)):
         array[...] = 1
+
+
+def test_failures_of_our_stores_are_our_errors():
+    inner = stores.MemoryStore()
+    zarr.create_array(zarr_store(inner), shape=(20,), chunks=(4,), dtype="i4")[...] = 1
+    array = zarr.open_array(zarr_store(stores.FaultyStore(inner, fails=lambda _, key: key == "c/2")), mode="r")
+    with pytest.raises(StoreError, match="c/2"):
+        array[...]
 
 
 def test_damaged_chunks_name_their_key():

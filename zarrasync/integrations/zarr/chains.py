@@ -19,6 +19,7 @@ from zarrasync.codecs import BoundChain, CodecChain, from_numcodecs, parse_codec
 from zarrasync.codecs import Codec as OwnCodec
 from zarrasync.codecs import ShardingCodec as OwnShardingCodec
 from zarrasync.codecs.shard_order import ChunkOrder
+from zarrasync.codecs.spec import Array
 from zarrasync.errors import ZarrError
 from zarrasync.formats.dtype_strings import VARIABLE_TYPES, parse_dtype, render_dtype
 from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
@@ -31,6 +32,8 @@ __all__ = ["ChunkKind", "kind_of"]
 
 _KNOWN_MODULES = ("zarr.codecs.", "numcodecs.")
 """Where the codecs come from that are known. Subclasses of users, and other packages, may do something else."""
+_BYTE_CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"})
+"""numcodecs' codecs of bytes, whatever the elements."""
 _ORDERS: dict[str, ChunkOrder] = {"morton": "morton", "lexicographic": "C", "unordered": "C", "colexicographic": "F"}
 
 
@@ -38,20 +41,32 @@ class ChunkKind:
     """Chunks with equal shapes, data types, fill values and codecs.
 
     Attributes:
+        dtype: The dtype of arrays in zarr-python.
         metadata: The metadata of an array that is one such chunk.
         chain: The codecs. It has no fill value if empty chunks are stored, so that no chunk counts as empty.
     """
 
-    __slots__ = ("chain", "metadata")
+    __slots__ = ("chain", "dtype", "metadata")
 
-    def __init__(self, metadata: ArrayMetadata, *, keep_empty: bool) -> None:
-        self.metadata = metadata
+    def __init__(self, dtype: np.dtype[Any], metadata: ArrayMetadata, *, keep_empty: bool) -> None:
+        self.dtype, self.metadata = dtype, metadata
         self.chain: BoundChain = metadata.codecs.bind(metadata.spec.replace(undefined=keep_empty))
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether chunks are shards."""
-        return self.chain.innermost_chain is not self.chain
+    def view(self, array: Array, *, writes: bool) -> Array | None:
+        """Return an array of zarr-python with the dtype of the chain, or ``None`` if its dtype is another one.
+
+        Elements in the other byte order of format 2 are moved as they are, so their bytes have no meaning here.
+
+        Args:
+            array: The array.
+            writes: Whether its values are read only. Then they may be a copy.
+        """
+        if writes and array.dtype != self.dtype and array.dtype.newbyteorder() == self.dtype:
+            array = array.astype(self.dtype)
+        if array.dtype != self.dtype:
+            return None
+        own: np.dtype[Any] = self.metadata.dtype.numpy
+        return array if own == self.dtype else array.view(own)
 
 
 def kind_of(codecs: Iterable[Codec], spec: ArraySpec) -> ChunkKind | None:
@@ -68,13 +83,15 @@ def kind_of(codecs: Iterable[Codec], spec: ArraySpec) -> ChunkKind | None:
     native = np.dtype(spec.dtype) if to_native is None else to_native()  # type: ignore[call-overload,unused-ignore]
     try:
         data_type, chain = _translate(codecs, native, spec)
-        if data_type.numpy != native:  # another byte order, for instance
-            return None
         fill = fill_value_or_default(spec)
+        if data_type.numpy != native:
+            if data_type.numpy != native.newbyteorder() or not _moves_bytes(codecs, native):
+                return None
+            fill = np.asarray(fill, native).view(data_type.numpy)[()]
         metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), chain, fill)
         settled = chain.settle(metadata.spec)
         metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), settled, fill)
-        return ChunkKind(metadata, keep_empty=spec.config.write_empty_chunks)
+        return ChunkKind(native, metadata, keep_empty=spec.config.write_empty_chunks)
     except (ZarrError, TypeError, ValueError, NotImplementedError):
         return None
 
@@ -120,8 +137,17 @@ def _in_order(chain: CodecChain, codecs: tuple[Codec, ...]) -> CodecChain:
     return replace(chain, array_bytes=replace(chain.array_bytes, codecs=inner, order=order))
 
 
+def _moves_bytes(codecs: tuple[Codec, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether the codecs of format 2 do not depend on the values of elements, whose bytes may be swapped."""
+    if type(codecs[0]) is not V2Codec or dtype.kind not in "iufcmM":
+        return False
+    return all(item.codec_id in _BYTE_CODECS for item in _numcodecs(codecs[0]))
+
+
 def _translate_v2(codec: V2Codec, native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:
     configs = [item.get_config() for item in _numcodecs(codec)]
+    if _moves_bytes((codec,), native):
+        native = native.newbyteorder("=")
     dtype = "|O" if native.kind in "OT" else render_dtype(native)
     data_type, serializer, configs = parse_dtype(dtype, configs)
     codecs: list[OwnCodec] = [serializer]

@@ -45,6 +45,11 @@ class ListedChunks(Chunks):
     def chain(self) -> BoundChain:
         return self.bound
 
+    @property
+    def are_shards(self) -> bool:
+        """Whether the chunks are shards."""
+        return self.bound.innermost_chain is not self.bound
+
     def key(self, coords: tuple[int, ...]) -> str:
         return self.listed[coords[0]]
 

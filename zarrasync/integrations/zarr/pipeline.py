@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from zarrasync.integrations.zarr.byte_getters import direct_store, getters_store
 from zarrasync.integrations.zarr.chains import ChunkKind, kind_of
 from zarrasync.integrations.zarr.engine import ListedChunks, read_listed, write_listed
 from zarrasync.integrations.zarr.selections import Item, Translation, translate
+from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Store
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
@@ -65,11 +67,13 @@ class _Group(NamedTuple):
         numbers: Their positions in the batch.
         chunks: The chunks.
         translation: Their selections.
+        array: The output, or the values to write.
     """
 
     numbers: list[int]
     chunks: ListedChunks
     translation: Translation
+    array: Array
 
 
 @dataclass(frozen=True)
@@ -92,43 +96,40 @@ class CodecPipeline(BatchedCodecPipeline):
         self, batch_info: Iterable[BatchItem], out: NDBuffer, drop_axes: tuple[int, ...] = ()
     ) -> tuple[Any, ...]:
         batch = list(batch_info)
-        array = _ordinary_array(out)
-        groups = None if array is None else self._groups(batch, array, drop_axes)
-        if array is None or groups is None:
+        groups = self._groups(batch, out, drop_axes, writes=False)
+        if groups is None:
             return await super().read(batch, out, drop_axes)  # type: ignore[return-value,unused-ignore]
         missing = set[int]()
         for group in groups:
-            try:
-                absent = await read_listed(group.chunks, group.translation.runs, group.translation.expand(array))
-            except StoreError as error:
-                raise error.__cause__ or error from None  # what the other pipelines raise
+            with _errors_of(batch):
+                absent = await read_listed(group.chunks, group.translation.runs, group.translation.expand(group.array))
             missing.update(group.numbers[position] for position in absent)
         return tuple({"status": "missing" if number in missing else "present"} for number in range(len(batch)))
 
     async def write(self, batch_info: Iterable[BatchItem], value: NDBuffer, drop_axes: tuple[int, ...] = ()) -> None:
         batch = list(batch_info)
-        array = _ordinary_array(value)
-        writable = array is not None and not (batch and getattr(batch[0][0], "read_only", False))
-        groups = self._groups(batch, array, drop_axes, writes=True) if array is not None and writable else None
-        if array is None or groups is None:
+        is_refused = bool(batch) and getattr(batch[0][0], "read_only", False)
+        groups = None if is_refused else self._groups(batch, value, drop_axes, writes=True)
+        if groups is None:
             await super().write(batch, value, drop_axes)
             return
         for group in groups:
-            runs, translation = group.translation.runs, group.translation
+            array, runs, translation = group.array, group.translation.runs, group.translation
             values = translation.expand(array) if array.ndim else np.broadcast_to(array, translation.shape)
-            if group.chunks.chain.innermost_chain is not group.chunks.chain:
+            if group.chunks.are_shards:
                 shape = group.chunks.chain.spec.shape
                 # Of a shard at the array's edge, only inner chunks that are touched are stored.
                 runs = [run._replace(is_full=run.projection.covers(shape)) for run in runs]
-            try:
+            with _errors_of(batch):
                 await write_listed(group.chunks, runs, values)
-            except StoreError as error:
-                raise error.__cause__ or error from None
 
     def _groups(
-        self, batch: list[BatchItem], array: Array, dropped: tuple[int, ...], *, writes: bool = False
+        self, batch: list[BatchItem], buffer: NDBuffer, dropped: tuple[int, ...], *, writes: bool
     ) -> list[_Group] | None:
         """Group the items of a batch by the shape of their chunks; ``None`` if the engine does not support them."""
+        array: Any = buffer.as_ndarray_like()
+        if type(array) is not np.ndarray:
+            return None
         numbers: dict[tuple[int, ...], list[int]] = {}
         for number, item in enumerate(batch):
             numbers.setdefault(item[1].shape, []).append(number)
@@ -136,15 +137,14 @@ class CodecPipeline(BatchedCodecPipeline):
         for shape, members in numbers.items():
             spec = batch[members[0]][1]
             kind = self._kind(spec)
-            if kind is None or kind.chain.spec.dtype.numpy != array.dtype:
-                return None
+            view = None if kind is None else kind.view(array, writes=writes)
             items = (Item(shape, batch[number][2], batch[number][3], batch[number][4]) for number in members)
-            translation = translate(items, dropped)
-            if translation is None:
+            translation = None if view is None else translate(items, dropped)
+            if kind is None or view is None or translation is None:
                 return None
             getters = [batch[number][0] for number in members]
-            chunks = self._chunks(getters, kind, spec, array if writes else None)
-            groups.append(_Group(members, chunks, translation))
+            chunks = self._chunks(getters, kind, spec, view if writes else None)
+            groups.append(_Group(members, chunks, translation, view))
         return groups
 
     def _kind(self, spec: ArraySpec) -> ChunkKind | None:
@@ -182,10 +182,15 @@ class CodecPipeline(BatchedCodecPipeline):
         )
 
 
-def _ordinary_array(buffer: NDBuffer) -> Array | None:
-    """Return the NumPy array of a buffer, or ``None`` for another kind of array."""
-    array: Any = buffer.as_ndarray_like()
-    return array if type(array) is np.ndarray else None
+@contextmanager
+def _errors_of(batch: list[BatchItem]) -> Iterator[None]:
+    """Raise the errors that the store of a batch raises in other pipelines: the system's for zarr-python's stores."""
+    try:
+        yield
+    except StoreError as error:
+        if isinstance(getattr(batch[0][0], "store", None), ZarrStore) or error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 def _keeping_no_fill(settings: config.Config) -> config.Config:

@@ -16,8 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 pytest.importorskip("ml_dtypes")
 pytest.importorskip("zarr")
+pytest.importorskip("xarray")
+pytest.importorskip("dask")
 
 from tests.property.array_machine import ArrayMachine
+from tests.property.dataset_machine import DatasetMachine
 from tests.property.fresh_stores import STORES
 from tests.property.group_machine import GroupMachine
 from tests.property.store_machine import StoreMachine
@@ -70,3 +73,8 @@ def test_stores_on_s3(backend: str, driver: Driver, tmp_path: Path, s3: tuple[st
         return stores.resolve(f"{url}/{path.name}", {**options, "backend": backend})
 
     check(lambda: StoreMachine(driver, tmp_path, make), 5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_datasets(driver: Driver, tmp_path: Path):
+    check(lambda: DatasetMachine(driver, tmp_path), 15, 10)

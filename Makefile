@@ -15,7 +15,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help demo test simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -25,6 +25,15 @@ demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 
 test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+interop: $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other packages, and write docs/interop.md
+	ZARRASYNC_INTEROP=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -W ignore -m tests.interop.page
+
+# Packages whose requirements conflict with those of the tests, and which need Python 3.12: make interop PYTHON=python3.13
+.venv-interop/stamp: tests/interop/packages/requirements.txt
+	$(PYTHON) -m venv .venv-interop
+	$(subst $(BIN)/python,.venv-interop/bin/python,$(INSTALL)) -r $<
+	@touch $@
 
 simulate: $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $$(nproc)

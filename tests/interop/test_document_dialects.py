@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 from zarrasync import sync
 from zarrasync.errors import MetadataError
@@ -71,6 +72,15 @@ def test_numbers_as_strings(compressor: dict[str, str]):
 def test_strings_that_are_no_numbers(compressor: dict[str, str]):
     with pytest.raises(MetadataError, match=r"\.zarray: \$\.compressor"):
         sync.open_array(store2(compressor=compressor))
+
+
+@pytest.mark.parametrize("flag", ["NO", "YES", "false"])
+def test_flags_of_gdal(flag: str):
+    """GDAL writes whether zstd frames have checksums as a string."""
+    store = store2(zstandard.ZstdCompressor().compress(VALUES.tobytes()), compressor={"id": "zstd", "checksum": flag})
+    np.testing.assert_array_equal(sync.open_array(store)[...], VALUES)
+    with pytest.raises(MetadataError, match="checksum must be true or false"):
+        sync.open_array(store2(compressor={"id": "zstd", "checksum": "maybe"}))
 
 
 @pytest.mark.parametrize("distance", [0, 1, 4])

@@ -1,7 +1,7 @@
 """Configurations of numcodecs' codecs as other writers store them, in the form that numcodecs expects.
 
 netCDF-C writes some numbers as strings, and an element size of 0 for the shuffle filter to mean the data type's size.
-GDAL writes the distance of LZMA's delta filter as a separate member.
+GDAL writes the distance of LZMA's delta filter as a separate member, and flags as "YES" and "NO".
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _NUMBERS = frozenset(
     ("level", "clevel", "preset", "acceleration", "blocksize", "shuffle", "typesize", "elementsize", "delta")
 )
 """Members of these codecs that are integers."""
+_FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+"""Strings that stand for the flag ``checksum``, in any case."""
 _LZMA_DELTA, _LZMA2 = 0x03, 0x21
 """IDs of liblzma's filters."""
 
@@ -41,6 +43,8 @@ def normalize_config(config: Mapping[str, Any], dtype: np.dtype[Any] | None) -> 
     for name in _NUMBERS & normal.keys():
         if isinstance(normal[name], str):
             raise MetadataError(f"codec {config['id']!r}: {name} must be an integer, found {normal[name]!r}")
+    if isinstance(flag := normal.get("checksum"), str):
+        normal["checksum"] = _FLAGS.get(flag.lower(), flag)
     if normal["id"] == "shuffle" and normal.get("elementsize") == 0 and dtype is not None:
         normal["elementsize"] = dtype.itemsize
     if normal["id"] == "lzma" and "delta" in normal:

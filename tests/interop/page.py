@@ -88,7 +88,7 @@ def write_for_zarrita(folder: Path, zarr_format: int) -> dict[str, Any]:
     arrays = {name: values.astype(name) for name in ("u1", "i2", "i4", "f4", "f8")}
     group = sync.create_group(folder, zarr_format=zarr_format)
     for name, array in arrays.items():
-        shards = {"shards": (6, 10)} if name == "f8" and zarr_format > 2 else {}
+        shards: Any = {"shards": (6, 10)} if name == "f8" and zarr_format > 2 else {}
         group.create_array(name, data=array, chunks=(3, 5), **shards)
     return arrays
 

@@ -206,9 +206,31 @@ async def test_invalid_copies(api: Api, tmp_path: Path):
 
     await api(api.create_array(objects, shape=1, dtype=object, zarr_format=2, filters=[numcodecs.JSON()]))
     target: dict[str, bytes] = {}
-    with pytest.raises(UnsupportedByFormat):
+    with pytest.raises(
+        UnsupportedByFormat, match=r"convert / to Zarr format 3: its elements .* codec 'json2' stores. Keep"
+    ):
         await api(api.copy(objects, target, zarr_format=3))
     assert target == {}
+
+
+@pytest.mark.parametrize("fill", ["undefined", "given"])
+async def test_strings_of_format_2_become_strings_of_format_3(api: Api, fill: str):
+    import numcodecs
+
+    values: Any
+    for codec, values, fill_value in (
+        (numcodecs.VLenUTF8(), ["é", "", "abc"], "?"),
+        (numcodecs.VLenBytes(), [b"\x00", b"", b"abc"], b"?"),
+    ):
+        source, target = stores.MemoryStore(), stores.MemoryStore()
+        options = {"fill_value": fill_value if fill == "given" else None, "filters": [codec], "zarr_format": 2}
+        array = await api(api.create_array(source, shape=6, chunks=3, dtype=object, **options))
+        objects = np.array(values, object)
+        await api.write(array, slice(0, 3), objects)
+        await api(api.copy(source, target, zarr_format=3))
+        copied = await api(api.open_array(target))
+        default = type(values[0])()
+        assert (await api(copied[...])).tolist() == [*values, *[fill_value if fill == "given" else default] * 3]
 
 
 async def test_invalid_copies_erase_nothing(api: Api, tmp_path: Path):

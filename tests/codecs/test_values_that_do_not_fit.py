@@ -5,8 +5,14 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
+from zarrasync.codecs.objects import _is_same
 from zarrasync.errors import CodecError
 
 
@@ -119,3 +125,93 @@ async def test_iterators_are_not_values(api: Api):
     for data in ((n for n in range(3)), {1, 2}, {1: 2}.values(), map(int, "12")):
         with pytest.raises(TypeError, match=r"pass list\(data\)"):
             await api(api.create_array({}, data=data))
+
+
+FLOATS = ["f2", "f4", "f8"]
+INTEGERS = ["i1", "u1", "i2", "u2", "i4", "i8", "u8"]
+
+
+@st.composite
+def filters_and_values(draw: st.DrawFn) -> tuple[dict[str, Any], Any]:
+    kind = draw(st.sampled_from(["astype", "delta", "fixedscaleoffset", "quantize"]))
+    dtype = draw(st.sampled_from(INTEGERS if kind == "delta" else FLOATS if kind == "quantize" else FLOATS + INTEGERS))
+    target = draw(st.sampled_from({"delta": INTEGERS, "quantize": FLOATS}.get(kind, FLOATS + INTEGERS)))
+    config: dict[str, Any] = {"id": kind, "dtype": f"<{dtype}", "astype": f"<{target}"}
+    if kind == "astype":
+        config = {"id": kind, "decode_dtype": f"<{dtype}", "encode_dtype": f"<{target}"}
+    elif kind == "fixedscaleoffset":
+        config |= {
+            "scale": draw(st.sampled_from([0.1, 1, 100, 1e6, -3])),
+            "offset": draw(st.sampled_from([0, 280, 1e9])),
+        }
+    elif kind == "quantize":
+        config |= {"digits": draw(st.integers(-2, 6))}
+    element = hnp.from_dtype(np.dtype(dtype), allow_nan=True) | st.integers(-300, 300).map(
+        lambda n: np.array(n).astype(dtype)[()]
+    )
+    return config, draw(hnp.arrays(dtype, st.integers(1, 6), elements=element))
+
+
+@settings(max_examples=300)
+@given(filters_and_values())
+def test_values_within_the_range_are_kept(filter_and_values: tuple[dict[str, Any], Any]):
+    config, values = filter_and_values
+    if not may_lose_values(config) or not is_within_range(config, values):
+        return
+    codec = numcodecs.get_codec(dict(config))
+    with np.errstate(all="ignore"):
+        try:
+            encoded = codec.encode(values)
+        except OverflowError:  # which is raised before the values are compared
+            return
+        decoded = np.asarray(codec.decode(encoded)).view(values.dtype).reshape(-1)
+    assert find_loss(config, values, decoded) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "expected"),
+    [
+        (
+            {"id": "fixedscaleoffset", "offset": 280, "scale": 100, "dtype": "<f4", "astype": "<i2"},
+            [250.0, 310.0],
+            True,
+        ),
+        (
+            {"id": "fixedscaleoffset", "offset": 280, "scale": 100, "dtype": "<f4", "astype": "<i2"},
+            [250.0, 700.0],
+            False,
+        ),
+        ({"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<f4", "astype": "<i2"}, [1.0, np.nan], False),
+        ({"id": "quantize", "digits": 2, "dtype": "<f4", "astype": "<f4"}, [1.5, -1e30], True),
+        ({"id": "quantize", "digits": 2, "dtype": "<f4", "astype": "<f4"}, [1e37], False),
+        ({"id": "astype", "encode_dtype": "<f2", "decode_dtype": "<f4"}, [0.0, -60000.0], True),
+        ({"id": "astype", "encode_dtype": "<f2", "decode_dtype": "<f4"}, [1e-7], False),
+        ({"id": "delta", "dtype": "<i8", "astype": "<i2"}, [-5, 30000], True),
+        ({"id": "delta", "dtype": "<i8", "astype": "<i2"}, [-5, 32766], False),
+    ],
+)
+def test_ranges(config: dict[str, Any], values: Any, expected: bool):
+    dtype = config.get("decode_dtype") or config["dtype"]
+    assert is_within_range(config, np.array(values, dtype)) is expected
+
+
+def test_missing_elements_are_compared_with_values_of_any_kind():
+    assert [_is_same(None, decoded) for decoded in (None, "", b"", [], np.empty(0))] == [True] * 5
+    assert [_is_same(None, decoded) for decoded in (0, 5, "a", [None], {}, False)] == [False] * 6
+
+
+def test_values_that_cannot_be_compared_are_refused():
+    class Odd(list[int]):
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("not comparable")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __len__(self) -> int:
+            raise RuntimeError("no length")
+
+    values = np.empty(1, object)
+    values[0] = Odd([1])
+    array = sync.create_array({}, shape=1, dtype=object, zarr_format=2, filters=[numcodecs.MsgPack()])
+    with pytest.raises(CodecError, match="msgpack2"):
+        array[...] = values

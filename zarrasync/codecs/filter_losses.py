@@ -13,7 +13,7 @@ import numpy as np
 
 from zarrasync.codecs.spec import Array
 
-__all__ = ["find_loss", "may_lose_values"]
+__all__ = ["find_loss", "is_within_range", "may_lose_values"]
 
 
 def may_lose_values(config: Mapping[str, Any]) -> bool:
@@ -30,6 +30,54 @@ def may_lose_values(config: Mapping[str, Any]) -> bool:
     # Differences of integers wrap around, and back when they are summed, unless they are stored in fewer bits.
     source, target = np.dtype(config.get("dtype", "u1")), np.dtype(config.get("astype") or config.get("dtype", "u1"))
     return kind == "delta" and source.kind in "iu" and target.itemsize < source.itemsize
+
+
+def is_within_range(config: Mapping[str, Any], values: Array) -> bool:
+    """Return whether a filter certainly keeps values, judged by the smallest and the largest one.
+
+    That takes a fraction of the time of decoding and comparing them. If the result is false, the values may be lost.
+
+    Args:
+        config: The numcodecs configuration.
+        values: The values, of shape ``(count,)``.
+    """
+    if not values.size:
+        return True
+    low, high = values.min().item(), values.max().item()  # NaN makes all comparisons false
+    kind, dtype = config["id"], np.dtype(config.get("encode_dtype") or config.get("astype") or config["dtype"])
+    if kind in ("fixedscaleoffset", "quantize"):
+        return values.dtype.kind == "f" and values.itemsize > 2 and _fits_scaled(config, values, dtype, low, high)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        is_small = kind != "delta" or (dtype.kind == "i" and high - low <= limits.max)
+        return is_small and int(limits.min) <= low and high <= int(limits.max)
+    are_floats = kind == "astype" and dtype.kind == values.dtype.kind == "f"
+    return are_floats and _fits_float(values, low, high, np.finfo(dtype))
+
+
+def _fits_scaled(config: Mapping[str, Any], values: Array, dtype: np.dtype[Any], low: float, high: float) -> bool:
+    """Return whether floats stay within the range of a type when they are multiplied by a filter's scale."""
+    scale, offset = 2.0 * 10.0 ** int(config.get("digits", 0)), float(config.get("offset", 0))
+    scale = abs(float(config.get("scale", scale)))
+    largest = max(abs(low - offset), abs(high - offset), 1.0) * max(scale, 1.0)
+    if not 4 * largest < float(np.finfo(values.dtype).max):
+        return False
+    if config["id"] == "quantize":
+        return 4 * largest < float(np.finfo(dtype).max)
+    eps = float(np.finfo(values.dtype).eps)
+    if dtype.kind not in "iu" or 8 * eps * abs(offset) * scale > 1:  # then a difference to it has too few digits
+        return False
+    low, high = sorted(((low - offset) * float(config["scale"]), (high - offset) * float(config["scale"])))
+    margin = 1 + 8 * eps * largest  # for rounding
+    return int(np.iinfo(dtype).min) <= low - margin and high + margin <= int(np.iinfo(dtype).max)
+
+
+def _fits_float(values: Array, low: float, high: float, limits: Any) -> bool:
+    """Return whether floats are finite and not subnormal as floats of another size."""
+    if not max(-low, high) <= float(limits.max):
+        return False
+    tiny = limits.smallest_normal
+    return bool(low > tiny or high < -tiny or ((np.abs(values) >= tiny) | (values == 0)).all())
 
 
 def find_loss(config: Mapping[str, Any], values: Array, decoded: Array) -> str:

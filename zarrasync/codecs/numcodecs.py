@@ -23,7 +23,7 @@ from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_o
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
-from zarrasync.codecs.filter_losses import find_loss, may_lose_values
+from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
 from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
@@ -173,7 +173,7 @@ class _Adaptor:
     def _encode_elements(self, values: Array) -> Any:
         """Encode values, and check that a filter with a limited range has not changed them."""
         encoded = self._run("encode", values)
-        if self._may_lose_values and values.dtype.kind in "biuf":
+        if self._may_lose_values and values.dtype.kind in "biuf" and not is_within_range(self.config, values):
             decoded = np.asarray(self._run("decode", encoded)).view(values.dtype).reshape(-1)
             loss = find_loss(self.config, values, decoded)
             if loss:

@@ -137,14 +137,19 @@ class _BoundObjects(BoundWhole):
         except Exception as error:
             raise self._codec.fail(f"the values cannot be read back: {error}", "encode") from error
         for value, result in zip(values, decoded, strict=True):
-            if not _is_same(value, result):
+            try:
+                is_same = _is_same(value, result)
+            except Exception:  # objects of the user define how they compare
+                is_same = False
+            if not is_same:
                 raise self._codec.fail(f"{reprlib.repr(value)} would be read back as {reprlib.repr(result)}", "encode")
 
 
 def _is_same(value: Any, decoded: Any) -> bool:
     """Return whether a decoded object has the value that was encoded. Sequences may change their type."""
     if value is None:
-        return decoded is None or len(decoded) == 0  # missing elements of codecs for strings and arrays
+        is_sequence = isinstance(decoded, str | bytes | list | tuple | np.ndarray)
+        return decoded is None or (is_sequence and len(decoded) == 0)  # codecs of strings and arrays have no None
     if isinstance(value, np.ndarray) and value.dtype.kind != "O" and isinstance(decoded, np.ndarray):
         return np.array_equal(value, decoded, equal_nan=value.dtype.kind in "fcmM")
     if isinstance(value, list | tuple | np.ndarray):

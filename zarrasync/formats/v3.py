@@ -236,6 +236,10 @@ def _render_group(metadata: GroupMetadata) -> bytes:
 
 
 def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
+    try:
+        data_type = dtypes.to_json(metadata.dtype)
+    except MetadataError as error:
+        raise UnsupportedByFormat(str(error), zarr_format=3, feature="data_type") from error
     if metadata.fill_value is None:
         raise UnsupportedByFormat(
             "Zarr format 3 does not support an undefined fill value; pass fill_value",
@@ -248,10 +252,6 @@ def _render_array(metadata: ArrayMetadata) -> dict[str, Any]:
             zarr_format=3,
             feature="chunk_key_encoding",
         )
-    try:
-        data_type = dtypes.to_json(metadata.dtype)
-    except MetadataError as error:
-        raise UnsupportedByFormat(str(error), zarr_format=3, feature="data_type") from error
     document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",

@@ -112,6 +112,8 @@ def convert_metadata(
             )
             target_format.render("a", converted)
         except (UnsupportedByFormat, MetadataError) as error:
+            if getattr(error, "feature", "") == "data_type":
+                raise _unsupported_type(source, name, source_format, target_format, error) from error
             if attempt.serializer is None or getattr(error, "feature", "codecs") not in ("codecs", "shards"):
                 raise
             notes.append(f"{name}: {error}")
@@ -120,6 +122,20 @@ def convert_metadata(
         return converted
     assert failure is not None
     raise failure  # the requested compressors are not supported
+
+
+def _unsupported_type(
+    source: ArrayMetadata, name: str, source_format: Format, target_format: Format, error: Exception
+) -> UnsupportedByFormat:
+    reason = str(error)
+    if source.dtype.name == "object":
+        reason = f"its elements are Python objects, which the codec {source.inner_codecs.array_bytes.label!r} stores"
+    return UnsupportedByFormat(
+        f"cannot convert {name} to Zarr format {target_format.zarr_format!r}: {reason}. Keep Zarr format "
+        f"{source_format.zarr_format!r}, or first store the values in an array of strings, bytes or numbers",
+        zarr_format=target_format.zarr_format,
+        feature="data_type",
+    )
 
 
 def _is_kept(value: Any) -> bool:

@@ -50,7 +50,7 @@ def is_within_range(config: Mapping[str, Any], values: Array) -> bool:
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         is_small = kind != "delta" or (dtype.kind == "i" and high - low <= limits.max)
-        return is_small and int(limits.min) <= low and high <= int(limits.max)
+        return bool(is_small and int(limits.min) <= low and high <= int(limits.max))
     are_floats = kind == "astype" and dtype.kind == values.dtype.kind == "f"
     return are_floats and _fits_float(values, low, high, np.finfo(dtype))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from zarrasync import formats
+from zarrasync._concurrency.offload import compute
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.formats import EntryPointFound, Format, Kind
@@ -24,6 +25,9 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import ABSENT
 
 __all__ = ["FoundNode", "find", "find_all", "load_metadata"]
+
+_QUICK_NODES, _QUICK_BYTES = 100, 1 << 18
+"""Nodes, and bytes of their documents, that are parsed within some milliseconds."""
 
 
 class FoundNode(NamedTuple):
@@ -205,12 +209,24 @@ async def find_all(
             if handle.consolidated.covers(lookup.path):
                 lookup.documents = handle.consolidated.find(lookup.keys)
     await _fetch(handle, [lookup for lookup in lookups if lookup.documents is None])
-    try:
+
+    def detect() -> list[FoundNode | None]:
         return [_detect(lookup, candidates, handle.config, strict, consolidated) for lookup in lookups]
+
+    try:
+        return detect() if _are_quick(lookups) else await compute(detect)
     except MetadataError as error:
         if error.problems:
             error.locate(repr(handle.store))
         raise
+
+
+def _are_quick(lookups: Sequence[_Lookup]) -> bool:
+    """Return whether documents are small enough for an event loop to parse them itself."""
+    if len(lookups) <= _QUICK_NODES:
+        sizes = [len(data) for lookup in lookups for data in (lookup.documents or {}).values() if data is not None]
+        return sum(sizes) <= _QUICK_BYTES
+    return False
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ ACCEPTED = "gzip, deflate"
 UNDECLARED_LIMIT = OutputBudget(1 << 30, "the limit is 1 GiB if the length is not declared")
 """Maximum size of a body whose length is not declared, if no other limit applies."""
 _MOST_CODINGS = 3
-_QUICK = 1 << 14
-"""Bytes that decode to a few MiB at most, which an event loop may do itself. Zstandard has no such bound."""
+_QUICK, _BOUNDED = 1 << 14, frozenset({"gzip", "x-gzip", "deflate"})
+"""Bytes of one coding that decode to at most 16 MiB, which an event loop may do itself, and the codings with such a bound."""
 _LEAST_ERROR = 1 << 20
 """Bytes that a response to a failed request may have, whatever the limit of the value is."""
 
@@ -90,7 +90,8 @@ async def decoded(response: Response, limit: int | None) -> Response:
     if response.status >= 300 and limit is not None:
         limit = max(limit, _LEAST_ERROR)
     work = partial(_decode, codings, body, expansion_budget(len(body)) if limit is None else limit)
-    return response._replace(body=work() if len(body) <= _QUICK and "zstd" not in codings else await compute(work))
+    is_quick = len(body) <= _QUICK and codings[0] in _BOUNDED and len(codings) == 1
+    return response._replace(body=work() if is_quick else await compute(work))
 
 
 def _decode(codings: Sequence[str], body: Buffer, limit: int) -> Buffer:

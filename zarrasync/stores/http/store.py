@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from zarrasync import config
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
+from zarrasync._concurrency.offload import compute
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.output_budget import OutputBudget
 from zarrasync.errors import StoreError
@@ -29,6 +30,8 @@ __all__ = ["HTTPStore"]
 
 _ERROR_BYTES = 2000
 """Bytes of a response body in which a server explains an error."""
+_QUICK = 1 << 17
+"""Bytes of a listing that the event loop parses itself."""
 _MOST_LEVELS = 64
 """Maximum depth of directories below one that is listed."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
@@ -212,7 +215,8 @@ class HTTPStore(RemoteStore):
             if response.status != 200:
                 raise _failure(response)
             path = f"{unquote(urlsplit(self._base).path)}/{prefix}"
-            names = parse_listing(bytes(response.body), content_type, path)
+            parse = partial(parse_listing, bytes(response.body), content_type, path)
+            names = parse() if len(response.body) <= _QUICK else await compute(parse)
         if names is None:
             raise self._unsupported("list: the server shows no directories", "open nodes by their paths")
         return names

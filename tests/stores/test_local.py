@@ -187,3 +187,12 @@ async def test_any_failing_system_call_raises_a_store_error(tmp_path, monkeypatc
                 await operation()
     if function != "unlink":
         assert not list(tmp_path.rglob("*partial"))
+
+
+async def test_directories_are_created_when_locks_are_taken(tmp_path: Path):
+    """Asking for locks changes nothing; places of locks depend on directories, which must exist while they are held."""
+    store = stores.LocalStore(tmp_path)
+    locks = store.locks(["a/b/c"])
+    assert not (tmp_path / "a").exists()
+    async with locks:
+        assert (tmp_path / "a" / "b").is_dir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 
@@ -97,16 +97,20 @@ class KeyLocks:
 
     If all are free they are taken in one step, otherwise one after the other in the order of the argument. Callers must
     use the same order, or they could wait for each other forever. Equal identities are one lock.
+
+    Args:
+        find: Returns the identities, on entering.
     """
 
-    __slots__ = ("_identities", "_stack")
+    __slots__ = ("_find", "_identities", "_stack")
 
-    def __init__(self, identities: Sequence[Hashable]) -> None:
-        self._identities = list(dict.fromkeys(identities))
+    def __init__(self, find: Callable[[], Sequence[Hashable]]) -> None:
+        self._find, self._identities = find, list[Hashable]()
         self._stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> None:
         loop = None if driven() else asyncio.get_running_loop()
+        self._identities = list(dict.fromkeys(self._find()))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
                 _holders.update({identity: _Holder(loop) for identity in self._identities})

@@ -359,10 +359,14 @@ class Store(ABC):
 
     def locks(self, keys: Iterable[str]) -> KeyLocks:
         """Return the process-wide locks of several values."""
-        return KeyLocks(self.lock_identities(sorted(keys)))
+        return KeyLocks(partial(self.lock_identities, sorted(keys)))
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
-        """Return values by which process-wide locks find each other: the locations, unless the store knows better."""
+        """Return values by which process-wide locks find each other: the locations, unless the store knows better.
+
+        Called when the locks are taken to write the values. So a store may create the directories of the values, if
+        their identities depend on them.
+        """
         return [self.location(key) for key in keys]
 
     def limiter(self) -> AdaptiveLimiter:

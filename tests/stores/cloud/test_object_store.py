@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from zarrasync import config, stores
+from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Request
 from zarrasync.stores.remote import CurrentValue, RemoteStore, UnknownOutcome
@@ -211,3 +211,22 @@ async def test_a_failing_server_is_never_a_missing_key(s3_endpoint):
         await unreachable.get("k")
     assert error.value.key == "k"
     await unreachable.close()
+
+
+def test_files_and_memory_are_near(tmp_path: Path):
+    """Values of obstore's stores in this machine need no precautions against slow networks and missing credentials."""
+    obstore = pytest.importorskip("obstore")
+    for near in obstore.store.LocalStore(tmp_path), obstore.store.MemoryStore():
+        assert stores.ObjectStore(near).near
+    assert not stores.ObjectStore(obstore.store.S3Store("bucket", region="x", skip_signature=True)).near
+
+
+async def test_an_unreadable_member_of_files_hides_no_sibling(tmp_path: Path):
+    obstore = pytest.importorskip("obstore")
+    group = sync.create_group(tmp_path)
+    group.create_array("bad", shape=3, dtype="u1")
+    (tmp_path / "bad" / "zarr.json").unlink()
+    (tmp_path / "bad" / "zarr.json").symlink_to("/proc/self/mem" if Path("/proc/self/mem").exists() else "/dev/mem")
+    opened = sync.open_group(obstore.store.LocalStore(tmp_path))
+    with pytest.warns(UserWarning, match="/bad cannot be read and is omitted"):
+        assert opened.keys() == ()

@@ -89,6 +89,7 @@ class ObjectStore(RemoteStore):
         self.store, self.prefix = store, check_prefix(prefix)
         disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"
         self.conditional = not disabled and kind_of(store) not in ("LocalStore", "HTTPStore")
+        self.near = kind_of(store) in ("LocalStore", "MemoryStore")
         self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         self._service, self._bucket = service_of(store), bucket_of(store)
         self._presigned = self._make_presigned()

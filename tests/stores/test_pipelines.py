@@ -121,6 +121,12 @@ async def test_archives_are_written(api: Api, tmp_path: Path, monkeypatch: pytes
     assert zipfile.ZipFile("c.zip").testzip() is None
 
 
+async def test_options_need_a_service(api: Api, tmp_path: Path):
+    for root in (f"{tmp_path}/a.zip", f"file://{tmp_path}/a.zip"):
+        with pytest.raises(TypeError, match="storage_options are for URLs"):
+            await api(api.open(f"{root}|zip:", storage_options={"anon": True}))
+
+
 async def test_reading_makes_no_archive(api: Api, tmp_path: Path):
     with pytest.raises(NodeNotFoundError, match=r"none\.zip' does not exist"):
         await api(api.open(f"{tmp_path}/none.zip|zip:"))
@@ -146,6 +152,7 @@ async def test_existing_paths_are_paths(api: Api, tmp_path: Path, monkeypatch: p
         ),
         ("a|b c", ValueError, "'b c' .* is not an adapter, .*pathlib.Path"),
         ("a||zip:", ValueError, "is not an adapter"),
+        ("|zip:", ValueError, "does not start with a path or URL"),
         ("a.zip|zip:../x", ValueError, "not a valid"),
         ("a.zip|zip:|zip:", ValueError, "not a single value"),
         ("memory://r|icechunk:", ValueError, "icechunk cannot read a repository at 'memory://r'"),

@@ -44,8 +44,11 @@ def open_pipeline(url: str, storage_options: Mapping[str, Any] | None, resolve: 
     Raises:
         UnknownAdapterError: If no adapter has the scheme.
         ValueError: If the pipeline is malformed, or an adapter does not fit its place.
+        TypeError: If options are passed for a local path.
     """
     root, *segments = url.split("|")
+    if not root.strip():
+        raise ValueError(f"{url!r} does not start with a path or URL, to which the first adapter applies")
     location = _root(root.strip(), storage_options or {}, resolve)
     for segment in segments:
         match = _ADAPTER.fullmatch(segment.strip())
@@ -66,6 +69,8 @@ def _root(url: str, storage_options: Mapping[str, Any], resolve: Resolve) -> Loc
     if url.startswith("memory:") and "://" not in url:
         url = f"memory://{url.removeprefix('memory:').lstrip('/')}"
     is_local = url.startswith("file:") or "://" not in url
+    if is_local and storage_options:
+        raise TypeError(f"storage_options are for URLs of services; {url!r} is a local path")
     path = local_path(url) if url.startswith("file:") else os.path.expanduser(url)
 
     def open_value() -> tuple[Store, str]:

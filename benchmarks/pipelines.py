@@ -29,7 +29,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "gzip-1m": ("read", "write"),
     "v2-F-1m": ("read", "write"),
     "zstd-64k": ("read", "write", "points", "mask", "orthogonal", "strided", "threads", "async", "dask"),
-    "blosc-lz4-tiny": ("read", "write", "element", "chunk", "open"),
+    "blosc-lz4-tiny": ("read", "write", "element", "chunk"),
     "shards-128k": ("read", "write"),
     "shards-4k": ("read", "write", "boxes", "inner"),
     "shards-4k-zstd": ("read", "write", "boxes"),

@@ -44,6 +44,7 @@ class ZarrStore(Store):
         read_only: Whether writes are refused.
     """
 
+    supports_partial_writes = False  # zarr-python before 3.1.2 asks for it
     supports_deletes = True  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as in zarr
 
     def __init__(self, inner: Inner, *, read_only: bool = False) -> None:
@@ -103,6 +104,9 @@ class ZarrStore(Store):
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
         await self._run(partial(self.inner.put, key, value.as_numpy_array().tobytes()))
+
+    async def set_partial_values(self, key_start_values: Iterable[Any]) -> None:
+        raise NotImplementedError("values are stored as a whole")  # zarr-python before 3.1.2 declares this method
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._check_writable()

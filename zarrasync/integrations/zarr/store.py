@@ -44,7 +44,7 @@ class ZarrStore(Store):
         read_only: Whether writes are refused.
     """
 
-    supports_partial_writes = False  # zarr-python before 3.1.2 asks for it
+    supports_partial_writes = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as in zarr
     supports_deletes = True  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # as in zarr
 
     def __init__(self, inner: Inner, *, read_only: bool = False) -> None:

@@ -221,6 +221,20 @@ class ArrayMachine(RuleBasedStateMachine):
         common = tuple(slice(0, min(pair)) for pair in zip(old.shape, shape, strict=True))
         self.model[common] = old[common]
 
+    @precondition(lambda self: self.model.ndim and self.model.size)
+    @rule(number=HANDLES, data=st.data(), seed=SEEDS)
+    def shrink_and_grow(self, number: int, data: st.DataObject, seed: int) -> None:
+        """Overwrite the whole array, cut a few rows, and grow it again: the rows must read as fill values."""
+        axis = data.draw(st.integers(0, self.model.ndim - 1))
+        array, shape = self._handle(number), self.model.shape
+        self.model = self._values(shape, seed)
+        self.driver(array.setitem(..., self.model))
+        kept = max(0, shape[axis] - data.draw(st.integers(1, 3)))
+        self.driver(array.resize((*shape[:axis], kept, *shape[axis + 1 :])))
+        self.driver(self.handles[1 - number].resize(shape))
+        cut = (*(slice(None),) * axis, slice(kept, None))
+        self.model[cut] = filled(self.model[cut].shape, self.fill, self.data_type)
+
     @precondition(lambda self: self.model.ndim)
     @rule(number=HANDLES, data=st.data(), seed=SEEDS, count=st.integers(0, 6))
     def append(self, number: int, data: st.DataObject, seed: int, count: int) -> None:

@@ -43,12 +43,19 @@ class GroupMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- creating and opening
 
-    @initialize(zarr_format=st.sampled_from(FORMATS), kind=st.sampled_from([*NODE_STORES]), attributes=ATTRIBUTES)
-    def create(self, zarr_format: Any, kind: str, attributes: Any) -> None:
+    @initialize(
+        zarr_format=st.sampled_from(FORMATS),
+        kind=st.sampled_from([*NODE_STORES]),
+        attributes=ATTRIBUTES,
+        consolidated=st.booleans(),
+    )
+    def create(self, zarr_format: Any, kind: str, attributes: Any, consolidated: bool) -> None:
         self.store, self.zarr_format = NODE_STORES[kind](fresh_path(self.folder)), zarr_format
         self.root = self.driver(self.za.create_group(self.store, zarr_format=zarr_format, attributes=attributes))
         self.stored = {"": Node(attributes)}
         self.is_consolidated = False
+        if consolidated:
+            self.consolidate()
 
     def _open(self, *, use_consolidated: bool | None) -> Any:
         return self.driver(self.za.open_group(self.store, mode="r+", use_consolidated=use_consolidated))
@@ -225,7 +232,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def move(self, data: st.DataObject) -> None:
         group, prefix = self._group(data)
-        source, dest = self._path(data, prefix), self._path(data, prefix)
+        source, dest = self._path(data, prefix), data.draw(PATHS)
         error: Any = None
         if prefix + source not in self.nodes:
             error = NodeNotFoundError

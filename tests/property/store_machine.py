@@ -22,7 +22,6 @@ STORED = st.sampled_from(KEYS)
 ASKED = st.sampled_from([*KEYS, "a", "a/c", "a/b/c", "d/0", "nothing", "no/thing"])
 PREFIXES = st.sampled_from(["", "a/", "a/c/", "d/", "d/0/", "ab/", "no/", "x/"])
 VALUES = st.binary(max_size=40) | st.integers(0, 70_000).map(lambda size: bytes(i % 251 for i in range(size)))
-OFFSETS = st.integers(0, 45) | st.just(70_000)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -134,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), versions=st.booleans())
     def fetch(self, data: st.DataObject, versions: bool) -> None:
-        requests = data.draw(st.lists(_requests(), max_size=5))
+        requests = data.draw(st.lists(_requests(self.model), max_size=5))
         for request, value in zip(requests, self._do("fetch", requests, versions=versions), strict=True):
             whole = self.model.get(request.key)
             assert (value is None) == (whole is None), request
@@ -190,12 +189,15 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @st.composite
-def _requests(draw: st.DrawFn) -> Request:
+def _requests(draw: st.DrawFn, model: dict[str, bytes]) -> Request:
+    """Draw a request of a value or a byte range, which often begins or ends near the end of the value."""
     key, kind = draw(ASKED), draw(st.sampled_from(["whole", "from", "range", "suffix", "into"]))
+    size = len(model.get(key, b""))
+    offsets = st.integers(0, 45) | st.integers(max(0, size - 2), size + 3) | st.just(70_000)
     if kind == "suffix":
-        return Request(key, 0, draw(OFFSETS), suffix=True)
-    start = 0 if kind == "whole" else draw(OFFSETS)
-    length = draw(OFFSETS) if kind in ("range", "into") else None
+        return Request(key, 0, draw(offsets), suffix=True)
+    start = 0 if kind == "whole" else draw(offsets)
+    length = draw(offsets) if kind in ("range", "into") else None
     return Request(key, start, length, into=memoryview(bytearray(length or 0)) if kind == "into" else None)
 
 

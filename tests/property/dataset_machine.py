@@ -21,7 +21,10 @@ from zarrasync.integrations.xarray import write_dataset, write_dataset_async
 
 DIMS = {"a": ("t", "y"), "b": ("t",), "c": ("y",), "s": ("t",), "p": ("y", "t"), "when": ("t",), "one": ()}
 NAMES = st.sets(st.sampled_from([*DIMS]), min_size=1)
-PACKED = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -99}
+ENCODINGS: dict[str, dict[str, Any]] = {
+    "p": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -99},
+    "when": {"dtype": "i8", "units": "seconds since 2000-01-01"},
+}
 LAYOUTS = st.sampled_from(["default", "chunks", "shards"])
 HEIGHT = 3
 
@@ -63,7 +66,7 @@ class DatasetMachine(RuleBasedStateMachine):
         return xr.Dataset({name: random_variable(name, length, seed) for name in sorted(names)}, coordinates)
 
     def _encoding(self, names: Any, layout: str) -> dict[str, Any]:
-        encoding: dict[str, Any] = {"p": dict(PACKED)} if "p" in names else {}
+        encoding = {name: dict(ENCODINGS[name]) for name in ENCODINGS if name in names}
         for name in names:
             if layout != "default" and DIMS[name]:
                 encoding.setdefault(name, {})["chunks"] = (2,) * len(DIMS[name])

@@ -141,6 +141,17 @@ class StoreMachine(RuleBasedStateMachine):
                 assert bytes(value.data) == _part(whole, request), request
                 assert value.size in (None, len(whole))
 
+    @rule(past=st.integers(0, 3))
+    def fetch_ends(self, past: int) -> None:
+        """Fetch ranges of all values that end, or begin, beyond the value."""
+        sizes = {key: len(self.model.get(key, b"")) for key in KEYS}
+        requests = [Request(key, 0, size + past, suffix=True) for key, size in sizes.items()]
+        requests += [Request(key, max(0, size - 1), 1 + past) for key, size in sizes.items()]
+        requests += [Request(key, size + past) for key, size in sizes.items()]
+        for request, value in zip(requests, self._do("fetch", requests), strict=True):
+            whole = self.model.get(request.key)
+            assert (None if value is None else bytes(value.data)) == (None if whole is None else _part(whole, request))
+
     @rule(keys=st.lists(ASKED, max_size=4), size=st.integers(0, 50))
     def fetch_values(self, keys: list[str], size: int) -> None:
         spaces = [memoryview(bytearray(size)) if size % 3 else None for _ in keys]

@@ -1,6 +1,6 @@
 """Measure how the time of operations grows with the number of nodes and chunks.
 
-    python benchmarks/scaling.py                      prints seconds for 1,000, 10,000 and 100,000, and the exponent
+    python benchmarks/scaling.py                      prints CPU seconds for 1,000 to 100,000, and the exponent
     python benchmarks/scaling.py --only tree copy     only operations whose names contain one of these
     python benchmarks/scaling.py --sizes 100 1000     other numbers of nodes and chunks
 
@@ -233,13 +233,13 @@ def count(work: Work) -> int:
 
 
 def measure(task: Task, folder: Path, sizes: list[int]) -> list[float]:
-    """Return the seconds that an operation takes for each number, as long as they are not too many."""
+    """Return the seconds of CPU time of an operation for each number, as long as they are not too many."""
     seconds: list[float] = []
     for n in sizes:
         work = task.make(folder, n)
-        begin = time.perf_counter()
+        begin = time.process_time()  # other programs disturb it less than the elapsed time
         work()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
         if seconds[-1] > SECONDS:
             break
     return seconds

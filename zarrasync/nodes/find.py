@@ -241,17 +241,21 @@ class _Lookup:
     """
 
     path: str
-    keys: list[str]
+    keys: tuple[str, ...]
     documents: dict[str, bytes | None] | None = None
     versions: Mapping[str, object] | None = None
 
 
-def _document_keys(path: str, candidates: Sequence[Format], kind: Kind | None, consolidated: bool | None) -> list[str]:
+def _document_keys(
+    path: str, candidates: Sequence[Format], kind: Kind | None, consolidated: bool | None
+) -> tuple[str, ...]:
+    if len(candidates) == 1 and consolidated is False:
+        return candidates[0].document_keys(path, kind)
     keys = [key for candidate in candidates for key in candidate.document_keys(path, kind)]
     if consolidated is not False:
         copies = (candidate.consolidated_key(path) for candidate in candidates)
         keys.extend(key for key in copies if key is not None and key not in keys)
-    return keys
+    return tuple(keys)
 
 
 async def _fetch(handle: NodeHandle, lookups: Sequence[_Lookup]) -> None:

@@ -92,7 +92,10 @@ async def _members_of(
     root: NodeHandle, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
 ) -> dict[str, Metadata]:
     """Return the metadata of the members of all groups on one level, by path. All paths are relative to the root."""
-    listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
+    if root.consolidated is None:
+        listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
+    else:  # without requests
+        listings = [await _children(root, path, max_depth, failures) for path in groups]
     is_implicit = {
         join(path, name): implicit
         for path, listing in zip(groups, listings, strict=True)

@@ -149,3 +149,20 @@ def test_unwritten_rows_are_missing(tmp_path: Path):
         sync.open_array(path, path="a", mode="r+").resize((2, 4))
         sync.open_array(path, path="t", mode="r+").resize(2)
         assert np.isnan(xr.open_dataset(path, engine="zarr", consolidated=False).a.values[1]).all()
+
+
+def test_many_datasets_are_closed_together(tmp_path: Path):
+    paths = [tmp_path / str(i) for i in range(2)]
+    for path in paths:
+        write_dataset(rows(0), path)
+    with xr.open_mfdataset(paths, engine="zarrasync", combine="nested", concat_dim="run") as several:
+        assert several.sizes["run"] == 2
+
+
+def test_chunks_of_grids_with_one_irregular_axis(tmp_path: Path):
+    pytest.importorskip("dask")
+    root = sync.create_group(tmp_path)
+    root.create_array("a", data=np.zeros((6, 20)), chunks=[2, [5, 10, 5]], dimension_names=["x", "y"])
+    opened = xr.open_dataset(tmp_path, engine="zarrasync", chunks={})
+    assert opened.a.encoding["preferred_chunks"] == {"x": 2, "y": (5, 10, 5)}
+    assert opened.a.chunks == ((2, 2, 2), (5, 10, 5))

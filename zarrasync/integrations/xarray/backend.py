@@ -86,7 +86,7 @@ class ZarrasyncBackend(BackendEntrypoint):
                 use_cftime=use_cftime,
                 decode_timedelta=decode_timedelta,
             )
-            return dataset.set_coords(group_store.computed.keys() & dataset.variables.keys())
+            return _with_coordinates(dataset, group_store)
         except RAISED as error:  # the frame of this method would show all of its text
             shorten(error)
             raise
@@ -105,10 +105,7 @@ class ZarrasyncBackend(BackendEntrypoint):
         fetch_coordinates(stores.values())
         open_dataset = StoreBackendEntrypoint().open_dataset
         datasets = {path: open_dataset(group_store, **options) for path, group_store in stores.items()}
-        return {
-            f"/{path}": dataset.set_coords(stores[path].computed.keys() & dataset.variables.keys())
-            for path, dataset in datasets.items()
-        }
+        return {f"/{path}": _with_coordinates(dataset, stores[path]) for path, dataset in datasets.items()}
 
     def open_datatree(self, filename_or_obj: StoreLike, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree."""
@@ -142,6 +139,13 @@ def _open(
                 if isinstance(member, sync.Group):
                     return member
     return open_group(path=path, use_consolidated=consolidated)
+
+
+def _with_coordinates(dataset: Dataset, group_store: GroupDataStore) -> Dataset:
+    """Return a dataset in which computed variables are coordinates. It closes the store as the given one does."""
+    complete = dataset.set_coords(group_store.computed.keys() & dataset.variables.keys())
+    complete.set_close(group_store.close)
+    return complete
 
 
 def _names(variables: str | Iterable[str] | None) -> set[str]:

@@ -17,8 +17,8 @@ Loadable = TypeVar("Loadable", Dataset, DataArray, DataTree)
 def load(data: Loadable) -> Loadable:
     """Read all values of a dataset, an array or a tree into memory, all variables at the same time.
 
-    ``data.load()`` does the same, but reads one variable after the other. It can also be called inside a running event
-    loop, as in notebooks.
+    xarray's ``data.load()`` reads one variable after the other, each with its own round trips. This function can also be
+    called inside a running event loop, as in notebooks; elsewhere ``await data.load_async()`` does the same.
 
     Args:
         data: What ``xarray`` opened with any engine. It is changed.

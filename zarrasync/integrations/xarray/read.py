@@ -43,19 +43,19 @@ class _LazyArray(BackendArray):
     """An array that is read when it is indexed, unless its values were fetched when the dataset was opened.
 
     Attributes:
-        array: The array.
+        stored: The array.
         values: All values, of at most one axis, if they were fetched.
     """
 
     def __init__(self, array: sync.Array) -> None:
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+        self.stored, self.shape, self.dtype = array, array.shape, array.dtype
         self.values: npt.NDArray[Any] | None = None
 
     def __dask_tokenize__(self) -> Any:
-        return (type(self).__name__, self.array.__dask_tokenize__())
+        return (type(self).__name__, self.stored.__dask_tokenize__())
 
     def _view(self, key: indexing.ExplicitIndexer) -> Any:
-        view = self.array.view
+        view = self.stored.view
         if isinstance(key, indexing.VectorizedIndexer):
             return view.vindex
         return view.oindex if isinstance(key, indexing.OuterIndexer) else view
@@ -173,14 +173,14 @@ def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
             if _is_read_on_opening(name, variable):
                 wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
                 arrays.append(wrapper.array)
-    remote = [lazy for lazy in arrays if not lazy.array.store.near]
+    remote = [lazy for lazy in arrays if not lazy.stored.store.near]
     if len(remote) > 1:
         bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)
 
 
 async def _fetch(lazy: _LazyArray) -> None:
     with suppress(ZarrError):
-        lazy.values = np.asarray(await lazy.array.async_[...].read(), lazy.dtype)
+        lazy.values = np.asarray(await lazy.stored.async_[...].read(), lazy.dtype)
 
 
 def _is_read_on_opening(name: str, variable: Variable) -> bool:
@@ -204,7 +204,8 @@ def _layout_encoding(array: sync.Array, dims: tuple[str, ...]) -> dict[str, Any]
         )
         chunks, shards = (stored, None) if shards is None else (chunks, stored)
         if shards is None:  # dask expects one size per axis, or all sizes
-            preferred = tuple(sizes or (0,) for sizes in array.read_chunk_sizes)
+            sizes_read = zip(stored, array.read_chunk_sizes, strict=True)
+            preferred = tuple(size if isinstance(size, int) else sizes or (0,) for size, sizes in sizes_read)
     return {"chunks": chunks, "preferred_chunks": dict(zip(dims, preferred, strict=True)), "shards": shards}
 
 

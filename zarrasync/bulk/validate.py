@@ -18,6 +18,7 @@ from zarrasync.bulk.validate_conventions import check_conventions
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
 from zarrasync.bulk.validate_hierarchy import (
     Validation,
+    check_coordinates,
     check_keys,
     check_lengths,
     check_node,
@@ -140,6 +141,7 @@ async def _validate(
     consolidated = await check_documents(validation)
     if keys is not None:
         await check_keys(validation, keys)
+        check_coordinates(validation, keys)
     check_lengths(validation)
     check_conventions(validation)
     if consolidated is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from zarrasync.bulk.reports import Finding, Report, Severity
@@ -15,7 +15,16 @@ from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import check_partial
 
-__all__ = ["Validation", "check_keys", "check_lengths", "check_node", "check_parent", "find_nodes", "list_keys"]
+__all__ = [
+    "Validation",
+    "check_coordinates",
+    "check_keys",
+    "check_lengths",
+    "check_node",
+    "check_parent",
+    "find_nodes",
+    "list_keys",
+]
 
 _MOST_UNUSED = 20
 """The number of unused keys that are reported one by one."""
@@ -153,6 +162,34 @@ def check_lengths(validation: Validation) -> None:
             message = f"arrays have different sizes along {dim!r} ({'; '.join(parts)}); xarray cannot open the group. "
             message += "If an append was interrupted, shrink the longer arrays with resize()"
             validation.add("note", validation.root.format.document_keys(group, GroupMetadata)[0], message)
+
+
+def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
+    """Report coordinates whose last chunks are not stored, as after an interrupted append to a dataset.
+
+    Other arrays may be sparse. But the values of a coordinate differ, so that only one of its chunks can contain nothing
+    but the fill value.
+    """
+    format_, stored = validation.root.format, set(keys)
+    for path, node in validation.nodes.items():
+        metadata, (_, _, name) = node.metadata, path.rpartition("/")
+        if (
+            not isinstance(metadata, ArrayMetadata)
+            or tuple(axis_names(metadata) or ()) != (name,)
+            or metadata.edges is not None
+        ):
+            continue
+        prefix, count = format_.chunk_prefix(path), metadata.grid.shape[0]
+        present = count
+        while present and prefix + metadata.keys.encode((present - 1,)) not in stored:
+            present -= 1
+        missing = metadata.shape[0] - present * metadata.write_chunks[0]
+        if present and missing > 1:
+            message = (
+                f"the last {missing:,} values of the coordinate are not stored. If an append was interrupted, write "
+            )
+            message += f"its rows, or remove them: shrink the arrays along {name!r} with resize()"
+            validation.add("note", format_.document_keys(path, ArrayMetadata)[0], message)
 
 
 # ------------------------------------------------------------------ keys

@@ -15,12 +15,11 @@ from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate_chunks import check_chunks
 from zarrasync.bulk.validate_conventions import check_conventions
+from zarrasync.bulk.validate_dimensions import check_coordinates, check_lengths
 from zarrasync.bulk.validate_documents import check_consolidated, check_documents
 from zarrasync.bulk.validate_hierarchy import (
     Validation,
-    check_coordinates,
     check_keys,
-    check_lengths,
     check_node,
     check_parent,
     find_nodes,

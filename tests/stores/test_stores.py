@@ -32,6 +32,7 @@ async def test_an_absent_key_is_none(store):
     for key in ("nothing", "a", "a/b/c", "a/bb", "b/c/d"):
         assert await store.get(key) is None
         assert await store.stat(key) is None
+        assert await store.fetch([Request(key, 9, 0, into=memoryview(bytearray()))]) == [None]
         assert not await store.exists(key)
 
 
@@ -145,6 +146,8 @@ async def test_erasing(store):
     assert sorted(await store.list()) == ["a/b", "a/c/d", "ab"]
     await store.erase_prefix("a/")
     await store.erase_prefix("a/")
+    await store.erase_prefix("ab/")  # not the value ab
+    assert await store.get("ab") == b"1"
     assert await store.list() == ["ab"]
     await store.erase_values(["ab", "gone"])
     assert await store.list() == []

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISDIR
 from urllib.parse import unquote
 
 from zarrasync import config
@@ -173,6 +174,8 @@ class LocalStore(Store):
             length = size - start if request.length is None else min(request.length, size - start)
             if request.limit is not None and length > request.limit:
                 request.check_size(length)
+            if not length and S_ISDIR(state.st_mode):  # reading no bytes of a directory does not fail
+                return None
             version = version_of(state) if versions else None
             return Value(read_fully(handle, start, length, request.into), version, size)
         except IsADirectoryError:

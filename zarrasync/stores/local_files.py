@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Hashable
@@ -137,9 +138,11 @@ def remove_directory(path: str) -> None:
     """Remove a directory with its content. It is renamed first, so that an interruption leaves no partial data.
 
     Raises:
-        FileNotFoundError: If it does not exist.
+        NotADirectoryError: If it does not exist, or is a file.
         OSError: If it cannot be removed.
     """
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     removed = temporary_path(path)
     try:
         if os.path.islink(path):

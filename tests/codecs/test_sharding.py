@@ -38,6 +38,27 @@ def test_values_of_shards_without_axes():
         assert a[()] == value
 
 
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize(
+    ("order", "stored"),
+    [("C", [0, 1, 2, 3, 4, 5, 6, 7]), ("F", [0, 2, 4, 6, 1, 3, 5, 7]), ("morton", [0, 2, 1, 3, 4, 6, 5, 7])],
+)
+def test_inner_chunks_are_stored_in_the_order_of_the_codec(order: Any, stored: list[int], location: str):
+    codec = ShardingCodec((1, 1), (BytesCodec(),), index_location=location, order=order)
+    chain = bound([codec], ArraySpec((4, 2), from_numpy("u1"), np.uint8(9)))
+    shard = np.arange(8, dtype="u1").reshape(4, 2)
+    data = bytes(chain.encode(shard))
+    assert list(data[-8:] if location == "start" else data[:8]) == stored
+    np.testing.assert_array_equal(chain.decode(data), shard)
+    part = Projection((), (slice(1, 2, 1), slice(0, 2, 1)), (slice(0, 1, 1), slice(0, 2, 1)), is_basic=True)
+    merged, is_empty = chain.merge(data, part, np.array([[9, 7]], "u1"))  # one becomes absent
+    assert not is_empty
+    np.testing.assert_array_equal(chain.decode(merged), [[0, 1], [9, 7], [4, 5], [6, 7]])
+    created, _ = chain.merge(None, part, np.array([[9, 7]], "u1"))
+    np.testing.assert_array_equal(chain.decode(created), [[9, 9], [9, 7], [9, 9], [9, 9]])
+    assert chain.merge(None, part, np.array([[9, 9]], "u1")) == (None, True)
+
+
 def test_an_inner_chunk_of_the_wrong_length_is_refused():
     values: dict[str, bytes] = {}
     data = np.arange(1, 32769, dtype="i4")

@@ -44,7 +44,7 @@ def test_values_of_shards_without_axes():
     [("C", [0, 1, 2, 3, 4, 5, 6, 7]), ("F", [0, 2, 4, 6, 1, 3, 5, 7]), ("morton", [0, 2, 1, 3, 4, 6, 5, 7])],
 )
 def test_inner_chunks_are_stored_in_the_order_of_the_codec(order: Any, stored: list[int], location: str):
-    codec = ShardingCodec((1, 1), (BytesCodec(),), index_location=location, order=order)
+    codec = ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), index_location=location, order=order)
     chain = bound([codec], ArraySpec((4, 2), from_numpy("u1"), np.uint8(9)))
     shard = np.arange(8, dtype="u1").reshape(4, 2)
     data = bytes(chain.encode(shard))

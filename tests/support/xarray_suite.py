@@ -89,7 +89,7 @@ def _to_zarr(
     """Write with zarrasync, with the parameters and the defaults of ``to_zarr``."""
     options = {"safe_chunks": True, "align_chunks": False, "compute": True, **options}
     options |= {"mode": mode, "group": group, "encoding": encoding}
-    if options.get("zarr_format") is None:
+    if options.get("zarr_format") is None and mode != "r+":
         options["zarr_format"] = zarr.config.get("default_zarr_format")
     passed = {name: value for name, value in options.items() if value is not None}
     result = write_dataset(data, zarr.storage.MemoryStore() if store is None else store, **passed)

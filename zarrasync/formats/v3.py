@@ -26,6 +26,7 @@ from zarrasync.codecs import (
 from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_unknown_members
+from zarrasync.metadata.conventions import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
@@ -114,7 +115,8 @@ class V3(Format):
         return deviations
 
     def check_name(self, name: str) -> None:
-        if not name.strip(".") or name.startswith("__") or name == "zarr.json":
+        is_reserved = name.startswith("__") and name != UNNAMED
+        if not name.strip(".") or is_reserved or name == "zarr.json":
             raise InvalidKeyError(
                 f"{name!r} is not a valid node name in Zarr format 3: it must not be empty or only periods, "
                 "start with '__' or be 'zarr.json'",

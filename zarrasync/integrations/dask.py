@@ -20,13 +20,13 @@ from zarrasync import formats, sync
 from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import ShapeError
+from zarrasync.integrations.dask_blocks import check_blocks
 from zarrasync.integrations.dask_targets import check_reach, refusal_behind, target_of
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import StoreLike, resolve
-from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_allowed, is_safe_for_jobs
+from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_safe_for_jobs
 
 __all__ = ["from_zarr", "store", "to_zarr"]
 
@@ -129,7 +129,7 @@ def store(
     check_unaligned(unaligned)
     box = _resolve_region(source, target, region)
     start = tuple(part.start for part in box)
-    _check_chunks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
+    check_blocks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
     destination: Any = target_of(sync.Array(for_job(target.async_, unaligned)))
     options.update(lock=False, regions=box, compute=compute, return_stored=return_stored)
     try:
@@ -165,53 +165,6 @@ def _resolve_region(source: Any, target: sync.Array, region: Any) -> tuple[slice
     if source.shape != shape or any(step != 1 for *_, step in bounds):
         raise ShapeError(f"the source has shape {source.shape}, the region {shape}", found=source.shape, wanted=shape)
     return tuple(slice(start, stop) for start, stop, _ in bounds)
-
-
-def _check_chunks(
-    source: Any, target: ArrayMetadata, start: tuple[int, ...], unaligned: Unaligned, *, safe: bool
-) -> None:
-    """Check that blocks do not share chunks, unless that is allowed.
-
-    Args:
-        source: A dask array.
-        target: The metadata of the array that is written.
-        start: The position of the source in it.
-        unaligned: Whether blocks may share chunks.
-        safe: Whether the store keeps the values of all writers.
-
-    Raises:
-        ShapeError: If blocks share chunks and that is not allowed.
-    """
-    shared = _shared_axes(source.chunks, target, start)
-    if not shared or is_allowed(unaligned, safe=safe):
-        return
-    raise ShapeError(
-        f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
-        f"{target.write_chunks}: source.rechunk({_aligned_blocks(source, target)}); "
-        "or pass unaligned='allow' if no other writer is active",
-        found=source.chunksize,
-        wanted=target.write_chunks,
-    )
-
-
-def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
-    """Return the axes along which a stored value belongs to several blocks, or is partly outside the source."""
-    shared = []
-    for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
-        edges, edge = [first], first
-        for size in sizes:
-            edge += size
-            edges.append(edge)
-        inside = (edge for edge in edges if 0 < edge < axis.extent)
-        if any(edge != axis.start(axis.find(edge)) for edge in inside):
-            shared.append(number)
-    return shared
-
-
-def _aligned_blocks(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
-    """Return the shape of the source's blocks, rounded up to whole stored values of the target."""
-    units = target.write_chunks
-    return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))
 
 
 # ------------------------------------------------------------------ into new arrays
@@ -298,6 +251,6 @@ def _check_creation(
     format_ = formats.by_name(options.get("zarr_format") or settings.resolve(config).zarr_format)
     parameters = {name: value for name, value in options.items() if name != "zarr_format"}
     metadata = plan_array(format_, shape=source.shape, **parameters)
-    _check_chunks(source, metadata, (0,) * source.ndim, unaligned, safe=is_safe_for_jobs(store))
+    check_blocks(source, metadata, (0,) * source.ndim, unaligned, safe=is_safe_for_jobs(store))
     if computes:
         check_reach(store)

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.transfer.unaligned import Unaligned, is_allowed
 
-__all__ = ["DaskWrite"]
+__all__ = ["DaskWrite", "check_blocks"]
 
 _SMALL_BYTES = 64 << 20
 """Bytes of a block that need not be split."""
@@ -104,3 +107,53 @@ def _split(sizes: Sequence[int], axis: Axis, start: int, parts: int) -> tuple[in
         end += size
         ends.add(end)
     return tuple(np.diff([start, *sorted(ends)]).tolist())
+
+
+# ------------------------------------------------------------------ blocks that share chunks
+
+
+def check_blocks(
+    source: Any, target: ArrayMetadata, start: tuple[int, ...], unaligned: Unaligned, *, safe: bool
+) -> None:
+    """Check that blocks do not share chunks, unless that is allowed.
+
+    Args:
+        source: A dask array.
+        target: The metadata of the array that is written.
+        start: The position of the source in it.
+        unaligned: Whether blocks may share chunks.
+        safe: Whether the store keeps the values of all writers.
+
+    Raises:
+        ShapeError: If blocks share chunks and that is not allowed.
+    """
+    shared = _shared_axes(source.chunks, target, start)
+    if not shared or is_allowed(unaligned, safe=safe):
+        return
+    raise ShapeError(
+        f"blocks of the source share chunks along the axes {shared}; rechunk it to multiples of "
+        f"{target.write_chunks}: source.rechunk({_aligned_blocks(source, target)}); "
+        "or pass unaligned='allow' if no other writer is active",
+        found=source.chunksize,
+        wanted=target.write_chunks,
+    )
+
+
+def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
+    """Return the axes along which a stored value belongs to several blocks, or is partly outside the source."""
+    shared = []
+    for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
+        edges, edge = [first], first
+        for size in sizes:
+            edge += size
+            edges.append(edge)
+        inside = (edge for edge in edges if 0 < edge < axis.extent)
+        if any(edge != axis.start(axis.find(edge)) for edge in inside):
+            shared.append(number)
+    return shared
+
+
+def _aligned_blocks(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
+    """Return the shape of the source's blocks, rounded up to whole stored values of the target."""
+    units = target.write_chunks
+    return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))

@@ -6,7 +6,7 @@ import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,13 +15,15 @@ import dask.array as da
 import dask.base
 import numpy as np
 import numpy.typing as npt
+from dask.delayed import delayed
 
 from zarrasync import sync, transfer
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.checksum import checksum
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
@@ -31,8 +33,9 @@ from zarrasync.integrations.dask_targets import LocalTarget, current_cluster, re
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore
+from zarrasync.transfer.threads import Progress
 
-__all__ = ["write_together"]
+__all__ = ["write_later", "write_together"]
 
 _POLL_SECONDS = 0.2
 """Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
@@ -40,12 +43,21 @@ _CONCURRENT_READS = 8
 """Blocks that are read back at the same time."""
 
 
-async def write_together(writes: Sequence[DaskWrite], *, verify: bool) -> list[IngestReport]:
+async def write_together(
+    writes: Sequence[DaskWrite],
+    *,
+    verify: bool,
+    progress: Progress = ignore_progress,
+    options: Mapping[str, Any] | None = None,
+) -> list[IngestReport]:
     """Write arrays in one computation on the configured scheduler.
 
     Args:
-        writes: The arrays.
+        writes: The arrays, with blocks that do not share chunks.
         verify: Read all values back and compare them.
+        progress: Called with the number of bytes written since its last call. Blocks that other processes write are
+            reported at the end.
+        options: Options of the computation, such as ``num_workers``.
 
     Returns:
         A report per array, which does not include requests of other processes.
@@ -55,14 +67,14 @@ async def write_together(writes: Sequence[DaskWrite], *, verify: bool) -> list[I
         ChecksumError: If a value that was read back differs.
     """
     begin = clock.monotonic()
-    writes = [write.aligned() for write in writes]
-    targets = [_StoppableTarget(target_of(sync.Array(write.target))) for write in writes]
+    targets = [_StoppableTarget(target_of(sync.Array(write.target)), progress=progress) for write in writes]
     lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
     # On a new thread, because blocks may wait for threads of any pool.
-    checksums = await run_in_new_thread(partial(_compute, lazy, targets))
+    checksums = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
     reports = []
-    for write, values in zip(writes, checksums, strict=True):
-        report = IngestReport(write.source.npartitions, nbytes=write.source.size * max(write.target.dtype.itemsize, 1))
+    for write, target, values in zip(writes, targets, checksums, strict=True):
+        report = _report_of(write)
+        progress(report.nbytes - target.reported)
         if verify:
             pairs = zip(write.regions(), values.reshape(-1).tolist(), strict=True)
             await for_each(partial(_compare, write.target), pairs, _CONCURRENT_READS)
@@ -73,6 +85,39 @@ async def write_together(writes: Sequence[DaskWrite], *, verify: bool) -> list[I
         report.stored, report.requests = counts.bytes_written, counts.requests
         report.seconds = clock.monotonic() - begin
         reports.append(report)
+    return reports
+
+
+def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
+    """Return a dask object whose computation, on any scheduler, writes arrays and returns their reports.
+
+    Args:
+        writes: The arrays, with blocks that do not share chunks.
+        verify: Read all values back and compare them.
+    """
+    targets = [_StoppableTarget(target_of(sync.Array(write.target))) for write in writes]
+    lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
+    regions = [list(write.regions()) if verify else [] for write in writes]
+    finish: Any = delayed(_finish)  # untyped
+    return finish(lazy, targets, regions, [_report_of(write) for write in writes])
+
+
+def _report_of(write: DaskWrite) -> IngestReport:
+    return IngestReport(write.source.npartitions, nbytes=write.source.size * max(write.target.dtype.itemsize, 1))
+
+
+def _finish(
+    checksums: Sequence[npt.NDArray[np.uint32]],
+    targets: Sequence[_StoppableTarget],
+    regions: Sequence[Sequence[Region]],
+    reports: Sequence[IngestReport],
+) -> Sequence[IngestReport]:
+    """Return the reports of written arrays, after comparing their values."""
+    for values, target, expected, report in zip(checksums, targets, regions, reports, strict=True):
+        array = target.array.array if isinstance(target.array, LocalTarget) else target.array
+        pairs = zip(expected, values.reshape(-1).tolist(), strict=bool(expected))
+        bridge.run(for_each(partial(_compare, array.async_), pairs, _CONCURRENT_READS), blocking=array.store.blocking)
+        report.verified = len(expected)
     return reports
 
 
@@ -90,8 +135,11 @@ async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
 class _StoppableTarget:
     """An array that blocks are written into until it is stopped. There is one per token in each process."""
 
-    def __init__(self, array: sync.Array | LocalTarget, token: str = "") -> None:
+    def __init__(self, array: sync.Array | LocalTarget, token: str = "", progress: Progress = ignore_progress) -> None:
         self.array: Any = array
+        self.reported = 0
+        """The number of bytes that were reported to ``progress``, in this process."""
+        self._progress = progress
         self.token = token or uuid.uuid4().hex
         self.flag: CancelFlag | None = None
         """The cancel flag of the call that computes, in its process."""
@@ -113,6 +161,10 @@ class _StoppableTarget:
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
+        nbytes = block.size * max(self.array.dtype.itemsize, 1)
+        with self._changed:
+            self.reported += nbytes
+        self._progress(nbytes)
 
     def stop(self) -> None:
         """Reject further writes, and wait for the running ones to end."""
@@ -185,7 +237,7 @@ def _write_block(
     return np.full((1,) * block.ndim, value, np.uint32)
 
 
-def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget]) -> Sequence[Any]:
+def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget], options: Mapping[str, Any]) -> Sequence[Any]:
     """Compute arrays. No block is written after this returns or raises."""
     flag = cancel_flag()
     for target in targets:
@@ -193,9 +245,9 @@ def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget]) -> Sequen
     try:
         client = current_cluster()
         if client is not None:
-            return _compute_on_cluster(client, lazy, targets, flag)
+            return _compute_on_cluster(client, lazy, targets, options, flag)
         compute_all: Any = dask.base.compute  # untyped
-        values: Sequence[Any] = compute_all(*lazy)
+        values: Sequence[Any] = compute_all(*lazy, **options)
         return values
     except Exception as error:
         for target in targets:
@@ -206,12 +258,16 @@ def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget]) -> Sequen
 
 
 def _compute_on_cluster(
-    client: Any, lazy: Sequence[Any], targets: Sequence[_StoppableTarget], flag: CancelFlag
+    client: Any,
+    lazy: Sequence[Any],
+    targets: Sequence[_StoppableTarget],
+    options: Mapping[str, Any],
+    flag: CancelFlag,
 ) -> Sequence[Any]:
     from dask import distributed
 
     wait: Any = distributed.wait  # untyped
-    futures = client.compute(list(lazy))
+    futures = client.compute(list(lazy), **options)
     try:
         while not flag.cancelled and not any(future.status == "error" for future in futures):
             with suppress(TimeoutError):

@@ -9,7 +9,7 @@ from zarrasync.nodes.consolidated import GroupCopies, replace_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below, warn_of_failures
 
-__all__ = ["consolidate"]
+__all__ = ["add_copies", "consolidate"]
 
 
 async def consolidate(group: NodeHandle) -> None:
@@ -34,9 +34,29 @@ async def consolidate(group: NodeHandle) -> None:
     async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
         nonlocal failures
         documents, failures = await documents_below(group)
-        below = {key: format_.copied_document(key, data) for key, data in documents.items()}
-        return GroupCopies(format_.own_documents(group.path, group_documents), below)
+        return _copies(group, group_documents, documents)
 
-    format_ = group.format
-    await replace_copies(group.store, format_, group.path, copy, group.config)
+    await replace_copies(group.store, group.format, group.path, copy, group.config)
     warn_of_failures(group, failures)
+
+
+async def add_copies(group: NodeHandle, documents: Mapping[str, bytes]) -> None:
+    """Store copies of documents below a group, next to existing ones. No document except the group's is read.
+
+    Args:
+        group: The group.
+        documents: Documents by key that the caller has just stored, which are all documents below the group unless
+            another writer has added copies of others.
+    """
+
+    async def add(group_documents: Mapping[str, bytes]) -> GroupCopies:
+        existing = group.format.parse_consolidated(group.path, group_documents) or {}
+        return _copies(group, group_documents, {**existing, **documents})
+
+    await replace_copies(group.store, group.format, group.path, add, group.config)
+
+
+def _copies(group: NodeHandle, group_documents: Mapping[str, bytes], documents: Mapping[str, bytes]) -> GroupCopies:
+    """Return what consolidated metadata consists of, for the stored documents of a group and of all nodes below it."""
+    below = {key: group.format.copied_document(key, data) for key, data in documents.items()}
+    return GroupCopies(group.format.own_documents(group.path, group_documents), below)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeTypeError, ShapeError
+from zarrasync.errors import CodecError, InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -174,10 +174,16 @@ SIX = xr.Dataset({"a": ("t", np.arange(6.0)), "b": ("t", np.arange(6.0) + 10)}, 
         (SIX.rename(a="../x"), {"mode": "w"}, InvalidKeyError, "../x"),
         (SIX.rename(a=1), {"mode": "w"}, TypeError, "must be strings"),
         (SIX.rename(t=0), {"mode": "w"}, TypeError, "must be strings"),
-        (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has 4 elements along 't', but b has 6"),
+        (SIX[["a"]].isel(t=slice(0, 4)), {"mode": "a"}, ShapeError, "a has the sizes .'t': 6. in the store"),
         (SIX, {"mode": "w", "encoding": {"a": {"chunk": (10,)}}}, ValueError, "unknown encoding 'chunk'"),
         (SIX, {"append_dim": "t", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "cannot be chosen"),
-        (SIX["a"], {"mode": "w"}, TypeError, "needs a Dataset, found DataArray"),
+        (SIX["a"].values, {"mode": "w"}, TypeError, "needs a Dataset, DataArray or DataTree, found ndarray"),
+        (SIX, {"mode": "a", "encoding": {"a": {"chunks": (10,)}}}, ValueError, "cannot be chosen"),
+        (SIX.assign(c=1), {"mode": "r+"}, NodeNotFoundError, "the array c does not exist"),
+        (SIX.rename(t="u"), {"mode": "a"}, ShapeError, "a has the sizes .'t': 6. in the store, not .'u': 6."),
+        (SIX.rename(t="u"), {"append_dim": "u"}, ValueError, "append_dim='u' is not a dimension of the stored"),
+        (SIX, {"mode": "r+", "append_dim": "t"}, ValueError, "changes no sizes"),
+        (SIX, {"mode": "b"}, ValueError, "mode must be one of"),
     ],
 )
 def test_destructive_writes_are_refused(dataset: Any, options: dict[str, Any], error: type[Exception], match: str):

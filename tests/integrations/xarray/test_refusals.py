@@ -174,5 +174,7 @@ def test_encodings_of_variables_are_used():
 
 
 def test_unknown_arguments_name_the_called_function():
-    with pytest.raises(TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progress'"):
-        write_dataset(xr.Dataset(), {}, progress=True)
+    with pytest.raises(
+        TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progres'; did you mean 'progress'"
+    ):
+        write_dataset(xr.Dataset(), {}, progres=True)

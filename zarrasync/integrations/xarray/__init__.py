@@ -9,5 +9,6 @@ from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.encode import stored_variables
 from zarrasync.integrations.xarray.functions import write_dataset, write_dataset_async
 from zarrasync.integrations.xarray.loading import load
+from zarrasync.integrations.xarray.report import WriteReport
 
-__all__ = ["ZarrasyncBackend", "load", "stored_variables", "write_dataset", "write_dataset_async"]
+__all__ = ["WriteReport", "ZarrasyncBackend", "load", "stored_variables", "write_dataset", "write_dataset_async"]

@@ -6,134 +6,175 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any, Literal
 
-from xarray import Dataset
+from xarray import Dataset, DataTree
 
 from zarrasync._concurrency import bridge
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
-from zarrasync.display.progress import IngestReport
 from zarrasync.integrations.dask_detect import seceded
-from zarrasync.integrations.xarray.job import WriteRequest
+from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
+from zarrasync.integrations.xarray.job import Mode, WriteRequest
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import write
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
+from zarrasync.transfer.threads import Progress
 
 __all__ = ["write_dataset", "write_dataset_async"]
 
-_MODES = ("w-", "w", "a", "r+")
+_MODES = ("w-", "w", "a", "a-", "r+")
 
 
 @short_tracebacks
 async def write_dataset_async(
-    dataset: Dataset,
+    dataset: DatasetLike,
     store: StoreLike,
     *,
-    group: str = "",
-    mode: Literal["w-", "w", "a", "r+"] | None = None,
+    group: str | None = None,
+    mode: Mode | None = None,
     append_dim: str | None = None,
     region: RegionLike | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
     consolidated: bool | None = None,
+    compute: bool = True,
+    safe_chunks: bool = True,
+    align_chunks: bool = True,
+    write_empty_chunks: bool | None = None,
+    write_inherited_coords: bool = False,
     verify: bool = False,
+    progress: bool | Progress = False,
     storage_options: Mapping[str, Any] | None = None,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
     config: Any = None,
-) -> dict[str, IngestReport]:
+) -> Any:
     """Write a dataset, all variables concurrently. The result is stored as xarray's own Zarr engine would store it.
 
     Args:
-        dataset: The dataset. All dask variables are one computation on the configured scheduler, so that tasks they
-            share run once. Blocks are rechunked to whole stored chunks.
+        dataset: A ``Dataset``, a ``DataArray``, or a ``DataTree``, whose groups are written together. All dask variables
+            are one computation on the configured scheduler, so that tasks they share run once.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         group: The group's path in the store.
-        mode: ``"w-"`` creates a group, ``"w"`` replaces one, ``"r+"`` writes into an existing one, and ``"a"`` adds
-            variables and replaces existing ones. With ``"a"``, a variable without an encoding inherits chunks, shards
-            and compressors from the variable that it replaces if the dimensions are the same. It inherits data type
-            and packing if its values are in memory and fit. Default: ``"a"`` with ``append_dim``, ``"r+"`` with
-            ``region``, else ``"w-"``.
+        mode: ``"w-"`` creates a group, ``"w"`` replaces one, ``"r+"`` writes values into existing variables, and
+            ``"a"`` adds variables and replaces existing ones of the same sizes. A variable inherits chunks, shards and
+            compressors from the one that it replaces. It inherits data type and packing if its values are in memory
+            and fit. ``"a-"`` is ``"a"``, but with ``append_dim`` it keeps existing variables without that dimension.
+            Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``, else ``"w-"``.
         append_dim: Append variables with this dimension, and overwrite others. Values are encoded like the existing
             values. The dataset must contain every stored variable with this dimension.
         region: The slices to write into by dimension, or ``"auto"`` to locate one by its coordinates; ``"auto"`` alone
             for all dimensions. Coordinates that are already stored are not written again.
-        encoding: Encodings by variable: xarray's keys (``dtype``, ``units``, ``scale_factor``, ``_FillValue``, …) and
-            parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``, …).
+        encoding: Encodings of new variables by name: xarray's keys (``dtype``, ``units``, ``scale_factor``,
+            ``_FillValue``, …) and parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``,
+            …). For a tree, encodings by the path of the group.
         zarr_format: 2 or 3. Default: the existing group's format, or 3.
-        consolidated: Whether to write consolidated metadata; ``None`` for format 2 only.
+        consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``.
+        compute: Whether to write dask variables now. Otherwise their arrays are created, all other variables are
+            written, and the values of dask variables are written by the returned object, or later as regions.
+        safe_chunks: Whether to refuse writes to parts of chunks if values of other writers could be lost; see the
+            setting ``unaligned``.
+        align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
+            refused as ``safe_chunks`` says.
+        write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
+        write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
         storage_options: Options for the filesystem of a URL.
+        chunkmanager_store_kwargs: Options for the computation of dask variables, such as ``num_workers``.
         config: Settings. ``unaligned`` specifies whether a region may cover parts of chunks, and whether rows may be
             appended if the store does not support conditional writes.
 
     Returns:
-        A report per variable.
+        A ``WriteReport``: a dict with a report per variable, which shows as a table. With ``compute=False`` a
+        ``dask.delayed.Delayed`` object, whose ``compute()`` writes the dask variables and returns the report.
 
     Raises:
         NodeExistsError: If the group exists and the mode is ``"w-"``, if a group has the name of a variable, or if the
             dataset is read from the arrays that it would replace.
+        NodeNotFoundError: If the mode is ``"r+"`` and the group or a variable does not exist.
         ShapeError: If a variable does not fit the stored one, if variables differ in length before or after an append,
             or if values of other writers could be lost.
         MetadataError: If an attribute cannot be written as JSON.
         CodecError: If values cannot be stored in the data type or the units of the stored variable.
-        ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, or parameters
-            contradict each other.
+        ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, an existing
+            variable has an encoding, or parameters contradict each other.
     """
-    checked_mode = _check_arguments(dataset, mode, append_dim, region)
+    datasets = datasets_of(dataset, inherit=write_inherited_coords)
     request = WriteRequest(
         resolve(store, storage_options, config),
-        normalize_path(group),
-        checked_mode,
+        normalize_path(group or ""),
+        _checked_mode(datasets, mode, append_dim, region),
         append_dim=append_dim,
         region=region,
-        encoding=encoding or {},
+        encoding={},
         zarr_format=zarr_format,
         consolidated=consolidated,
+        safe_chunks=safe_chunks,
+        align_chunks=align_chunks,
+        write_empty_chunks=write_empty_chunks,
+        compute=compute,
         verify=verify,
+        progress=progress,
+        compute_options=chunkmanager_store_kwargs or {},
         config=config,
     )
     async with request.store.in_use():
-        return await write(dataset, request)
+        return await write(datasets, encodings_of(dataset, encoding), request)
 
 
-def _check_arguments(dataset: Dataset, mode: Any, append_dim: str | None, region: RegionLike | None) -> Any:
+def _checked_mode(
+    datasets: Mapping[str, Dataset], mode: Mode | None, append_dim: str | None, region: RegionLike | None
+) -> Mode:
     """Return the mode, or the default one.
 
     Raises:
-        TypeError: If ``dataset`` is not a ``Dataset``.
         ValueError: If the arguments contradict each other.
     """
     if append_dim is not None and region is not None:
         raise ValueError(
             "append_dim and region exclude each other: append_dim adds rows, region overwrites existing rows"
         )
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"write_dataset needs a Dataset, found {type(dataset).__name__}; convert it, for example with to_dataset()"
-        )
-    chosen = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
+    chosen: Mode = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
     if chosen not in _MODES:
         raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
     if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
         name = "region" if append_dim is None else "append_dim"
         raise ValueError(f"mode={chosen!r} creates a group, but {name} adds to an existing one: pass one of them")
-    if append_dim is not None and append_dim not in dataset.dims:
-        raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(map(str, dataset.dims))}")
+    if append_dim is not None and chosen == "r+":
+        raise ValueError("mode='r+' changes no sizes, but append_dim extends a dimension: pass mode='a' or no mode")
+    dims = {str(dim) for dataset in datasets.values() for dim in dataset.dims}
+    if append_dim is not None and append_dim not in dims:
+        raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(sorted(dims))}")
     return chosen
 
 
-def write_dataset(dataset: Dataset, store: StoreLike, **options: Any) -> dict[str, IngestReport]:
-    """Write a dataset; ``write_dataset_async`` for synchronous code.
+def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any:
+    """Write a dataset, an array or a tree; ``write_dataset_async`` for synchronous code.
 
     Args:
         dataset: The dataset.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         **options: As for ``write_dataset_async``.
+
+    Example:
+        >>> import xarray as xr
+        >>> temperature = xr.DataArray([280.0, 281.5], dims="time", name="t2m")
+        >>> report = write_dataset(temperature, {}, encoding={"t2m": {"dtype": "f4"}})
+        >>> report["t2m"].nbytes
+        8
     """
     unknown = sorted({*options} - {*signature(write_dataset_async).parameters})
     if unknown:
         parameters = [name for name in signature(write_dataset_async).parameters if name not in ("dataset", "store")]
         hint = suggest(unknown[0], parameters, f"the options are {', '.join(parameters)}")
         raise TypeError(f"write_dataset() got an unexpected keyword argument {unknown[0]!r}; {hint}")
-    is_lazy = isinstance(dataset, Dataset) and any(v.chunks is not None for v in dataset.variables.values())
-    with seceded(waits=is_lazy):
+    with seceded(waits=options.get("compute", True) and _is_lazy(dataset)):
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
+
+
+def _is_lazy(dataset: Any) -> bool:
+    """Return whether a variable is a dask array."""
+    if isinstance(dataset, DataTree):
+        return any(_is_lazy(node.dataset) for node in dataset.subtree)
+    return any(v.chunks is not None for v in getattr(dataset, "variables", {}).values())

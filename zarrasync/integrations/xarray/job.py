@@ -1,40 +1,58 @@
-"""The state of one write of a dataset."""
+"""The request to write a dataset, and the state of writing one of its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 from xarray import Dataset, Variable
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
 from zarrasync.formats import Format
+from zarrasync.indexing.regions import Region
+from zarrasync.integrations.xarray.inputs import Encodings
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["Reservation", "WriteJob", "WriteRequest"]
+__all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
+
+Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
+"""How to treat existing groups and variables."""
+Target: TypeAlias = tuple[AsyncArray, Region | None]
+"""An array, and the region of it that is written; ``None`` for all of it."""
 
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """The arguments of ``write_dataset_async``, with a resolved store and mode."""
+    """The arguments of ``write_dataset_async``, with a resolved store and mode, for one group."""
 
     store: Store
     group: str
-    mode: Literal["w-", "w", "a", "r+"]
+    mode: Mode
     append_dim: str | None
     region: RegionLike | None
-    encoding: Mapping[str, Mapping[str, Any]]
-    zarr_format: Literal[2, 3] | None
+    encoding: Encodings
+    zarr_format: int | str | None
     consolidated: bool | None
+    safe_chunks: bool
+    align_chunks: bool
+    write_empty_chunks: bool | None
+    compute: bool
     verify: bool
+    progress: bool | Progress
+    compute_options: Mapping[str, Any]
     config: Any
+
+    def at(self, path: str, encoding: Encodings) -> WriteRequest:
+        """Return the request for a group below this one."""
+        return replace(self, group=join(self.group, path), encoding=encoding)
 
 
 @dataclass(frozen=True)
@@ -49,22 +67,27 @@ class Reservation:
 
 @dataclass
 class WriteJob:
-    """The state of one write, which the steps complete.
+    """The state of writing one group, which the steps complete.
 
     Attributes:
+        path: The path of the group relative to the group of the whole write.
         request: The arguments.
         dataset: The dataset, without coordinates that are already stored.
         group: The group; ``None`` as long as it does not exist.
         format: The group's format.
         arrays: The arrays of the group, without consolidated metadata, which is updated at the end.
         stored: The variables of the group.
-        region: The slices that are written, by dimension.
+        region: The slices that are written into existing arrays, by dimension.
+        is_new: Whether this write creates the group.
+        is_empty: Whether nothing existed below the group, so that all nodes below it come from this write.
         plans: The plans of the variables.
+        targets: The array and the region of each plan.
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
         reservations: Reserved rows, which are released after a failure.
     """
 
+    path: str
     request: WriteRequest
     dataset: Dataset
     group: AsyncGroup | None
@@ -72,7 +95,10 @@ class WriteJob:
     arrays: dict[str, AsyncArray]
     stored: dict[str, Variable]
     region: dict[str, slice] | None
+    is_new: bool
+    is_empty: bool = False
     plans: list[VariablePlan] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     consolidated: Consolidated | None = None
     reservations: list[Reservation] = field(default_factory=list)
@@ -80,11 +106,17 @@ class WriteJob:
     @property
     def unaligned(self) -> Unaligned:
         """How to treat chunks that are written in part. Only this writer writes reserved rows."""
-        return "allow" if self.request.append_dim is not None else settings.resolve(self.request.config).unaligned
+        if self.request.append_dim is not None or not self.request.safe_chunks:
+            return "allow"
+        return settings.resolve(self.request.config).unaligned
 
-    async def update_consolidated(self, plans: Iterable[VariablePlan]) -> None:
-        """Update the documents of some variables in the group's consolidated metadata, if it has any."""
-        keys = [key for plan in plans for key in self.format.document_keys(join(self.request.group, plan.name))]
+    def document_keys(self, names: Iterable[str]) -> list[str]:
+        """Return the keys of the documents of some members of the group."""
+        return [key for name in names for key in self.format.document_keys(join(self.request.group, name))]
+
+    async def update_consolidated(self, names: Iterable[str]) -> None:
+        """Update the documents of some members in the group's consolidated metadata, if it has any."""
+        keys = self.document_keys(names)
         if self.consolidated is not None and keys:
             config = settings.resolve(self.request.config)
             await self.consolidated.update(self.request.store, keys, config=config)

@@ -27,7 +27,7 @@ from zarrasync.integrations.xarray.read import FILL, FILTERS
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.create import plan_array
 
-__all__ = ["Planner", "VariablePlan", "check_lengths", "check_sizes", "json_attributes"]
+__all__ = ["Planner", "VariablePlan", "check_append_dim", "check_lengths", "check_sizes", "json_attributes"]
 
 _CREATION = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
 """Encodings that are parameters of ``create_array``."""
@@ -57,6 +57,7 @@ class VariablePlan:
         options: Parameters of ``create_array`` for a new array.
         updates: Whether the values are written to an existing array. Otherwise a new array is created.
         rows_before: The length of the existing array along the appended dimension; ``None`` without such a dimension.
+        write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the default.
     """
 
     name: str
@@ -64,6 +65,7 @@ class VariablePlan:
     options: dict[str, Any]
     updates: bool
     rows_before: int | None
+    write_empty_chunks: bool | None
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,14 @@ class Planner:
     Attributes:
         format: The format of the group.
         append_dim: The dimension that is extended.
-        region: The slices that are written, by dimension.
+        region: The slices that are written, by dimension. Empty to write all values of existing arrays.
+        write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the default.
     """
 
     format: Format
     append_dim: str | None
     region: Mapping[str, slice] | None
+    write_empty_chunks: bool | None = None
 
     def plan(
         self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, stored: Variable | None
@@ -93,19 +97,20 @@ class Planner:
 
         Raises:
             ShapeError: If it does not fit the stored variable.
-            NodeNotFoundError: If a region is written and the variable does not exist.
+            NodeNotFoundError: If values of existing arrays are written and the variable does not exist.
             ValueError: If the encoding is unknown or cannot be chosen, or the variable has no dimension of the region.
             CodecError: If values cannot be stored in the data type or the units of the stored variable.
         """
         appends = self.append_dim is not None
         if self.region is not None:
             self._check_region(name, variable, stored)
+        if stored is not None and encoding:
+            raise ValueError(
+                f"{name} is encoded like the existing values; its encoding {dict(encoding)} cannot be chosen; mode='w' "
+                "replaces the whole group"
+            )
         if stored is None or not (appends or self.region is not None):
             return self._plan_creation(name, variable, encoding, stored)
-        if encoding:
-            raise ValueError(
-                f"{name} is encoded like the existing values; its encoding {dict(encoding)} cannot be chosen"
-            )
         return self._plan_update(name, variable, stored)
 
     # -------------------------------------------------------------- existing arrays
@@ -125,11 +130,15 @@ class Planner:
             encoded = cast_times(name, encoded, stored.dtype)
         else:
             encoded = cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
-        return VariablePlan(name, encoded, {}, updates=True, rows_before=stored.sizes.get(self.append_dim))
+        rows_before = stored.sizes.get(self.append_dim)
+        return VariablePlan(name, encoded, {}, True, rows_before, self.write_empty_chunks)
 
     def _check_region(self, name: str, variable: Variable, stored: Variable | None) -> None:
         if stored is None:
-            raise NodeNotFoundError(f"cannot write a region: the array {name} does not exist")
+            raise NodeNotFoundError(
+                f"cannot write into existing arrays: the array {name} does not exist; mode='a' without a region adds "
+                "variables"
+            )
         if self.region and not set(self.region) & set(map(str, variable.dims)):
             raise ValueError(
                 f"{name} has none of the region's dimensions {sorted(self.region)}; drop it before writing"
@@ -156,6 +165,8 @@ class Planner:
     def _plan_creation(
         self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, stored: Variable | None
     ) -> VariablePlan:
+        if stored is not None:
+            _check_same_sizes(name, variable, stored)
         variable = variable.copy(deep=False)
         if encoding is not None:
             variable.encoding = dict(encoding)
@@ -168,7 +179,15 @@ class Planner:
         layout = self._layout_options(variable, encoded, is_explicit=bool(encoding))
         options = layout | self._array_options(encoded)
         plan_array(self.format, shape=encoded.shape, **options)  # raises before anything is replaced
-        return VariablePlan(name, encoded, options, updates=False, rows_before=None)
+        return VariablePlan(name, encoded, options, False, None, self._write_empty_chunks(name, variable))
+
+    def _write_empty_chunks(self, name: str, variable: Variable) -> bool | None:
+        own, default = variable.encoding.get("write_empty_chunks"), self.write_empty_chunks
+        if own is not None and default is not None and bool(own) != default:
+            raise ValueError(
+                f"write_empty_chunks is {default}, but the encoding of {name} specifies {own}; pass one of them"
+            )
+        return default if own is None else bool(own)
 
     def _layout_options(self, variable: Variable, encoded: Variable, *, is_explicit: bool) -> dict[str, Any]:
         """Return the parameters of ``create_array`` that a variable's encoding specifies.
@@ -217,6 +236,21 @@ class Planner:
         return options
 
 
+def _check_same_sizes(name: str, variable: Variable, stored: Variable) -> None:
+    """Check that a variable has the dimensions and sizes of the one that it replaces.
+
+    Raises:
+        ShapeError: If it does not. The other variables of the store would have to change as well.
+    """
+    if dict(variable.sizes) != dict(stored.sizes):
+        raise ShapeError(
+            f"{name} has the sizes {dict(stored.sizes)} in the store, not {dict(variable.sizes)}; append_dim extends "
+            "a dimension, region writes a part, and mode='w' replaces all variables",
+            found=variable.shape,
+            wanted=stored.shape,
+        )
+
+
 def _is_rectilinear(chunks: Any) -> bool:
     return isinstance(chunks, tuple | list) and any(isinstance(sizes, tuple | list) for sizes in chunks)
 
@@ -237,6 +271,19 @@ def json_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ all variables together
+
+
+def check_append_dim(stored: Mapping[str, Variable], append_dim: str | None) -> None:
+    """Check that a dimension to append along exists in a store with variables.
+
+    Raises:
+        ValueError: If it does not.
+    """
+    dims = {str(dim) for variable in stored.values() for dim in variable.dims}
+    if stored and append_dim is not None and append_dim not in dims:
+        raise ValueError(
+            f"append_dim={append_dim!r} is not a dimension of the stored variables; these are {', '.join(sorted(dims))}"
+        )
 
 
 def check_sizes(plans: Sequence[VariablePlan], stored: Mapping[str, Variable], append_dim: str | None) -> None:

@@ -1,54 +1,48 @@
-"""Space for a dataset: rows that are appended to existing arrays, and new arrays."""
+"""Space for a dataset: groups, rows that are appended to existing arrays, and new arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 from zarrasync import AsyncArray, AsyncGroup, open_group
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.shield import run_cleanup
-from zarrasync.errors import ShapeError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
 from zarrasync.indexing.regions import Region
-from zarrasync.integrations.xarray.job import Reservation, WriteJob
+from zarrasync.integrations.xarray.job import Reservation, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
+from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.group import create_group_at
+from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["Target", "give_back", "reserve"]
+__all__ = ["existing_group", "give_back", "reserve"]
 
-Target: TypeAlias = tuple[AsyncArray, Region | None]
-"""An array, and the region of it that is written; ``None`` for all of it."""
 _CATCH_UP_SECONDS = 10.0
 """Seconds to wait for another writer that has extended some of the variables to extend the others."""
 
 
-async def reserve(job: WriteJob) -> tuple[AsyncGroup, list[Target]]:
-    """Extend arrays and create new ones. Returns the group, and the array and region of each variable.
-
-    Appended rows are reserved in one array, the coordinates if possible, and get the same position in all others. The
-    rows of concurrent writers then stay together.
+async def reserve(jobs: Sequence[WriteJob]) -> None:
+    """Create groups, extend arrays, and create new ones. Completes the targets of the jobs.
 
     Raises:
+        NodeExistsError: If a group exists and the mode is ``"w-"``.
         ShapeError: If arrays differ in length, so that rows would be overwritten or missing.
     """
-    request = job.request
-    group = job.group or await _open_group(job)
-    job.group, job.consolidated = group, handle_of(group).consolidated
-    appends = [plan for plan in job.plans if plan.rows_before is not None and job.region is None]
-    appends.sort(key=lambda plan: (plan.name != request.append_dim, plan.name))
-    await _catch_up(job, group, appends)
-    await gather_all([partial(_reserve_rows, job, plan, None) for plan in appends[:1]])
-    start = job.reservations[0].start if job.reservations else None
-    await gather_all([partial(_reserve_rows, job, plan, start) for plan in appends[1:]])
-    await _create_arrays(job, group)  # last, as it replaces arrays
-    rows = {str(request.append_dim): slice(r.start, r.stop) for r in job.reservations[:1]}
-    appended = {plan.name for plan in appends}
-    regions = [_region_of(plan, rows if plan.name in appended else job.region or {}) for plan in job.plans]
-    return group, [(job.arrays[plan.name], region) for plan, region in zip(job.plans, regions, strict=True)]
+    await _create_groups(jobs)
+    for job in jobs:
+        assert job.group is not None
+        job.consolidated = handle_of(job.group).consolidated
+    await gather_all([partial(_extend_arrays, job) for job in jobs])
+    await _create_arrays(jobs)  # last, as it replaces arrays
+    for job in jobs:
+        rows = {str(job.request.append_dim): slice(r.start, r.stop) for r in job.reservations[:1]}
+        regions = [_region_of(plan, rows if _appends(plan, job) else job.region or {}) for plan in job.plans]
+        job.targets = [(job.arrays[plan.name], region) for plan, region in zip(job.plans, regions, strict=True)]
 
 
 async def give_back(job: WriteJob) -> None:
@@ -57,16 +51,86 @@ async def give_back(job: WriteJob) -> None:
         await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
 
 
-async def _open_group(job: WriteJob) -> AsyncGroup:
-    request, zarr_format = job.request, job.format.zarr_format
-    config = replace(settings.resolve(request.config), zarr_format=zarr_format)
-    return await open_group(
-        request.store,
-        path=request.group,
-        mode=cast("Any", request.mode),
-        zarr_format=zarr_format if request.mode == "a" else None,  # a new group may replace one of another format
-        config=config,
-    )
+# ------------------------------------------------------------------ groups
+
+
+async def existing_group(request: WriteRequest) -> AsyncGroup | None:
+    """Return the group of a request.
+
+    Raises:
+        NodeNotFoundError: If it does not exist and the mode is ``"r+"``.
+    """
+    options: Any = {"zarr_format": request.zarr_format, "config": request.config}
+    try:
+        return await open_group(request.store, path=request.group, mode="r+", **options)
+    except NodeNotFoundError:
+        if request.mode == "r+":
+            raise
+        return None
+
+
+async def _create_groups(jobs: Sequence[WriteJob]) -> None:
+    """Create the missing groups, and find out whether anything lies below the first one."""
+    first, new = jobs[0], {job.path: job for job in jobs if job.is_new}
+    request = first.request
+    handle = NodeHandle(request.store, request.group, first.format, settings.resolve(request.config))
+
+    async def create(child: NodeHandle, path: str) -> AsyncGroup:
+        return await _create_group(new[path], child)
+
+    async def look() -> None:
+        first.is_empty = request.mode == "w" or (first.is_new and not await handle.children())
+
+    async def create_all() -> None:
+        if not first.is_new:
+            created = await create_levels(handle_of(_group_of(first)).without_consolidated(), new, create)
+        else:
+            created = await create_levels(handle, new, create)
+        for path, group in created.items():
+            assert isinstance(group, AsyncGroup)
+            new[path].group = group
+
+    await gather([look, create_all])
+    for job in jobs:
+        job.is_empty = first.is_empty
+
+
+def _group_of(job: WriteJob) -> AsyncGroup:
+    assert job.group is not None
+    return job.group
+
+
+async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
+    """Create the group of a job. Replace an existing one if the mode says so."""
+    mode, attributes = job.request.mode, job.attributes
+    try:
+        return await create_group_at(handle, attributes=attributes, overwrite=mode == "w" and not job.path)
+    except NodeExistsError:
+        group = await existing_group(job.request) if mode in ("a", "a-") else None
+        if group is None:
+            raise
+        await group.update_attributes(attributes)  # another writer was faster
+        return group
+
+
+# ------------------------------------------------------------------ rows
+
+
+def _appends(plan: VariablePlan, job: WriteJob) -> bool:
+    return plan.rows_before is not None and job.region is None
+
+
+async def _extend_arrays(job: WriteJob) -> None:
+    """Reserve rows in one array, the coordinates if possible, and the same rows in all others.
+
+    The rows of concurrent writers then stay together.
+    """
+    appends = [plan for plan in job.plans if _appends(plan, job)]
+    appends.sort(key=lambda plan: (plan.name != job.request.append_dim, plan.name))
+    await _catch_up(job, _group_of(job), appends)
+    await gather_all([partial(_reserve_rows, job, plan, None) for plan in appends[:1]])
+    start = job.reservations[0].start if job.reservations else None
+    await gather_all([partial(_reserve_rows, job, plan, start) for plan in appends[1:]])
 
 
 def _region_of(plan: VariablePlan, slices: Mapping[str, slice]) -> Region | None:
@@ -114,32 +178,44 @@ def _uneven(job: WriteJob, name: str, length: int, first: int) -> ShapeError:
     )
 
 
-async def _create_arrays(job: WriteJob, group: AsyncGroup) -> None:
-    """Create the arrays of new variables, and update the consolidated metadata."""
-    plans = [plan for plan in job.plans if not plan.updates]
-    existing = await _existing_names(job, group, {plan.name for plan in plans})
-    create = _without_consolidated(group).create_array
-    calls = [
-        partial(create, plan.name, shape=plan.encoded.shape, overwrite=plan.name in existing, **plan.options)
-        for plan in plans
-    ]
+# ------------------------------------------------------------------ arrays
+
+
+async def _create_arrays(jobs: Sequence[WriteJob]) -> None:
+    """Create the arrays of new variables, and update the consolidated metadata of existing groups."""
+    plans = [[plan for plan in job.plans if not plan.updates] for job in jobs]
+    existing = await gather([partial(_existing_names, *item) for item in zip(jobs, plans, strict=True)])
+    calls, places = [], []
+    for job, own_plans, names in zip(jobs, plans, existing, strict=True):
+        create = _without_consolidated(_group_of(job)).create_array
+        for plan in own_plans:
+            options = {"shape": plan.encoded.shape, "overwrite": plan.name in names, **plan.options}
+            calls.append(partial(create, plan.name, **options))
+            places.append((job, plan))
     try:
         arrays = await gather(calls)
     except BaseException:
-        await run_cleanup(partial(job.update_consolidated, plans))
+        await run_cleanup(partial(_update_consolidated, jobs, plans))
         raise
-    await job.update_consolidated(plans)
-    job.arrays.update({plan.name: array for plan, array in zip(plans, arrays, strict=True)})
+    await _update_consolidated(jobs, plans)
+    for (job, plan), array in zip(places, arrays, strict=True):
+        job.arrays[plan.name] = array
 
 
-async def _existing_names(job: WriteJob, group: AsyncGroup, names: set[str]) -> set[str]:
+async def _update_consolidated(jobs: Sequence[WriteJob], plans: Sequence[Sequence[VariablePlan]]) -> None:
+    names = [[plan.name for plan in own] for own in plans]
+    await gather([partial(job.update_consolidated, own) for job, own in zip(jobs, names, strict=True)])
+
+
+async def _existing_names(job: WriteJob, plans: Sequence[VariablePlan]) -> set[str]:
     """Return the names of existing arrays, and of arrays with chunks left by an interrupted replacement."""
+    names = {plan.name for plan in plans}
     existing = names & job.arrays.keys()
-    if job.request.mode != "w" and names - existing:
-        children = await handle_of(_without_consolidated(group)).children()
+    if not job.is_empty and names - existing:
+        children = await handle_of(_without_consolidated(_group_of(job))).children()
         existing |= {name for name in names if name.partition("/")[0] in children}
     return existing
 
 
 def _without_consolidated(group: AsyncGroup) -> AsyncGroup:
-    return with_handle(group, replace(handle_of(group), consolidated=None))
+    return with_handle(group, handle_of(group).without_consolidated())

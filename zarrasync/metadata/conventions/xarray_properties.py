@@ -20,13 +20,16 @@ from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["DIMENSIONS", "MISSING", "XarrayProperties", "convert_properties"]
+__all__ = ["DIMENSIONS", "MISSING", "UNNAMED", "XarrayProperties", "convert_properties"]
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute with dimension names, in formats that do not support them."""
 
 MISSING = "_FillValue"
 """The attribute with the value that marks missing values."""
+
+UNNAMED = "__xarray_dataarray_variable__"
+"""The name under which xarray stores an array that has no name, in all formats."""
 
 
 class XarrayProperties(NamedTuple):

@@ -26,7 +26,7 @@ from zarrasync.codecs import (
 from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnsupportedByFormat
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_unknown_members
-from zarrasync.metadata.conventions import UNNAMED
+from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source

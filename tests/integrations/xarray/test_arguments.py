@@ -107,7 +107,7 @@ def test_empty_chunks(keep: Any, where: str):
     write_dataset(values * np.nan, store, region={"x": slice(0, 4)}, write_empty_chunks=keep)
     assert ("a/c/1" in store) is bool(keep)
     if keep is not None and where == "encoding":
-        with pytest.raises(ValueError, match="write_empty_chunks is .* but the encoding of a specifies"):
+        with pytest.raises(ValueError, match=r"write_empty_chunks is .* but the encoding of a specifies"):
             write_dataset(values, {}, encoding=encoding, write_empty_chunks=not keep)
 
 

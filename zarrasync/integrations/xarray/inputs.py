@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from xarray import DataArray, Dataset, DataTree
 from xarray.backends.api import DATAARRAY_NAME
 
-from zarrasync.metadata.conventions import UNNAMED
+from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.model.paths import join, normalize_path
 
 __all__ = ["DatasetLike", "Encodings", "check_names", "datasets_of", "encodings_of"]

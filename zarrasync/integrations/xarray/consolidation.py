@@ -14,6 +14,7 @@ from zarrasync.integrations.xarray.job import WriteJob
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.consolidate_group import add_copies
+from zarrasync.nodes.consolidated import Consolidated
 
 __all__ = ["consolidate"]
 
@@ -28,8 +29,11 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     if not request.store.supports_consolidated_metadata:
         return
     above = await _groups_above(first)
-    consolidated = [group for group in above if handle_of(group).consolidated is not None]
-    await gather([partial(_update, group, jobs) for group in consolidated])
+    copies = {group.path: handle_of(group).consolidated for group in above}
+    consolidated = [group for group in above if copies[group.path] is not None]
+    await gather([partial(_update, path, found, jobs) for path, found in copies.items() if found is not None])
+    if first.consolidated is not None and len(jobs) > 1:
+        await _update(request.group, first.consolidated, jobs)
     await gather([partial(_update_own, job) for job in jobs])
     # Writing into existing variables changes no document.
     creates = request.mode != "r+" if request.consolidated is None else request.consolidated
@@ -82,15 +86,14 @@ async def _is_alone(root: AsyncGroup, path: str) -> bool:
     return set(await handle_of(root).children()) <= {path.partition("/")[0]}
 
 
-async def _update(group: AsyncGroup, jobs: Sequence[WriteJob]) -> None:
-    """Update the copies of a group above the written ones."""
-    request, copies = jobs[0].request, handle_of(group).consolidated
-    assert copies is not None
+async def _update(at: str, copies: Consolidated, jobs: Sequence[WriteJob]) -> None:
+    """Update the copies of the written groups, and of what was written into them, in a group at or above them."""
+    request = jobs[0].request
     keys = [key for job in jobs for key in job.document_keys(plan.name for plan in job.plans)]
     paths, path = [job.request.group for job in jobs], request.group
     while path := path.rpartition("/")[0]:  # groups above the written one may be new
         paths.append(path)
-    keys += [key for path in paths if path != group.path for key in jobs[0].format.document_keys(path)]
+    keys += [key for path in paths if path != at for key in jobs[0].format.document_keys(path)]
     erased = jobs[0].format.erase_prefixes(request.group) if request.mode == "w" else ()
     await copies.update(request.store, keys, tuple(erased), config=settings.resolve(request.config))
 

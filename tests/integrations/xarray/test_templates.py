@@ -21,6 +21,7 @@ xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 dask = pytest.importorskip("dask")
 from dask.delayed import Delayed  # after the skip
+
 from zarrasync.integrations.xarray import WriteReport, write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")

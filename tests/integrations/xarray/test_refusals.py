@@ -175,6 +175,6 @@ def test_encodings_of_variables_are_used():
 
 def test_unknown_arguments_name_the_called_function():
     with pytest.raises(
-        TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progres'; did you mean 'progress'"
+        TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progress_'; did you mean 'progress'"
     ):
-        write_dataset(xr.Dataset(), {}, progres=True)
+        write_dataset(xr.Dataset(), {}, progress_=True)

@@ -87,7 +87,7 @@ async def _is_alone(root: AsyncGroup, path: str) -> bool:
 
 
 async def _update(at: str, copies: Consolidated, jobs: Sequence[WriteJob]) -> None:
-    """Update the copies of the written groups, and of what was written into them, in a group at or above them."""
+    """Update the copies of the written groups, and of the variables written into them, in a group at or above them."""
     request = jobs[0].request
     keys = [key for job in jobs for key in job.document_keys(plan.name for plan in job.plans)]
     paths, path = [job.request.group for job in jobs], request.group

@@ -74,7 +74,7 @@ async def write_dataset_async(
         safe_chunks: Whether to refuse writes to parts of chunks if values of other writers could be lost; see the
             setting ``unaligned``.
         align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
-            refused as ``safe_chunks`` says.
+            refused if ``safe_chunks`` is set.
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.

@@ -47,7 +47,7 @@ def _relative_path(tree: DataTree, node: DataTree) -> str:
 
 
 def _dataset_of(array: DataArray) -> Dataset:
-    """Return an array as a dataset, with the name that xarray gives to arrays without a name of their own."""
+    """Return an array as a dataset, with the name that xarray gives to unnamed arrays."""
     if array.name is None or array.name in array.coords or array.name in array.dims:
         dataset = array.to_dataset(name=UNNAMED)
         if array.name is not None:

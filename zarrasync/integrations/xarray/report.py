@@ -15,7 +15,7 @@ _TITLES = ("variable", "blocks", "size", "stored", "requests", "seconds")
 class WriteReport(dict[str, IngestReport]):
     """The reports of the variables of a written dataset by name, or of a tree by path.
 
-    Its representation is a table, as text and in notebooks.
+    Its representation is a table, in terminals and in notebooks.
     """
 
     @property

@@ -101,7 +101,7 @@ def _group_of(job: WriteJob) -> AsyncGroup:
 
 
 async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
-    """Create the group of a job. Replace an existing one if the mode says so."""
+    """Create the group of a job. Replace an existing one with mode ``"w"``."""
     mode, attributes = job.request.mode, job.attributes
     try:
         return await create_group_at(handle, attributes=attributes, overwrite=mode == "w" and not job.path)

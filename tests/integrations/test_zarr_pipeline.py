@@ -59,7 +59,7 @@ class CountedStore(WrapperStore[Any]):
 
     def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
         self.reads.append(byte_range)
-        return super().get_sync(key, prototype=prototype, byte_range=byte_range)
+        return super().get_sync(key, prototype=prototype, byte_range=byte_range)  # type: ignore[misc,unused-ignore]
 
 
 @pytest.fixture(params=KINDS)

@@ -92,13 +92,13 @@ class CodecPipeline(BatchedCodecPipeline):
 
     # -------------------------------------------------------------- batches of chunks in a store
 
-    async def read(
+    async def read(  # before zarr-python 3.2, it returns None
         self, batch_info: Iterable[BatchItem], out: NDBuffer, drop_axes: tuple[int, ...] = ()
-    ) -> tuple[Any, ...]:
+    ) -> Any:
         batch = list(batch_info)
         groups = self._groups(batch, out, drop_axes, writes=False)
         if groups is None:
-            return await super().read(batch, out, drop_axes)  # type: ignore[return-value,unused-ignore]
+            return await super().read(batch, out, drop_axes)  # type: ignore[func-returns-value,unused-ignore]
         missing = set[int]()
         for group in groups:
             with _errors_of(batch):

@@ -240,3 +240,13 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_repository_has_no_other_files_at_the_top():
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    top = {line.partition("/")[0] for line in listed.splitlines()}
+    folders = {"zarrasync", "tests", "benchmarks", "examples", "docs"}
+    pages = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+    assert {name for name in top if not name.startswith(".")} == folders | pages | {"pyproject.toml", "Makefile"}

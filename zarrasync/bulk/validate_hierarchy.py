@@ -155,6 +155,7 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
     """Report keys that do not belong to any node, and temporary keys of interrupted writers."""
     root = validation.root
     unused = _unused_keys(validation, keys)
+    _check_separators(validation, keys)
     for key in unused[:_MOST_UNUSED]:
         validation.add("note", key, "the key does not belong to an array or group")
     if len(unused) > _MOST_UNUSED:
@@ -166,6 +167,36 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
                 "a temporary file that is never read; if its writer was interrupted, `validate --repair` removes it"
             )
             validation.add("note", key, message)
+
+
+def _check_separators(validation: Validation, keys: Sequence[str]) -> None:
+    """Report arrays with chunks whose keys have another separator than the metadata says: these are never read."""
+    format_ = validation.root.format
+    arrays = {
+        format_.chunk_prefix(path): (path, node.metadata)
+        for path, node in validation.nodes.items()
+        if isinstance(node.metadata, ArrayMetadata) and node.metadata.ndim > 1
+    }
+    ignored: dict[str, int] = {}
+    used: set[str] = set()
+    for key in keys:
+        prefix = next((prefix for prefix in _prefixes(key) if prefix in arrays), None)
+        if prefix is None:
+            continue
+        path, metadata = arrays[prefix]
+        name = key[len(prefix) :]
+        if metadata.keys.decode(name, metadata.ndim) is not None:
+            used.add(path)
+        elif metadata.keys.with_other_separator().decode(name, metadata.ndim) is not None:
+            ignored[path] = ignored.get(path, 0) + 1
+    for path, count in ignored.items():
+        document = format_.document_keys(path, ArrayMetadata)[0]
+        separator = arrays[format_.chunk_prefix(path)][1].keys.separator
+        message = (
+            f"the separators disagree: the metadata implies chunk keys with {separator!r}, but {count:,} stored chunks "
+            "have the other separator and are ignored; correct the separator in the metadata"
+        )
+        validation.add("warning" if path in used else "error", document, message)
 
 
 def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zarrasync.errors import MetadataError
 
@@ -63,6 +63,10 @@ class ChunkKeyEncoding:
         before = self._head(len(coords)) + "".join([name + separator for name in names[:axis]])
         after = "".join([separator + name for name in names[axis + 1 :]])
         return [f"{before}{number}{after}" for number in range(coords[axis], coords[axis] + count)]
+
+    def with_other_separator(self) -> ChunkKeyEncoding:
+        """Return the encoding with ``"."`` instead of ``"/"``, or the reverse."""
+        return replace(self, separator="." if self.separator == "/" else "/")
 
     def decode(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """Return the grid coordinates for a key, or ``None`` if it is not the key of a chunk."""

@@ -1,0 +1,45 @@
+"""Chunks whose keys have another separator than the metadata says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import sync
+
+
+def written(root: Path, separator: str, ndim: int = 2) -> None:
+    """Write an array of format 2, and remove the separator from its document."""
+    keys = {"name": "v2", "separator": separator}
+    data = np.arange(1, 4**ndim + 1).reshape((4,) * ndim)
+    sync.create_array(root, path="a", data=data, chunks=(2,) * ndim, zarr_format=2, chunk_key_encoding=keys)
+    document = json.loads((root / "a" / ".zarray").read_bytes())
+    document.pop("dimension_separator", None)
+    (root / "a" / ".zarray").write_text(json.dumps(document))
+
+
+async def test_validate_names_nested_chunks_without_separator(tmp_path: Path) -> None:
+    written(tmp_path, "/")
+    for report in (await za.validate(tmp_path), sync.validate(tmp_path)):
+        (finding,) = [finding for finding in report.findings if "separators disagree" in finding.message]
+        assert (finding.severity, finding.key) == ("error", "a/.zarray")
+        assert "4 stored chunks" in finding.message
+        assert not report.ok
+
+
+@pytest.mark.parametrize(("separator", "ndim"), [(".", 2), (".", 1), ("/", 1)])
+def test_validate_accepts_chunks_that_are_read(tmp_path: Path, separator: str, ndim: int) -> None:
+    written(tmp_path, separator, ndim)
+    assert sync.validate(tmp_path).ok
+
+
+def test_a_few_ignored_chunks_are_a_warning(tmp_path: Path) -> None:
+    written(tmp_path, ".")
+    (tmp_path / "a" / "0").mkdir()
+    (tmp_path / "a" / "0" / "0").write_bytes(b"x")
+    (finding,) = [f for f in sync.validate(tmp_path).findings if "separators disagree" in f.message]
+    assert finding.severity == "warning"

@@ -170,7 +170,7 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
 
 
 def _check_separators(validation: Validation, keys: Sequence[str]) -> None:
-    """Report arrays with chunks whose keys have another separator than the metadata says: these are never read."""
+    """Report arrays with chunks whose keys have another separator than the metadata: these are never read."""
     format_ = validation.root.format
     arrays = {
         format_.chunk_prefix(path): (path, node.metadata)

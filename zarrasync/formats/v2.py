@@ -193,7 +193,7 @@ def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: S
     except (MetadataError, ValueError, TypeError, OverflowError, binascii.Error) as error:
         checker.add("fill_value", f"{document['fill_value']!r} does not fit dtype {document['dtype']!r}: {error}")
     checker.raise_problems()
-    keys = ChunkKeyEncoding("v2", separator)
+    keys = ChunkKeyEncoding("v2", separator, "dimension_separator" not in document)
     spec = ArraySpec(chunks, data_type, fill)
     try:
         chain = CodecChain.of(codecs).settle(spec)

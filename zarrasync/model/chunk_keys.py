@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from zarrasync.errors import MetadataError
 
@@ -27,10 +27,12 @@ class ChunkKeyEncoding:
         name: ``"default"`` (``c/0/1``, v3), ``"v2"`` (``0.1``), ``"glued"`` (``c0/1``, the v3 draft) or ``"glued0"``,
             which differs from ``"glued"`` only for arrays without axes, whose chunk has the key ``c0`` instead of ``c``.
         separator: ``"/"`` or ``"."``.
+        is_implied: Whether a document of format 2 does not contain the separator. Some writers omitted ``"/"``.
     """
 
     name: str = "default"
     separator: str = "/"
+    is_implied: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.name not in ("default", "v2", "glued", "glued0"):

@@ -49,7 +49,8 @@ def chunks_at(handle: NodeHandle, metadata: ArrayMetadata) -> Chunks:
     prefix = handle.format.chunk_prefix(handle.path)
     limit = metadata.chain_of(metadata.write_chunks, handle.config.max_chunk_bytes).value_limit
     store = handle.chunk_store(metadata)
-    return Chunks(store, metadata, handle.config, prefix, handle.store, handle.name, limit=limit)
+    unproven = [metadata.keys.separator] if metadata.keys.is_implied and metadata.ndim > 1 else []
+    return Chunks(store, metadata, handle.config, prefix, handle.store, handle.name, limit=limit, unproven=unproven)
 
 
 # ------------------------------------------------------------------ resize

@@ -24,6 +24,7 @@ from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
+from zarrasync.nodes.separators import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import check_assignment
@@ -200,15 +201,16 @@ class AsyncSelection(NotAwaited):
         """
         if missing not in ("fill", "error"):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
-        read = partial(
-            transfer.read, self.array._chunks, self._transform, out=out, missing=missing, fields=self._fields
-        )
+        chunks = self.array._chunks
+        read = partial(transfer.read, chunks, self._transform, out=out, missing=missing, fields=self._fields)
         try:
             if progress:
                 with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
                     result = await read(progress=report)
             else:
                 result = await read()
+            if chunks.unproven and self._fields is None:
+                await check_separator(chunks, self._transform, result)
         except RAISED as error:
             shorten(error, kept=0)
             raise

@@ -42,6 +42,7 @@ class Chunks:
         index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
         limit: The most bytes of a stored value that are read; ``None`` for any number.
+        unproven: Non-empty until a read shows whether the separator that the metadata implies is right.
     """
 
     store: Store
@@ -54,6 +55,7 @@ class Chunks:
     index_flights: SingleFlight = field(default_factory=SingleFlight, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
     limit: int | None = None
+    unproven: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def chain(self) -> BoundChain:

@@ -1,8 +1,9 @@
-"""Chunks whose keys have another separator than the metadata says."""
+"""Chunks whose keys have another separator than the metadata."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +44,30 @@ def test_a_few_ignored_chunks_are_a_warning(tmp_path: Path) -> None:
     (tmp_path / "a" / "0" / "0").write_bytes(b"x")
     (finding,) = [f for f in sync.validate(tmp_path).findings if "separators disagree" in f.message]
     assert finding.severity == "warning"
+
+
+async def test_reading_warns_once(tmp_path: Path) -> None:
+    written(tmp_path, "/")
+    array = await za.open_array(tmp_path, path="a")
+    with pytest.warns(UserWarning, match=r"'a/0/0' exists.*to a/\.zarray"):
+        assert not (await array[...]).any()
+    blocking = sync.open_array(tmp_path, path="a")
+    with pytest.warns(UserWarning, match="'a/1/0' exists"):
+        assert blocking[3, 1] == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await array[0, 0]
+        blocking[:]
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_reading_correct_arrays_does_not_warn(tmp_path: Path, is_empty: bool) -> None:
+    written(tmp_path, ".")
+    if is_empty:
+        for key in ("0.0", "0.1", "1.0", "1.1"):
+            (tmp_path / "a" / key).unlink()
+    array = sync.open_array(tmp_path, path="a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert array[:].any() != is_empty
+        assert array[:].any() != is_empty

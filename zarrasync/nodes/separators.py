@@ -1,0 +1,42 @@
+"""A check of the chunk key separator that a document of format 2 implies by not containing one."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+from zarrasync.codecs.fill_check import is_fill
+from zarrasync.codecs.spec import Array
+from zarrasync.indexing.split import split_chunks
+from zarrasync.indexing.transform import Transform
+from zarrasync.nodes.node import run_on_store
+from zarrasync.stores.values import Request
+from zarrasync.transfer import Chunks
+
+__all__ = ["check_separator"]
+
+
+async def check_separator(chunks: Chunks, transform: Transform, result: Array) -> None:
+    """Warn if the first read of an array gave only fill values because its keys have the other separator.
+
+    Another value proves the separator. Otherwise, the key of the first chunk with the other separator is requested.
+
+    Args:
+        chunks: The array's chunks.
+        transform: The selection that was read.
+        result: The values.
+    """
+    chunks.unproven.clear()
+    metadata = chunks.metadata
+    if not result.size or not is_fill(result, metadata.chain.spec.scalar):
+        return
+    first = split_chunks(transform.layout.projection(), metadata.grid)[0]
+    key = metadata.keys.with_other_separator().encode(first.coords)
+    (value,) = await run_on_store(partial(chunks.store.fetch, [Request(key, 0, 1)]), chunks.store)
+    if value is not None:
+        warnings.warn(
+            f"{chunks.name} reads as fill values, because its metadata does not contain the separator of chunk keys, "
+            f"which implies {metadata.keys.separator!r}, but the key {chunks.full_key(key)!r} exists: add "
+            f'"dimension_separator": "/" to {chunks.prefix}.zarray',
+            stacklevel=2,
+        )

@@ -35,8 +35,8 @@ async def check_separator(chunks: Chunks, transform: Transform, result: Array) -
     (value,) = await run_on_store(partial(chunks.store.fetch, [Request(key, 0, 1)]), chunks.store)
     if value is not None:
         warnings.warn(
-            f"{chunks.name} reads as fill values, because its metadata does not contain the separator of chunk keys, "
-            f"which implies {metadata.keys.separator!r}, but the key {chunks.full_key(key)!r} exists: add "
-            f'"dimension_separator": "/" to {chunks.prefix}.zarray',
+            f"{chunks.name} reads as fill values: its metadata does not contain the separator of chunk keys, which implies "
+            f"{metadata.keys.separator!r}, but the key {chunks.full_key(key)!r} exists; add the separator '/' to the "
+            "array's metadata document",
             stacklevel=2,
         )

@@ -20,6 +20,7 @@ from zarrasync.integrations.xarray import (  # after the skip
     write_dataset,
     write_dataset_async,
 )
+from zarrasync.integrations.xarray.functions import _is_lazy
 
 
 def grid(**encoding: Any) -> Any:
@@ -200,3 +201,12 @@ async def test_reports_and_progress(lazy: bool):
     assert "<td>t2m</td>" in report._repr_html_()
     assert report.requests > 0
     assert report.stored > 0
+
+
+def test_lazy_arrays_are_detected_in_data_and_in_coordinates():
+    """In a task of a dask worker, writes of lazy arrays free the task's thread for the computation."""
+    pytest.importorskip("dask.array")
+    array = xr.DataArray(np.zeros(4), dims="x", coords={"y": ("x", np.arange(4))})
+    assert not _is_lazy(array)
+    assert _is_lazy(array.chunk(x=2))
+    assert _is_lazy(array.assign_coords(y=array.y.chunk(x=2)))

@@ -178,3 +178,48 @@ def test_unknown_arguments_name_the_called_function():
         TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progress_'; did you mean 'progress'"
     ):
         write_dataset(xr.Dataset(), {}, progress_=True)
+
+
+def test_a_region_that_cuts_chunks_of_one_variable_changes_no_other():
+    store = stores.MemoryStore()
+    write_dataset(days("t", "u", count=10), store, encoding={"t": {"chunks": (5,)}, "u": {"chunks": (10,)}})
+    before = contents(store)
+    with pytest.raises(ShapeError, match="covers only parts of the chunks"):
+        part = days("t", "u", start=70, count=5).drop_vars("time")
+        write_dataset(part, store, region={"time": slice(5)}, config={"unaligned": "error"})
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+@pytest.mark.parametrize("compute", [True, False])
+def test_dask_blocks_that_share_chunks_change_nothing(mode: Any, compute: bool):
+    pytest.importorskip("dask.array")
+    store = stores.MemoryStore()
+    write_dataset(days("t", "u", count=10), store, encoding={"t": {"chunks": (5,)}})
+    before = contents(store)
+    new = days("t", "u", start=70, count=10)
+    new["t"] = new.t.chunk(time=3)
+    new.t.encoding["chunks"] = (5,)
+    with pytest.raises(ShapeError, match="blocks of the source share chunks"):
+        strict: Any = {"align_chunks": False, "config": {"unaligned": "error"}}
+        write_dataset(new, store, mode=mode, compute=compute, **strict)
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_copies_above_a_group_describe_its_arrays_after_a_failed_write(mode: Any, zarr_format: Any):
+    da = pytest.importorskip("dask.array")
+    store = stores.MemoryStore()
+    old = xr.Dataset({"t": ("time", np.arange(4, dtype="i4"))})
+    write_dataset(xr.DataTree.from_dict({"/g": old}), store, zarr_format=zarr_format)
+
+    def fail(block: Any) -> Any:
+        raise RuntimeError("no values")
+
+    lazy = da.zeros(4, chunks=2).map_blocks(fail, meta=np.empty(0))
+    with pytest.raises(RuntimeError, match="no values"):
+        new = xr.Dataset({"t": ("time", lazy), "u": ("time", np.ones(4))})
+        write_dataset(new, store, group="g", mode=mode, zarr_format=zarr_format)
+    arrays = dict(sync.open_group(store, use_consolidated=True)["g"].arrays())
+    assert {name: str(array.dtype) for name, array in arrays.items()} == {"t": "float64", "u": "float64"}

@@ -16,7 +16,7 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.consolidate_group import add_copies
 from zarrasync.nodes.consolidated import Consolidated
 
-__all__ = ["consolidate"]
+__all__ = ["consolidate", "update_after_failure"]
 
 
 async def consolidate(jobs: Sequence[WriteJob]) -> None:
@@ -29,11 +29,8 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     if not request.store.supports_consolidated_metadata:
         return
     above = await _groups_above(first)
-    copies = {group.path: handle_of(group).consolidated for group in above}
-    consolidated = [group for group in above if copies[group.path] is not None]
-    await gather([partial(_update, path, found, jobs) for path, found in copies.items() if found is not None])
-    if first.consolidated is not None and len(jobs) > 1:
-        await _update(request.group, first.consolidated, jobs)
+    await _update_existing(above, jobs)
+    consolidated = [group for group in above if handle_of(group).consolidated is not None]
     await gather([partial(_update_own, job) for job in jobs])
     # Writing into existing variables changes no document.
     creates = request.mode != "r+" if request.consolidated is None else request.consolidated
@@ -49,6 +46,24 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     else:
         options: Any = {"zarr_format": group.zarr_format, "config": request.config}
         await consolidate_metadata(request.store, path=path, **options)
+
+
+async def update_after_failure(jobs: Sequence[WriteJob]) -> None:
+    """Update the existing copies in groups above those that a failed write created or replaced arrays in.
+
+    Readers with copies of the replaced documents would decode the new chunks in the old data type.
+    """
+    if any(job.changed for job in jobs) and jobs[0].request.store.supports_consolidated_metadata:
+        await _update_existing(await _groups_above(jobs[0]), jobs)
+
+
+async def _update_existing(above: Sequence[AsyncGroup], jobs: Sequence[WriteJob]) -> None:
+    """Update the copies in the groups above the written ones, and for a tree also in its first group."""
+    first = jobs[0]
+    copies = {group.path: found for group in above if (found := handle_of(group).consolidated) is not None}
+    await gather([partial(_update, path, found, jobs) for path, found in copies.items()])
+    if first.consolidated is not None and len(jobs) > 1:
+        await _update(first.request.group, first.consolidated, jobs)
 
 
 async def _update_own(job: WriteJob) -> None:

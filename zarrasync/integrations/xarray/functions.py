@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any, Literal
 
-from xarray import Dataset, DataTree
+from xarray import DataArray, Dataset, DataTree
 
 from zarrasync._concurrency import bridge
 from zarrasync._util.short_tracebacks import short_tracebacks
@@ -177,4 +177,6 @@ def _is_lazy(dataset: Any) -> bool:
     """Return whether a variable is a dask array."""
     if isinstance(dataset, DataTree):
         return any(_is_lazy(node.dataset) for node in dataset.subtree)
+    if isinstance(dataset, DataArray):
+        return dataset.chunks is not None or _is_lazy(dataset.coords)
     return any(v.chunks is not None for v in getattr(dataset, "variables", {}).values())

@@ -85,6 +85,7 @@ class WriteJob:
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
         reservations: Reserved rows, which are released after a failure.
+        changed: Whether documents may have been created, replaced or erased.
     """
 
     path: str
@@ -102,6 +103,7 @@ class WriteJob:
     attributes: dict[str, Any] = field(default_factory=dict)
     consolidated: Consolidated | None = None
     reservations: list[Reservation] = field(default_factory=list)
+    changed: bool = False
 
     @property
     def unaligned(self) -> Unaligned:

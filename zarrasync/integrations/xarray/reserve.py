@@ -33,9 +33,12 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
         NodeExistsError: If a group exists and the mode is ``"w-"``.
         ShapeError: If arrays differ in length, so that rows would be overwritten or missing.
     """
+    for job in jobs:
+        job.changed = job.request.mode == "w"
     await _create_groups(jobs)
     for job in jobs:
         assert job.group is not None
+        job.changed = job.is_new or any(not plan.updates for plan in job.plans)
         job.consolidated = handle_of(job.group).consolidated
     await gather_all([partial(_extend_arrays, job) for job in jobs])
     await _create_arrays(jobs)  # last, as it replaces arrays

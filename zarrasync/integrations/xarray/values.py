@@ -21,13 +21,14 @@ from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.report import WriteReport
+from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import chunks_of, handle_of, with_handle
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
-__all__ = ["CompletedWrite", "write_values"]
+__all__ = ["CompletedWrite", "check_chunks", "write_values"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,30 @@ class _Item:
     @property
     def nbytes(self) -> int:
         return int(self.plan.encoded.size) * max(self.array.dtype.itemsize, 1)
+
+
+def check_chunks(job: WriteJob) -> None:
+    """Check that no region and no dask block cuts chunks if values could be lost, before anything is changed.
+
+    Appended rows are checked when they are reserved.
+
+    Raises:
+        ShapeError: If one does.
+    """
+    request, safe = job.request, is_safe_for_jobs(job.request.store)
+    for plan in job.plans if request.append_dim is None else ():
+        start: tuple[int, ...] = (0,) * plan.encoded.ndim
+        if plan.updates:
+            array, slices = job.arrays[plan.name], job.region or {}
+            region = tuple(slices.get(str(dim), slice(None)) for dim in plan.encoded.dims)
+            start, stop = resolve_corners(plan.encoded.shape, array.shape, region)
+            check_region(chunks_of(array), start, stop, job.unaligned, safe=safe)
+        if not request.align_chunks and is_dask_array(plan.encoded.data):
+            from zarrasync.integrations.dask_blocks import check_blocks
+
+            new: Any = {"shape": plan.encoded.shape, **plan.options}
+            metadata = job.arrays[plan.name].metadata if plan.updates else plan_array(job.format, **new)
+            check_blocks(plan.encoded.data, metadata, start, job.unaligned, safe=safe)
 
 
 async def write_values(jobs: Sequence[WriteJob]) -> Any:

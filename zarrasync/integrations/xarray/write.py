@@ -13,10 +13,11 @@ from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 from zarrasync import AsyncArray, AsyncGroup, formats, sync
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import NodeExistsError
 from zarrasync.integrations.dask_detect import is_dask_array
-from zarrasync.integrations.xarray.consolidation import consolidate
+from zarrasync.integrations.xarray.consolidation import consolidate, update_after_failure
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import (
@@ -30,7 +31,7 @@ from zarrasync.integrations.xarray.plan import (
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
 from zarrasync.integrations.xarray.reserve import existing_group, give_back, reserve
-from zarrasync.integrations.xarray.values import write_values
+from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
@@ -64,6 +65,7 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
     except BaseException:
         for job in jobs:
             await give_back(job)
+        await run_cleanup(partial(update_after_failure, jobs))
         raise
     await consolidate(jobs)
     return report
@@ -146,6 +148,7 @@ async def _validate(job: WriteJob) -> None:
         await compute(partial(check_reach, request.store))  # on a thread: dask's client may run on this loop
     check_sizes(job.plans, job.stored, request.append_dim)
     check_lengths(job.plans, job.stored, request.append_dim)
+    check_chunks(job)
     job.attributes = checked_attributes(json_attributes(attributes))
     if job.group is not None:
         await _refuse_groups(job.group, [plan.name for plan in job.plans if plan.name not in job.stored])

@@ -119,7 +119,8 @@ class DatasetMachine(RuleBasedStateMachine):
     @rule(names=NAMES, layout=LAYOUTS, seed=SEEDS, attributes=ATTRIBUTES, lazy=st.booleans())
     def add_or_replace(self, names: Any, layout: str, seed: int, attributes: Any, lazy: bool) -> None:
         new = self._dataset(names, 0, self._length, seed, coords=False).assign_attrs(attributes)
-        self._write(new.chunk(2) if lazy else new, mode="a", encoding=self._encoding(names, layout))
+        added = [name for name in names if name not in self.model]  # encodings of others are refused
+        self._write(new.chunk(2) if lazy else new, mode="a", encoding=self._encoding(added, layout))
         self.model = self.model.assign(new.variables).assign_attrs(attributes)
 
     @precondition(lambda self: self._length < 20)

@@ -16,7 +16,7 @@ __all__ = ["overlap", "refuse_self_overwrite"]
 
 _OPERANDS = (
     "async_",  # of synchronous arrays
-    *("variable", "_data", "array", "_array"),  # of xarray's arrays, variables and array wrappers
+    *("variable", "_data", "array", "_array", "stored"),  # of xarray's arrays, variables and array wrappers
     *("args", "kwargs", "value"),  # of dask's tasks
     *("func", "keywords"),  # of functools.partial
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, SERVICES, to_obstore
 from zarrasync.stores.errors import redact_queries
@@ -98,7 +98,7 @@ class Repository:
         return self.store is not None
 
     async def _open(self) -> None:
-        session = await asyncio.to_thread(self._open_session)
+        session = await run_in_new_thread(self._open_session)
         if self.store is None:  # another task may have been faster
             self.store, self.version = session.store, {"snapshot_id": session.snapshot_id}
 

@@ -59,6 +59,6 @@ def test_a_sample_through_our_engine(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", CLASSES)
-@pytest.mark.parametrize("direction", ["reading"])
+@pytest.mark.parametrize("direction", ["reading", "writing"])
 def test_all_tests(direction: str, selection: str, tmp_path: Path):
     run(direction, selection, tmp_path)

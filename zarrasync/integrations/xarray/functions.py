@@ -70,7 +70,8 @@ async def write_dataset_async(
         zarr_format: 2 or 3. Default: the existing group's format, or 3.
         consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``.
         compute: Whether to write dask variables now. Otherwise their arrays are created, all other variables are
-            written, and the values of dask variables are written by the returned object, or later as regions.
+            written, and the values of dask variables are written by the returned object, or later as regions. If that
+            fails, rows that ``append_dim`` has added stay, with the fill value.
         safe_chunks: Whether to refuse writes to parts of chunks if values of other writers could be lost; see the
             setting ``unaligned``.
         align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are

@@ -75,6 +75,9 @@ class Engine:
     def resize(self, array: Any, shape: tuple[int, ...]) -> None:
         array.resize(shape)
 
+    def write_dataset(self, path: str, dataset: Any) -> None:
+        raise NotImplementedError("it has no datasets")
+
 
 class Zarrasync(Engine):
     def __init__(self, endpoint: str) -> None:
@@ -100,6 +103,11 @@ class Zarrasync(Engine):
 
     def create(self, path: str) -> Any:
         return self._call("create_array", path, shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
+
+    def write_dataset(self, path: str, dataset: Any) -> None:
+        from zarrasync.integrations.xarray import write_dataset
+
+        write_dataset(dataset, f"s3://{BUCKET}/{path}", storage_options=self.options)
 
 
 class ZarrPython(Engine):
@@ -139,6 +147,9 @@ class ZarrPython(Engine):
 
     def create(self, path: str) -> Any:
         return self.zarr.create_array(self._store(path), shape=SHARD, chunks=INNER, dtype="f4", zarr_format=3)
+
+    def write_dataset(self, path: str, dataset: Any) -> None:
+        dataset.to_zarr(self._store(path))
 
 
 class ZarrPythonObstore(ZarrPython):
@@ -245,6 +256,22 @@ def _create(engine: Engine, root: str) -> Callable[[], Any]:
     return lambda: engine.create(f"{root}/new-{uuid.uuid4().hex}")
 
 
+def _dataset(engine: Engine, root: str) -> Callable[[], Any]:
+    import xarray as xr
+
+    values = {f"v{n}": (("t", "x"), np.ones((4, 8))) for n in range(20)}
+    dataset = xr.Dataset(values, {"t": np.arange(4), "x": np.arange(8)})
+    return lambda: engine.write_dataset(f"{root}/dataset", dataset)
+
+
+def _tree(engine: Engine, root: str) -> Callable[[], Any]:
+    import xarray as xr
+
+    group = xr.Dataset({"a": ("t", np.ones(4)), "b": ("t", np.ones(4))}, {"t": np.arange(4)})
+    tree = xr.DataTree.from_dict({f"/g{n}": group for n in range(8)})
+    return lambda: engine.write_dataset(f"{root}/tree", tree)
+
+
 READS = ("open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard")
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
@@ -265,6 +292,8 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
     "append": ("append a row of 16 chunks", _append, "16 and the document, in 2"),
     "resize": ("make an array larger", _resize, "1 in 1: the document"),
     "create": ("create an array", _create, "1 in 1: the document, if none is there"),
+    "dataset": ("write a dataset of 22 variables", _dataset, "46: 2 per variable, 2 of the group, in 4"),
+    "tree": ("write a tree of 8 groups with 3 variables", _tree, "58: 2 per variable, 1 per group, 2 of the root, in 5"),
 }  # fmt: skip
 
 

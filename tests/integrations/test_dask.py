@@ -84,6 +84,16 @@ def test_writing(tmp_path: Path):
     np.testing.assert_array_equal(stored.sum().compute(), lazy.sum().compute())
 
 
+@pytest.mark.parametrize("shards", [(512, 512), (1024, 512), 512])
+def test_shards_consist_of_several_inner_chunks(shards: object):
+    """Blocks that are as large as shards do not make inner chunks of this size, which could not be read in part."""
+    store: dict[str, bytes] = {}
+    to_zarr(da.ones((1024, 1024), chunks=(512, 512), dtype="f4"), store, shards=shards)
+    array = sync.open_array(store)
+    blocks = (512, 512)
+    assert array.chunks == blocks if shards == (1024, 512) else array.chunks < blocks
+
+
 def test_blocks_that_share_chunks(tmp_path: Path):
     lazy = da.from_array(VALUES, chunks=(30, 300))
     array = sync.create_array(tmp_path / "x", shape=VALUES.shape, dtype="f4", chunks=(50, 100))

@@ -222,7 +222,7 @@ def to_zarr(
     else:
         options.setdefault("dtype", source.dtype)
         blocks = tuple(max(1, *sizes) for sizes in source.chunks)
-        if not options.get("shards") or _divide(blocks, options["shards"]):
+        if not options.get("shards") or _are_inner_chunks(blocks, options["shards"]):
             options.setdefault("chunks", blocks)
         resolved = resolve(target, storage_options)
         if resolved.zarr_format is not None:
@@ -237,11 +237,11 @@ def to_zarr(
     return written
 
 
-def _divide(chunks: tuple[int, ...], shards: Any) -> bool:
-    """Return whether chunks can be the inner chunks of shards of a requested shape."""
-    sizes = shards if isinstance(shards, tuple | list) else (shards,) * len(chunks)
-    are_sizes = len(sizes) == len(chunks) and all(isinstance(size, int) for size in sizes)
-    return are_sizes and not any(size % chunk for size, chunk in zip(sizes, chunks, strict=True))
+def _are_inner_chunks(blocks: tuple[int, ...], shards: Any) -> bool:
+    """Return whether blocks can be the inner chunks of shards: several fill a shard."""
+    sizes = tuple(shards) if isinstance(shards, tuple | list) else (shards,) * len(blocks)
+    are_sizes = len(sizes) == len(blocks) and all(isinstance(size, int) for size in sizes)
+    return are_sizes and sizes != blocks and not any(size % n for size, n in zip(sizes, blocks, strict=True))
 
 
 def _check_creation(

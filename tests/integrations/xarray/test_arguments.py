@@ -122,6 +122,17 @@ def test_arrays_keep_their_names():
         assert found.name == expected
 
 
+def test_fill_values_of_format_2_are_encodings_of_xarray():
+    """There they mean missing, so a fill_value as in format 3 would turn values into missing ones."""
+    values = xr.Dataset({"a": ("x", np.arange(4.0))})
+    with pytest.raises(ValueError, match="pass it as _FillValue"):
+        write_dataset(values, {}, zarr_format=2, encoding={"a": {"fill_value": 2.0}})
+    for zarr_format, key in ((2, "_FillValue"), (3, "fill_value")):
+        store: dict[str, bytes] = {}
+        write_dataset(values, store, zarr_format=zarr_format, encoding={"a": {key: 9.0}})
+        assert sync.open_array(store, path="a").fill_value == 9.0
+
+
 # ------------------------------------------------------------------ modes
 
 

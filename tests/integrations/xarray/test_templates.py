@@ -57,6 +57,22 @@ async def test_a_template_and_a_computation(verify: bool):
     xr.testing.assert_identical(xr.open_dataset(store, engine="zarrasync").load(), whole(lazy=False))
 
 
+def test_tasks_that_variables_share_are_computed_once():
+    da = pytest.importorskip("dask.array")
+    calls: list[int] = []
+
+    def shared(block: Any) -> Any:
+        calls.append(1)
+        return block
+
+    source = da.map_blocks(shared, da.ones((8, 4), chunks=(2, 4)), meta=np.empty((0, 0)))
+    given = xr.Dataset({"a": (("t", "x"), source), "b": (("t", "x"), source * 2), "c": ("t", source.sum(axis=1))})
+    later = write_dataset(given, {}, compute=False)
+    assert not calls
+    later.compute()
+    assert len(calls) == 4
+
+
 def test_several_are_computed_together(tmp_path: Path):
     given = whole()
     first = write_dataset(given, tmp_path / "first", compute=False)

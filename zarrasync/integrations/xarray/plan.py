@@ -176,6 +176,11 @@ class Planner:
             variable.encoding = applicable_encoding(variable)
         encoded = encode_variable(name, variable)
         _check_known(name, encoding or {}, encoded)
+        if self.format.has_undefined_fill and encoding and encoding.get("fill_value") is not None:
+            raise ValueError(
+                f"the encoding of {name} specifies fill_value, which means missing in Zarr format "
+                f"{self.format.zarr_format}; pass it as {FILL}"
+            )
         layout = self._layout_options(variable, encoded, is_explicit=bool(encoding))
         options = layout | self._array_options(encoded)
         plan_array(self.format, shape=encoded.shape, **options)  # raises before anything is replaced

@@ -398,6 +398,24 @@ async def test_changes_use_the_stored_value(api: Api, which: int, kind: str, tmp
     assert dict(found.attrs) == {"x": 1, "y": 2}
 
 
+@pytest.mark.parametrize("which", [0, 1])
+async def test_fill_values_replace_what_others_stored_in_an_absent_chunk(api: Api, which: int, s3: Any, tmp_path: Path):
+    """The cache contains the chunk's absence, and nothing would be stored over an absent chunk."""
+    url, options = s3
+    inner = stores.resolve(url, options)
+    await api(api.create_array(inner, shape=(6,), dtype="i4", chunks=3))
+    cached = await api(api.open_array(caches(inner, tmp_path)[which], mode="r+"))
+    other = await api(api.open_array(inner, mode="r+"))
+    await api(cached.view[0].write(0))
+    await api(other.view[0:2].write([1, 2]))
+    await api(cached.view[0].write(0))
+    assert (await api(other.view[:3].read())).tolist() == [0, 2, 0]
+    await api(cached.view[3:5].write(0))
+    await api(other.view[3:5].write([3, 4]))
+    await api(cached.view[3:5].write(0))
+    assert (await api(other.view[3:].read())).tolist() == [0, 0, 0]
+
+
 async def test_callers_of_a_shared_request_get_separate_errors(tmp_path: Path):
     values: dict[str, bytes] = {}
     sync.create_array(values, data=np.arange(64), chunks=4)

@@ -111,16 +111,20 @@ class CachingStore(WrapperStore):
         if must_bypass_cache(self):
             return await self._fetch_inner([request._replace(into=None) for request in requests], versions)
         values: dict[Part, Value | None] = {}
+        changes_value = holds_key_lock()
         with self._lock:
             misses: dict[Part, Request] = {}
             for request in requests:
                 entry = self._entries.find(request, versions=versions)
-                if entry is not None:
+                if entry is not None and (entry.value is not None or not changes_value):
                     values[request[:4]] = entry.value
                 else:  # the cache must not keep memory that callers lend
                     misses[request[:4]] = request._replace(into=None)
             self._hits += len(requests) - len(misses)
-        if misses and self.blocking:
+        if misses and changes_value:
+            fetched = await self._fetch_inner(tuple(misses.values()), versions)
+            values.update(zip(misses, fetched, strict=True))
+        elif misses and self.blocking:
             values.update(await self._share_between_threads(misses, versions))
         elif misses:
             values.update(await self._share_between_tasks(misses, versions))
@@ -249,7 +253,11 @@ class CachingStore(WrapperStore):
 
 
 def must_bypass_cache(store: Store) -> bool:
-    """Return whether the current call must not use cached values: it changes a value without comparing versions."""
+    """Return whether the current call must not use cached values: it changes a value without comparing versions.
+
+    Otherwise a call that changes a value may use its cached value, because the store compares the version. But it must not
+    use cached absence: it may store nothing then, so that nothing is compared.
+    """
     return holds_key_lock() and (store.exclusive or not store.conditional)
 
 

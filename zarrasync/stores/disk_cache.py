@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
@@ -102,10 +103,12 @@ class DiskCachingStore(WrapperStore):
     # -------------------------------------------------------------- reading
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        bypass = must_bypass_cache(self)
+        bypass, changes_value = must_bypass_cache(self), holds_key_lock()
         cached = await self._on_disk(
             lambda: [None if bypass else self._find(request, versions) for request in requests]
         )
+        if changes_value:  # cached absence must not be used, see must_bypass_cache
+            cached = [None if result is None or result.value is None else result for result in cached]
         misses = [
             request._replace(into=None) for request, result in zip(requests, cached, strict=True) if result is None
         ]

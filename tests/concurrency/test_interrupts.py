@@ -270,10 +270,11 @@ def test_a_later_interrupt_does_not_wait_for_stuck_work(tmp_path: Path, monkeypa
 
 
 EXIT = """
-import sys
+import signal, sys
 import numpy as np
 from zarrasync import sync
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 a = sync.create_array(sys.argv[1], shape=(1000, 1000), dtype="f8", chunks=(10, 1000), config={"threads": 3})
 print("ready", flush=True)
 while True:

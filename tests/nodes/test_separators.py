@@ -71,3 +71,12 @@ def test_reading_correct_arrays_does_not_warn(tmp_path: Path, is_empty: bool) ->
         warnings.simplefilter("error")
         assert array[:].any() != is_empty
         assert array[:].any() != is_empty
+
+
+def test_objects_that_are_arrays_are_compared():
+    from numcodecs import VLenArray
+
+    values = np.empty(4, object)
+    values[:] = [np.arange(n) for n in range(4)]
+    array = sync.create_array({}, data=values, chunks=(2,), zarr_format=2, filters=[VLenArray("i8")])
+    assert [len(value) for value in array[...]] == [0, 1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ def is_fill(array: Array, fill_value: Any, word: Any = None) -> bool:
     if array.dtype.kind in "TO":
         # Objects define their own equality, so compare types as well.
         kind = type(fill_value)
-        return all(type(value) is kind and value == fill_value for value in array.reshape(-1).tolist())
+        equal = np.array_equal if kind is np.ndarray else eq
+        return all(type(value) is kind and equal(value, fill_value) for value in array.reshape(-1).tolist())
     contiguous = np.ascontiguousarray(array)
     fill = np.asarray(fill_value, array.dtype)
     if not fill.dtype.itemsize:

@@ -28,7 +28,8 @@ async def check_separator(chunks: Chunks, transform: Transform, result: Array) -
     """
     chunks.unproven.clear()
     metadata = chunks.metadata
-    if not result.size or not is_fill(result, metadata.chain.spec.scalar):
+    spec = metadata.chain.spec
+    if not result.size or not is_fill(result, spec.fill_value if result.dtype.kind in "TO" else spec.scalar):
         return
     first = split_chunks(transform.layout.projection(), metadata.grid)[0]
     key = metadata.keys.with_other_separator().encode(first.coords)

@@ -76,14 +76,17 @@ def test_opening_and_loading_a_tree(count: int):
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("count", [2, 20])
 def test_writing_a_dataset(zarr_format: Any, lazy: bool, count: int):
-    """Group, arrays, chunks, and the consolidated metadata, each with a look at what exists."""
+    """Group, arrays, chunks, and the consolidated metadata, each with a look at what exists.
+
+    The limits leave room for requests that begin late because values are encoded on other threads.
+    """
     store = RoundTrips(stores.MemoryStore())
     given = dataset_of(count).chunk() if lazy else dataset_of(count)
     write_dataset(given, store, zarr_format=zarr_format, chunkmanager_store_kwargs={"scheduler": "synchronous"})
-    assert store.rounds <= 8 + (count + 1 if lazy else 0)  # this scheduler computes one block after the other
+    assert store.rounds <= 12 + (count + 1 if lazy else 0)  # this scheduler computes one block after the other
     store.rounds = 0
     write_dataset(dataset_of(count), store, mode="w")
-    assert store.rounds <= 11
+    assert store.rounds <= 16
     xr.testing.assert_identical(load(xr.open_dataset(store, engine="zarrasync")), dataset_of(count))
 
 
@@ -94,7 +97,7 @@ def test_writing_a_tree(zarr_format: Any, count: int):
     store = RoundTrips(stores.MemoryStore())
     tree = xr.DataTree.from_dict({f"/g{number}": dataset_of(3) for number in range(count)})
     write_dataset(tree, store, zarr_format=zarr_format)
-    assert store.rounds <= 9
+    assert store.rounds <= 16
     xr.testing.assert_identical(load(xr.open_datatree(store, engine="zarrasync")), tree)
 
 

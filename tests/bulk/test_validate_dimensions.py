@@ -69,3 +69,12 @@ async def test_axes_of_one_name_that_are_not_equally_long(api: Api, zarr_format:
     declared = [{"uuid": "d35379db-88df-4056-af3a-620245f8e347"}]
     await api(group.update_attributes({"multiscales": {"layout": levels}, "zarr_conventions": declared}))
     assert not (await api(api.validate(store))).findings
+
+
+def test_coordinates_of_any_size():
+    """Chunks of an array whose size is not credible are not looked up one by one."""
+    store: dict[str, bytes] = {}
+    array = sync.create_array(store, path="time", shape=1 << 60, dtype="i4", chunks=1, dimension_names=("time",))
+    array[:3] = [1, 2, 3]
+    (found,) = [each for each in sync.validate(store).findings if each.key == "time/zarr.json"]
+    assert f"the last {(1 << 60) - 3:,} values of the coordinate are not stored" in found.message

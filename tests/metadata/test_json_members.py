@@ -67,3 +67,8 @@ def test_copies_are_strict_json():
     assert copied_document(b'\xef\xbb\xbf{"a": 1}\n', "zarr.json") == b'{"a": 1}'
     assert json.loads(copied_document(b'{"a": NaN, "b": [-Infinity]}', "zarr.json")) == {"a": "NaN", "b": ["-Infinity"]}
     assert json.loads(copied_document(b'{"a": "NaN"}', "zarr.json")) == {"a": "NaN"}
+
+
+@pytest.mark.parametrize(("one", "other"), [(b"true", b"1"), (b"0", b"false"), (b"1", b"1.0"), (b"[true]", b"[1]")])
+def test_values_of_different_types_are_not_the_same(one: bytes, other: bytes) -> None:
+    assert not is_same_document(b'{"a": %b}' % one, b'{"a":%b}' % other, "k")

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedByFormat
+from zarrasync.nodes.access import handle_of
 
 FORMATS = [2, 3, "3-draft-2022"]
 
@@ -288,3 +290,18 @@ async def test_a_copy_contains_no_tokens_and_no_other_copies(api: Api):
     copies = json.loads(values["zarr.json"])["consolidated_metadata"]["metadata"]
     assert copies["a"] == {"zarr_format": 3, "node_type": "group", "attributes": {"z": 1}}
     assert "consolidated_metadata" in json.loads(values["a/zarr.json"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
+async def test_a_damaged_document_does_not_damage_the_copies(damage: bytes):
+    """Another writer damages a document before it is copied."""
+    store: dict[str, bytes] = {}
+    group = await za.create_group(store)
+    await group.create_array("a", data=[1])
+    await group.create_array("b", data=[2])
+    await za.consolidate_metadata(store)
+    group = await za.open_group(store, mode="r+")
+    copies = handle_of(group).consolidated
+    store["a/zarr.json"] = damage
+    await copies.update(handle_of(group).store, ["a/zarr.json"], config=za.Config())
+    assert list(json.loads(store["zarr.json"])["consolidated_metadata"]["metadata"]) == ["b"]

@@ -120,9 +120,13 @@ def is_same_document(one: bytes, other: bytes, key: str) -> bool:
         return True
     members, other_members = split_members(one, key), split_members(other, key)
     return members.keys() == other_members.keys() and all(
-        value == other_members[name] or json.loads(value) == json.loads(other_members[name])
+        value == other_members[name] or _normalized(value) == _normalized(other_members[name])
         for name, value in members.items()
     )
+
+
+def _normalized(value: bytes) -> str:
+    return json.dumps(json.loads(value), sort_keys=True)  # as Python objects, true, 1 and 1.0 would be equal
 
 
 def without_member(data: bytes, path: Sequence[str]) -> bytes:

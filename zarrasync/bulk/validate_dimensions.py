@@ -7,8 +7,12 @@ from collections.abc import Collection
 from zarrasync.bulk.validate_hierarchy import Validation
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
+from zarrasync.model.chunk_keys import ChunkKeyEncoding
 
 __all__ = ["check_coordinates", "check_lengths"]
+
+_LOOKUPS = 1000
+"""Chunks that are looked up one by one, from the last one."""
 
 
 def check_lengths(validation: Validation) -> None:
@@ -50,9 +54,7 @@ def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
         ):
             continue
         prefix, count = format_.chunk_prefix(path), metadata.grid.shape[0]
-        present = count
-        while present and prefix + metadata.keys.encode((present - 1,)) not in stored:
-            present -= 1
+        present = _stored_chunks(stored, prefix, metadata.keys, count)
         missing = metadata.shape[0] - present * metadata.write_chunks[0]
         if present and missing > 1:
             message = (
@@ -60,3 +62,13 @@ def check_coordinates(validation: Validation, keys: Collection[str]) -> None:
             )
             message += f"its rows, or remove them: shrink the arrays along {name!r} with resize()"
             validation.add("note", format_.document_keys(path, ArrayMetadata)[0], message)
+
+
+def _stored_chunks(stored: Collection[str], prefix: str, encoding: ChunkKeyEncoding, count: int) -> int:
+    """Return the number of the last stored chunk along one axis, counted from 1; 0 if none is stored."""
+    for present in range(count, max(count - _LOOKUPS, 0), -1):
+        if prefix + encoding.encode((present - 1,)) in stored:
+            return present
+    # The size of an array that is not trusted may be any number.
+    found = [encoding.decode(key[len(prefix) :], 1) for key in stored if key.startswith(prefix)]
+    return max((coords[0] + 1 for coords in found if coords is not None and coords[0] < count), default=0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency.retry import ConflictBackoff
+from zarrasync._util import json as _json
 from zarrasync.codecs import Buffer
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, MetadataError, WriteConflictError
@@ -116,7 +117,7 @@ class Consolidated:
             nonlocal copies
             fetched = dict(zip(keys, await fetch_documents(store, keys, config), strict=True))
             changes = {
-                key: None if value is None else self.format.copied_document(key, bytes(value.data))
+                key: None if value is None else _copied(self.format, key, bytes(value.data))
                 for key, value in fetched.items()
             }
             before, stored = self.documents, self._stored_copies(group_documents)
@@ -143,6 +144,16 @@ class Consolidated:
         except MetadataError:
             return None  # no reader uses damaged copies
         return None if below is None else GroupCopies(self.format.own_documents(self.path, group_documents), below)
+
+
+def _copied(format_: Format, key: str, data: bytes) -> bytes | None:
+    """Return the copy of a document, or ``None`` for a damaged one, which would damage the document with all copies."""
+    try:
+        if not isinstance(_json.load(data, key), Mapping):
+            return None
+        return format_.copied_document(key, data)
+    except MetadataError:
+        return None
 
 
 def _merge(

@@ -19,7 +19,7 @@ Members: TypeAlias = dict[str, Any]
 
 _INDENT = b"  "
 _skip_space = re.compile(r"[ \t\n\r]*").match
-_scan_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # not in the stubs
 
 
 def split_members(data: bytes, key: str, *path: str) -> Members:

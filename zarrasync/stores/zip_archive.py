@@ -287,7 +287,7 @@ def _finish(archive: Any, file: Any, pid: int, *, close_file: bool, is_ome: bool
             archive._didModify = False  # noqa: SLF001  # otherwise closing writes the directory
         # Without replaced, removed and failed members. Documents are first, so that readers find all nodes early.
         archive.filelist[:] = sorted(archive.NameToInfo.values(), key=_place_in_directory)
-        if is_ome and archive._didModify:  # noqa: SLF001
+        if is_ome and archive._didModify:  # noqa: SLF001  # zipfile has no public name for it
             archive.comment = ome_archive_comment(_root_document(archive))
         archive.close()
     finally:

@@ -80,7 +80,7 @@ def kind_of(codecs: Iterable[Codec], spec: ArraySpec) -> ChunkKind | None:
     if not _is_in_ordinary_memory(spec) or not all(map(_is_known, codecs)):
         return None
     to_native = getattr(spec.dtype, "to_native_dtype", None)  # absent before zarr-python 3.1
-    native = np.dtype(spec.dtype) if to_native is None else to_native()  # type: ignore[call-overload,unused-ignore]
+    native = np.dtype(spec.dtype) if to_native is None else to_native()  # type: ignore[call-overload,unused-ignore]  # any dtype
     try:
         data_type, chain = _translate(codecs, native, spec)
         fill = fill_value_or_default(spec)

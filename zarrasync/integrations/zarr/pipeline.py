@@ -98,7 +98,7 @@ class CodecPipeline(BatchedCodecPipeline):
         batch = list(batch_info)
         groups = self._groups(batch, out, drop_axes, writes=False)
         if groups is None:
-            return await super().read(batch, out, drop_axes)  # type: ignore[func-returns-value,unused-ignore]
+            return await super().read(batch, out, drop_axes)  # type: ignore[func-returns-value,unused-ignore]  # before 3.2
         missing = set[int]()
         for group in groups:
             with _errors_of(batch):

@@ -242,6 +242,62 @@ async def test_icechunk_repositories_on_web_servers(api: Api, http: tuple[str, P
     await check_repository(api, f"{url}/r", snapshot, {"headers": {"x-a": "1"}})
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "other_url", "other_options"),
+    [
+        ("s3://b/r", {"endpoint_url": "http://a:1"}, "s3://b/r", {"endpoint_url": "http://b:1"}),
+        ("s3://b/r", {}, "s3://c/r", {}),
+        ("s3://b/r", {}, "s3://b/s", {}),
+        ("az://b/r", {"account_name": "a"}, "az://b/r", {"account_name": "b"}),
+        ("https://h/r?version=1", {}, "https://h/r?version=2", {}),
+        ("r", {}, "other/r", {}),
+    ],
+)
+def test_identities_of_different_repositories(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, options: Any, other_url: str, other_options: Any
+):
+    monkeypatch.chdir(tmp_path)
+    store, other = (
+        stores.resolve(f"{place}|icechunk:{path}", given)
+        for place, given, path in ((url, options, ""), (other_url, other_options, "//branch.main"))
+    )
+    same = stores.resolve(f"{url}|icechunk:", options)
+    assert store.identity == same.identity != other.identity
+    assert store.location("k") == same.location("k") != other.location("k")
+    assert store.lineage("k")[0] == same.lineage("k")[0] != other.lineage("k")[0]
+    assert stores.resolve(f"{url}|icechunk:@tag.x/", options).identity != store.identity
+
+
+def test_identities_of_local_repositories(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A relative path means another repository in another directory, a symbolic link the same."""
+    (tmp_path / "a" / "r").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "r")
+    identities = []
+    for folder in (tmp_path, tmp_path / "a"):
+        monkeypatch.chdir(folder)
+        identities.append(stores.resolve("r|icechunk:").identity)
+    assert identities[0] != identities[1] == stores.resolve(f"{tmp_path}/link|icechunk:").identity
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "other_options"),
+    [
+        ("s3://b/r", {"key": "a", "secret": "s"}, {"key": "b", "secret": "s"}),
+        ("s3://b/r", {"key": "a", "secret": "s"}, {"anon": True}),
+        ("s3://b/r", {}, {"anon": True}),
+        ("gs://b/r", {"token": "anon"}, {"google_service_account": "/x.json"}),
+        ("https://h/r", {"headers": {"Authorization": "a"}}, {"headers": {"Authorization": "b"}}),
+    ],
+)
+def test_users_of_repositories(url: str, options: Any, other_options: Any):
+    store, same, other = (
+        stores.resolve(f"{url}|icechunk:", given) for given in (options, dict(options), other_options)
+    )
+    assert store.identity == other.identity
+    assert store.viewer == same.viewer != other.viewer
+    assert "'s'" not in repr(store.viewer)
+
+
 def test_without_icechunk(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(__import__("sys").modules, "icechunk", None)
     with pytest.raises(ImportError, match="pip install icechunk"):

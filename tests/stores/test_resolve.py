@@ -7,6 +7,7 @@ import dbm.dumb
 import json
 import os
 import shelve
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -368,6 +369,73 @@ def test_persistent_identities():
     assert stores.resolve("s3://bucket/x", {"anon": True}).lasting
     assert not stores.resolve("memory://x").lasting
     assert not stores.PrefixStore(stores.MemoryStore(), "a/").lasting
+
+
+@pytest.mark.parametrize("suffix", ["", "|zip:", "|zip:a/"])
+@pytest.mark.parametrize("backend", ["auto", "fsspec"])
+def test_queries_of_urls_belong_to_identities(suffix: str, backend: str):
+    """A query may choose a version of the files, and caches must not mix versions."""
+    first, same, second = (
+        stores.resolve(f"https://h/x?version={version}{suffix}", {"backend": backend}) for version in (1, 1, 2)
+    )
+    assert (first.identity, first.location("k")) == (same.identity, same.location("k"))
+    assert first.identity != second.identity
+    assert first.location("k") != second.location("k")
+
+
+def test_parameters_of_requests_belong_to_identities():
+    identities = {stores.HTTPStore("http://h", request_options={"params": {"v": v}}).identity for v in "112"}
+    assert len(identities) == 2
+    filesystems = [fsspec.filesystem("http", params={"v": v}, skip_instance_cache=True) for v in "112"]
+    assert len({stores.FsspecStore(fs, "http://h/x").identity for fs in filesystems}) == 2
+
+
+def test_archives_are_as_lasting_as_their_stores():
+    memory = stores.RemoteZipStore(stores.MemoryStore(), "a.zip")
+    assert (memory.lasting, memory.portable) == (False, False)
+    remote = stores.RemoteZipStore(stores.HTTPStore("http://h"), "a.zip")
+    assert (remote.lasting, remote.portable) == (True, True)
+
+
+def _account(name: str) -> dict[str, str]:
+    return {"type": "authorized_user", "client_id": name, "client_secret": "s", "refresh_token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "other_options"),
+    [
+        ("s3://b/x", {"key": "a", "secret": "s"}, {"key": "b", "secret": "s"}),
+        ("s3://b/x", {"backend": "fsspec", "client_kwargs": {"aws_access_key_id": "a"}}, {"backend": "fsspec"}),
+        ("s3://b/x", {"key": "a", "secret": "s"}, {"client_options": {"default_headers": {"Authorization": "b"}}}),
+        ("gs://b/x", {"token": _account("a")}, {"token": _account("b")}),
+        ("gs://b/x", {"token": _account("a")}, {}),
+        ("gs://b/x", {"token": "anon"}, {}),
+        ("gs://b/x", {"token": "anon", "backend": "fsspec"}, {"token": _account("a"), "backend": "fsspec"}),
+        ("az://b/x", {"account_name": "a", "sas_token": "sig=b"}, {"account_name": "a", "sas_token": "sig=c"}),
+        ("https://h/x", {"headers": {"Authorization": "a"}}, {"headers": {"Authorization": "b"}}),
+        ("https://h/x", {"auth": ("a", "b")}, {"auth": ("a", "c")}),
+        ("https://h/x", {"client_kwargs": {"cookies": {"a": "b"}}}, {}),
+    ],
+)
+def test_users_of_one_place_have_caches_of_their_own(url: str, options: Any, other_options: Any):
+    store, same, other = (stores.resolve(url, given) for given in (options, dict(options), other_options))
+    assert store.identity == same.identity == other.identity
+    assert store.viewer == same.viewer != other.viewer
+    assert store.lasting
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "value"),
+    [
+        ("s3://b/x", "credential_provider", dict),
+        ("gs://b/x", "token", object()),
+        ("gs://b/x", "session", object()),
+        ("https://h/x", "ssl", ssl.create_default_context()),
+    ],
+)
+def test_users_without_a_name(url: str, option: str, value: Any):
+    """Another process could not tell the user from others."""
+    assert not stores.resolve(url, {option: value}).lasting
 
 
 def test_cached_values_of_mappings_are_not_shared(tmp_path: Path):

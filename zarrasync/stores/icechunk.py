@@ -6,15 +6,15 @@ import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.errors import StoreError, UnsupportedOperation
-from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, SERVICES, to_obstore
+from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
 from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.locations import Location
+from zarrasync.stores.options import environment_variable
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
 __all__ = ["IcechunkStore", "open_repository"]
@@ -47,6 +47,9 @@ _PARAMETERS: dict[str, dict[str, str]] = {
 }
 """icechunk's parameter for each setting of obstore; empty for settings that only matter to writers."""
 _IDENTITIES = ("access_key_id", "get_credentials", "anonymous", "service_account_file", "access_key", "sas_token")
+_SECRETS = ("secret_access_key", "session_token")
+_PLACE = ("path", "base_url", "endpoint_url", "account", "bucket", "container", "prefix")
+"""icechunk's parameters that determine which repository is read; the others determine how, and with whose permissions."""
 
 
 def open_repository(location: Location, path: str) -> Location:
@@ -81,12 +84,12 @@ class Repository:
 
     Attributes:
         url: The URL of the repository, for messages.
-        make_storage: Makes icechunk's storage.
+        storage: Where it is stored.
         version: The argument of ``readonly_session``.
     """
 
     url: str
-    make_storage: Callable[[], Any]
+    storage: _Storage
     version: dict[str, str]
     store: Any = None
     supports_writes = False
@@ -106,7 +109,7 @@ class Repository:
         import icechunk
 
         try:
-            repository = icechunk.Repository.open(self.make_storage())
+            repository = icechunk.Repository.open(self.storage.make())
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot open the icechunk repository {self.url!r}: {_reason(error)}") from error
         try:
@@ -152,16 +155,20 @@ class IcechunkStore(ZarrPythonStore):
 
     def __init__(self, repository: Repository) -> None:
         super().__init__(repository)
-        self._place = (repository.url, *repository.version.items())
+        self._url, self._storage = repository.url, repository.storage
+        ((self._kind, self._name),) = repository.version.items()  # a branch, while it is read at a snapshot
         self.bounded = True
 
     @property
     def identity(self) -> Hashable:
-        return ("icechunk", *self._place)
+        return ("icechunk", *self._storage.place, self._kind, self._name)
+
+    @property
+    def viewer(self) -> Hashable:
+        return self._storage.viewer
 
     def __repr__(self) -> str:
-        (kind, name) = self._place[1]
-        return f"IcechunkStore({self._place[0]!r}, {kind}={name!r})"
+        return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
 
     def _unsupported(
         self, verb: str, hint: str = "write to repository.writable_session('main').store with icechunk, and commit"
@@ -174,19 +181,52 @@ def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _storage(location: Location) -> Callable[[], Any]:
-    """Return a function that makes icechunk's storage for a location, and can be pickled.
+@dataclass(frozen=True)
+class _Storage:
+    """icechunk's storage of a repository, which can be pickled.
+
+    Attributes:
+        kind: The name of icechunk's function that makes it.
+        arguments: The arguments of that function.
+    """
+
+    kind: str
+    arguments: Mapping[str, Any]
+
+    def make(self) -> Any:
+        """Return icechunk's object."""
+        import icechunk
+
+        return getattr(icechunk, self.kind)(**self.arguments)
+
+    @property
+    def place(self) -> tuple[Hashable, ...]:
+        """The arguments that determine which repository is read."""
+        return (self.kind, *self._selected(lambda name: name in _PLACE))
+
+    @property
+    def viewer(self) -> Hashable:
+        """The arguments, and the environment variable, that determine with whose permissions it is read."""
+        variables = CREDENTIAL_VARIABLES.get(self.kind.removesuffix("_storage"), ())
+        return (*self._selected(lambda name: name not in (*_PLACE, *_SECRETS)), environment_variable(variables))
+
+    def _selected(self, is_selected: Callable[[str], bool]) -> list[str]:
+        return [f"{name}={value!r}" for name, value in sorted(self.arguments.items()) if is_selected(name)]
+
+
+def _storage(location: Location) -> _Storage:
+    """Return icechunk's storage for a location.
 
     Raises:
         ValueError: If icechunk cannot read from such a location.
     """
     if location.local_path is not None:
-        return partial(_make_storage, "local_filesystem_storage", path=os.path.abspath(location.local_path))
+        return _Storage("local_filesystem_storage", {"path": os.path.realpath(location.local_path)})
     options = {name: value for name, value in location.storage_options.items() if name not in _COMMON_OPTIONS}
     parts = urlsplit(location.url)
     if parts.scheme in ("http", "https") and not options.keys() - {"headers"}:
         headers = {"headers": dict(options["headers"])} if "headers" in options else {}
-        return partial(_make_storage, "http_storage", base_url=location.url, **headers)
+        return _Storage("http_storage", {"base_url": location.url, **headers})
     service = SERVICES.get(parts.scheme)
     settings = to_obstore(location.url, options)
     if service is None or settings is None:
@@ -196,7 +236,7 @@ def _storage(location: Location) -> Callable[[], Any]:
         )
     arguments = _arguments(service, settings)
     place = {"container" if service == "azure" else "bucket": parts.netloc, "prefix": parts.path.strip("/")}
-    return partial(_make_storage, f"{service}_storage", **place, **arguments)
+    return _Storage(f"{service}_storage", {**place, **arguments})
 
 
 def _arguments(service: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,12 +264,6 @@ def _arguments(service: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _literal(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-
-
-def _make_storage(kind: str, **arguments: Any) -> Any:
-    import icechunk
-
-    return getattr(icechunk, kind)(**arguments)
 
 
 @dataclass(frozen=True)

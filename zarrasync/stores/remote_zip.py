@@ -70,6 +70,14 @@ class RemoteZipStore(Store):
     def identity(self) -> Hashable:
         return ("zip", self.inner.location(self.key))
 
+    @property
+    def lasting(self) -> bool:
+        return self.inner.lasting
+
+    @property
+    def portable(self) -> bool:
+        return self.inner.portable
+
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return (*super().lineage(path), *self.inner.lineage(self.key))
 

@@ -25,10 +25,17 @@ class RefreshingKeys:
     Args:
         profile: The profile's name.
         settings: The profile's settings in the files. Keys of profiles with other settings are not equal.
+
+    Attributes:
+        identity: A value that is equal for equal profiles.
+        lasting: Whether the identity means the same user in other processes.
     """
+
+    lasting = True
 
     def __init__(self, profile: str, settings: tuple[tuple[str, str], ...]) -> None:
         self.profile, self.settings = profile, settings
+        self.identity = (profile, settings)
         self._lock = thread_lock()
         self._credentials: Any = None
 
@@ -54,10 +61,10 @@ class RefreshingKeys:
         }
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RefreshingKeys) and (other.profile, other.settings) == (self.profile, self.settings)
+        return isinstance(other, RefreshingKeys) and other.identity == self.identity
 
     def __hash__(self) -> int:
-        return hash((self.profile, self.settings))
+        return hash(self.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RefreshingKeys, (self.profile, self.settings)

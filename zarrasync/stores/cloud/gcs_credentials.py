@@ -11,7 +11,7 @@ from typing import Any
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 
-__all__ = ["RefreshingToken"]
+__all__ = ["RefreshingToken", "token_identity"]
 
 _LIFETIME = timedelta(minutes=6)
 """Reported lifetime of a token. obstore asks again five minutes before the end, and gcsfs refreshes expired ones."""
@@ -26,11 +26,16 @@ class RefreshingToken:
         token: gcsfs's option ``token``: a file, a dictionary, credentials of google-auth, or a method to obtain them.
         access: gcsfs's option ``access``.
         project: The project, which Google's default credentials must belong to.
+
+    Attributes:
+        identity: A value that is equal for equal arguments.
+        lasting: Whether the identity means the same user in other processes.
     """
 
     def __init__(self, token: Any, access: str = "full_control", project: str | None = None) -> None:
         self.token, self.access, self.project = token, access, project
-        self.identity = (_token_identity(token), access, project)
+        self.identity = (token_identity(token), access, project)
+        self.lasting = token is None or isinstance(token, str | dict)
         self._lock = thread_lock()
         self._credentials: Any = None
 
@@ -58,12 +63,13 @@ class RefreshingToken:
         return RefreshingToken, (self.token, self.access, self.project)
 
 
-def _token_identity(token: Any) -> Hashable:
+def token_identity(token: Any) -> Hashable:
+    """Return a value that is equal for equal options ``token``, unless a file that they name has changed in between."""
     if isinstance(token, dict):
         return json.dumps(token, sort_keys=True, default=repr)
     if isinstance(token, str) and os.path.exists(token):
         return token, os.stat(token).st_mtime_ns
-    return token if isinstance(token, str) else id(token)
+    return token if token is None or isinstance(token, str) else id(token)
 
 
 def _obtain(token: Any, access: str, project: str | None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, S3_ENDPOINT_VARIABLES, normalize_endpoint
 from zarrasync.stores.options import environment_variable
 
-__all__ = ["bucket_of", "kind_of", "service_of", "viewer_of"]
+__all__ = ["bucket_of", "is_viewer_lasting", "kind_of", "service_of", "viewer_of"]
 
 _SERVICES = {"S3Store": "s3", "GCSStore": "gcs", "AzureStore": "azure"}
 _LOCATION_SETTINGS = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
@@ -52,8 +52,24 @@ def bucket_of(store: Any) -> tuple[str, ...]:
 def viewer_of(store: Any) -> Hashable:
     """Return the settings, or else the environment variable, that identify the user."""
     config = dict(getattr(store, "config", {}))
-    credentials = tuple(f"{name}={config[name]}" for name in _CREDENTIAL_SETTINGS if name in config)
-    return credentials or environment_variable(CREDENTIAL_VARIABLES.get(_SERVICES.get(kind_of(store), ""), ()))
+    credentials = [f"{name}={config[name]}" for name in _CREDENTIAL_SETTINGS if name in config]
+    if (provider := _provider(store)) is not None:
+        credentials.append(f"provider={getattr(provider, 'identity', id(provider))!r}")
+    if headers := (getattr(store, "client_options", None) or {}).get("default_headers"):
+        credentials.append(f"headers={sorted(headers.items())!r}")
+    variable = environment_variable(CREDENTIAL_VARIABLES.get(_SERVICES.get(kind_of(store), ""), ()))
+    return tuple(credentials) or variable
+
+
+def is_viewer_lasting(store: Any) -> bool:
+    """Return whether the viewer of a store means the same user in other processes, and later."""
+    provider = _provider(store)
+    return provider is None or bool(getattr(provider, "lasting", False))
+
+
+def _provider(store: Any) -> Any:
+    """Return the callable that provides the credentials of a store; ``None`` if they are settings."""
+    return getattr(store, "credential_provider", None)
 
 
 def _location(store: Any) -> dict[str, str]:

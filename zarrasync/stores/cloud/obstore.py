@@ -24,7 +24,7 @@ from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
-from zarrasync.stores.cloud.identity import bucket_of, kind_of, service_of, viewer_of
+from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
 from zarrasync.stores.cloud.obstore_errors import refusal_status, response_status, retry_count
 from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
@@ -147,7 +147,7 @@ class ObjectStore(RemoteStore):
 
     @property
     def lasting(self) -> bool:
-        return self.portable
+        return self.portable and is_viewer_lasting(self.store)
 
     @property
     def portable(self) -> bool:

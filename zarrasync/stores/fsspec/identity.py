@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
+from zarrasync.stores.cloud.gcs_credentials import token_identity
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, SERVICES, normalize_endpoint
-from zarrasync.stores.fsspec.protocols import AZURE, NETWORK_SERVICES
+from zarrasync.stores.fsspec.protocols import AZURE, NETWORK_SERVICES, S3, WEB
 from zarrasync.stores.options import environment_variable
 
-__all__ = ["service_of", "viewer_of"]
+__all__ = ["is_viewer_lasting", "service_of", "viewer_of"]
 
 _SECRET = re.compile(" *(AccountKey|SharedAccessSignature) *=", re.IGNORECASE)
 _ENDPOINT_VARIABLES = {
@@ -20,7 +21,12 @@ _ENDPOINT_VARIABLES = {
     "gcs": ("STORAGE_EMULATOR_HOST",),
 }
 """Environment variables in which filesystems look for an endpoint if no option specifies one."""
-_CREDENTIAL_OPTIONS = frozenset({"key", "anon", "profile", "account_name", "username", "headers"})
+_CREDENTIAL_OPTIONS = frozenset(
+    {
+        *("key", "anon", "profile", "account_name", "username", "headers", "auth", "cookies"),
+        *("aws_access_key_id", "client_id", "sas_token", "connection_string", "token", "session", "credential"),
+    }
+)
 
 
 def service_of(fs: Any, protocol: str) -> tuple[str, str]:
@@ -37,11 +43,27 @@ def service_of(fs: Any, protocol: str) -> tuple[str, str]:
     if protocol in AZURE:
         connection = str(options.get("connection_string") or "").split(";")
         parts += [getattr(fs, "account_url", ""), *(part for part in connection if not _SECRET.match(part))]
+    if protocol in WEB and "params" in options:  # which may choose a version of the files
+        parts.append(repr(options["params"]))
     return (SERVICES.get(protocol, protocol), " ".join(map(str, parts)))
 
 
 def viewer_of(fs: Any, protocol: str) -> Hashable:
     """Return the options, or else the environment variable, that identify the user."""
-    options = sorted(fs.storage_options.items())
-    credentials = tuple(f"{name}={value!r}" for name, value in options if name in _CREDENTIAL_OPTIONS)
-    return credentials or environment_variable(CREDENTIAL_VARIABLES.get(SERVICES.get(protocol, ""), ()))
+    credentials = _credentials(fs, protocol)
+    variable = environment_variable(CREDENTIAL_VARIABLES.get(SERVICES.get(protocol, ""), ()))
+    values = ((name, token_identity(value) if name == "token" else value) for name, value in credentials)
+    return tuple(f"{name}={value!r}" for name, value in values) or variable
+
+
+def is_viewer_lasting(fs: Any, protocol: str) -> bool:
+    """Return whether the viewer of a filesystem means the same user in other processes, and later."""
+    plain = str | bytes | bool | Mapping | tuple | None
+    return all(isinstance(value, plain) for _, value in _credentials(fs, protocol))
+
+
+def _credentials(fs: Any, protocol: str) -> list[tuple[str, Any]]:
+    """Return the options that identify the user, by their names."""
+    options = {**fs.storage_options, **(fs.storage_options.get("client_kwargs") or {})}
+    names = _CREDENTIAL_OPTIONS - ({"token"} if protocol in S3 else set())  # temporary, and belongs to a key
+    return [(name, options[name]) for name in sorted(names & options.keys())]

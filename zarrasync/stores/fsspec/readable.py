@@ -21,7 +21,7 @@ from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
-from zarrasync.stores.fsspec.identity import viewer_of
+from zarrasync.stores.fsspec.identity import is_viewer_lasting, viewer_of
 from zarrasync.stores.fsspec.protocols import CACHES, GCS, READ_ONLY, WEB, WITHOUT_SUFFIX_RANGES
 from zarrasync.stores.http.responses import OVERLOAD, is_past_end
 from zarrasync.stores.local import LocalStore
@@ -80,7 +80,9 @@ class ReadableFsspecStore(RemoteStore):
 
     @property
     def lasting(self) -> bool:
-        return self.portable and self.protocol != "reference"  # references may be in memory
+        if self.protocol == "reference":  # references may be in memory
+            return False
+        return self.portable and is_viewer_lasting(self._filesystem.template, self.protocol)
 
     @property
     def portable(self) -> bool:

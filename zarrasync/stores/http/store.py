@@ -38,6 +38,8 @@ _SAFE = "/%:@!$&'()*+,;=[]~"
 """Characters of a URL's path that are not escaped; existing escapes are kept."""
 _REQUEST_OPTIONS = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
 """Storage options that aiohttp takes with each request."""
+_CREDENTIAL_OPTIONS = ("auth", "connector", "cookie_jar", "cookies", "headers", "middlewares", "ssl")
+"""Options of aiohttp that may identify the user."""
 _OPTIONS = frozenset({"headers", "client_kwargs", "missing", "concurrency"}) | _REQUEST_OPTIONS
 _IGNORED_OPTIONS = frozenset(
     {"block_size", "cache_type", "cache_options", "size_policy", "simple_links", "same_scheme", "use_listings_cache"}
@@ -131,16 +133,30 @@ class HTTPStore(RemoteStore):
 
     @property
     def identity(self) -> Hashable:
-        return ("http", self._base, self._query)
+        return ("http", self._parameters, self._base)
 
     @property
     def viewer(self) -> Hashable:
-        options = {**self._client_options, **self._request_options}
-        credentials = {name: repr(options.get(name)) for name in ("auth", "cookies", "headers")}
+        credentials = {name: repr(value) for name, value in self._credentials.items()}
         return tuple(sorted({**self.headers, **credentials}.items()))
 
+    @property
+    def lasting(self) -> bool:
+        return all(isinstance(value, str | bool | Mapping | tuple | None) for value in self._credentials.values())
+
+    @property
+    def _credentials(self) -> dict[str, Any]:
+        options = {**self._client_options, **self._request_options}
+        return {name: options.get(name) for name in _CREDENTIAL_OPTIONS}
+
     def location(self, key: str) -> Hashable:
-        return ("http", f"{self._base}/{key}")
+        return ("http", self._parameters, f"{self._base}/{key}")
+
+    @property
+    def _parameters(self) -> str:
+        """The query of each request, which may choose a version of the files."""
+        added = self._request_options.get("params")
+        return f"{self._query} {added!r}" if added else self._query
 
     def limiter(self) -> AdaptiveLimiter:
         return request_limiter(self._server, self.usual, self.concurrency)

@@ -84,7 +84,7 @@ class Repository:
 
     Attributes:
         url: The URL of the repository, for messages.
-        storage: Where it is stored.
+        storage: The place and the permissions.
         version: The argument of ``readonly_session``.
     """
 

@@ -58,8 +58,8 @@ def viewer_of(fs: Any, protocol: str) -> Hashable:
 
 def is_viewer_lasting(fs: Any, protocol: str) -> bool:
     """Return whether the viewer of a filesystem means the same user in other processes, and later."""
-    plain = str | bytes | bool | Mapping | tuple | None
-    return all(isinstance(value, plain) for _, value in _credentials(fs, protocol))
+    values = [value for _, value in _credentials(fs, protocol)]
+    return all(isinstance(value, str | bytes | bool | Mapping | tuple | None) for value in values)
 
 
 def _credentials(fs: Any, protocol: str) -> list[tuple[str, Any]]:

@@ -15,18 +15,21 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help kernel demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
 
-demo: $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
+kernel:  ## Compile the kernel in this checkout if its sources have changed
+	CFLAGS="-Werror -Wconversion $(CFLAGS)" $(PYTHON) zarrasync/_kernel/build.py
+
+demo: kernel $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
 	$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
+test: kernel $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-interop: $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other packages, and write docs/interop.md
+interop: kernel $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other packages, and write docs/interop.md
 	ZARRASYNC_INTEROP=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -W ignore -m tests.interop.page
 
 # Packages whose requirements conflict with those of the tests, and which need Python 3.12: make interop PYTHON=python3.13
@@ -35,10 +38,10 @@ interop: $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other p
 	$(subst $(BIN)/python,.venv-interop/bin/python,$(INSTALL)) -r $<
 	@touch $@
 
-simulate: $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
+simulate: kernel $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $$(nproc)
 
-mutants: $(VENV)/test.stamp  ## Check that the simulations find each planted bug
+mutants: kernel $(VENV)/test.stamp  ## Check that the simulations find each planted bug
 	$(BIN)/python -m tests.simulation.mutants
 
 check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
@@ -72,7 +75,7 @@ type: $(VENV)/dev.stamp  ## Check types with mypy and pyright
 generated: $(VENV)/dev.stamp  ## Check that zarrasync/sync.py is up to date
 	$(BIN)/python -m zarrasync._util.generate_sync --check
 
-calls: $(VENV)/dev.stamp  ## Count the Python calls of small reads and writes; fails above the limits
+calls: kernel $(VENV)/dev.stamp  ## Count the Python calls of small reads and writes; fails above the limits
 	$(BIN)/python benchmarks/calls.py --check
 
 sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
@@ -87,13 +90,13 @@ changes: $(VENV)/dev.stamp  ## Show the changelog of the next release
 screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
 	PYTHONPATH=. $(BIN)/python docs/screenshots.py
 
-bench: $(VENV)/bench.stamp  ## Compare with zarr-python, zarrs, zarrista and tensorstore
+bench: kernel $(VENV)/bench.stamp  ## Compare with zarr-python, zarrs, zarrista and tensorstore
 	$(BIN)/python benchmarks/run.py
 
-bench-full: $(VENV)/bench.stamp  ## Compare every codec, chunk size and task
+bench-full: kernel $(VENV)/bench.stamp  ## Compare every codec, chunk size and task
 	$(BIN)/python benchmarks/run.py --full
 
-bench-remote: $(VENV)/bench.stamp  ## Measure remote reads, requests, writers, ingestion and the server
+bench-remote: kernel $(VENV)/bench.stamp  ## Measure remote reads, requests, writers, ingestion and the server
 	$(BIN)/python benchmarks/remote.py
 	$(BIN)/python benchmarks/s3_requests.py
 	$(BIN)/python benchmarks/updates.py

@@ -31,6 +31,13 @@ os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernel of a checkout again if its sources have changed."""
+    builder = ROOT / "zarrasync" / "_kernel" / "build.py"
+    if not hasattr(config, "workerinput") and builder.exists():
+        subprocess.run([sys.executable, builder], check=True)
+
+
 @pytest.fixture(params=["async", "sync"])
 def api(request: pytest.FixtureRequest) -> Api:
     return Api(request.param)

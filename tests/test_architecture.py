@@ -22,6 +22,7 @@ ORDER = [
     "errors",
     "config",
     "_util",
+    "_kernel",
     "_concurrency",
     "model",
     "indexing",

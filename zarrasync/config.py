@@ -20,6 +20,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Literal
 
 __all__ = ["Config", "get", "set"]
@@ -27,7 +28,11 @@ __all__ = ["Config", "get", "set"]
 MiB = 1 << 20
 _CORES = os.cpu_count() or 1
 _POSITIVE = ("memory_budget", "batch_bytes", "coalesce_size")
-_CHOICES = {"unaligned": ("safe", "allow", "error"), "dtype_fallback": ("warn", "error", "allow")}
+_CHOICES = {
+    "unaligned": ("safe", "allow", "error"),
+    "dtype_fallback": ("warn", "error", "allow"),
+    "native": ("auto", "off", "require"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Config:
         max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit for chunks of fixed size; the content
             of strings, bytes, and objects may have 64 MiB, or 64 times its stored size if that is more).
         max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
+        native: Whether the compiled kernel reads and writes chunks: ``"auto"`` if it is installed, ``"off"``, or
+            ``"require"``, with which a missing kernel is an error. Pure Python gives the same results more slowly.
         debug_errors: Keep all frames and causes in the tracebacks of errors. The value in effect where a function is
             called counts, not the setting of a node.
 
@@ -89,6 +96,7 @@ class Config:
     max_document_bytes: int = 256 * MiB
     max_chunk_bytes: int = 0
     max_read_bytes: int = 0
+    native: Literal["auto", "off", "require"] = "auto"
     debug_errors: bool = False
 
     def __post_init__(self) -> None:
@@ -106,6 +114,13 @@ class Config:
     def pool_size(self) -> int:
         """The number of threads that decode and encode."""
         return self.threads or _CORES
+
+    @property
+    def kernel(self) -> str:
+        """Whether the compiled kernel is active with these settings, and if not, the reason."""
+        # By name, because the kernel's package reads settings and so imports this module.
+        description: str = import_module("zarrasync._kernel.library").describe(self.native)
+        return description
 
 
 def _check_setting(name: str, value: Any, kind: type) -> None:

@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"zarrasync {zarrasync.__version__}")
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (inspect, ingest, modify, serve):
         module.add(partial(_add_command, commands))
@@ -52,6 +52,10 @@ def make_parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     completion.set_defaults(run=_completion, json=False, debug=False)
     return parser
+
+
+def _version() -> str:
+    return f"zarrasync {zarrasync.__version__} (compiled kernel: {config.get().kernel})"
 
 
 def _add_command(

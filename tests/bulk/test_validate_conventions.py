@@ -111,6 +111,23 @@ async def test_labels_plates_and_wells(api: Api):
     assert "labels must be integers" in "".join(found.values())
 
 
+async def test_scenes_refer_to_coordinate_systems_of_images(api: Api):
+    store: dict[str, bytes] = {}
+    edges = [
+        {"type": "identity", "input": {"path": path, "name": name}, "output": {"name": "physical", "path": "a"}}
+        for path, name in (("b", "physical"), ("b", "pixels"), ("none", "physical"))
+    ]
+    sync.create_group(store, attributes={"ome": {"version": "0.6", "scene": {"coordinateTransformations": edges}}})
+    for path in "ab":
+        write_ome_image(store, "0.6", path=path)
+    found = problems(await api(api.validate(store)))
+    place = "zarr.json $.attributes.ome.scene.coordinateTransformations"
+    assert found == {
+        f"{place}[1].input": "the image /b has no coordinate system 'pixels'; known: physical",
+        f"{place}[2].input": "the image /none does not exist",
+    }
+
+
 async def test_geographic_pyramids(api: Api):
     store: dict[str, bytes] = {}
     root = write_geo(store, geo_attributes())

@@ -66,6 +66,53 @@ async def test_labels_have_colours_and_the_background_has_none():
         assert len(np.unique(picture[:32, :48].reshape(-1, 4), axis=0)) == 1
 
 
+@pytest.mark.parametrize("path", ["labels/cells", "labels/cells/0"])
+async def test_labels_have_the_colours_of_their_document(path):
+    store: dict[str, bytes] = {}
+    colours = [{"label-value": 3, "rgba": [255, 128, 0, 200]}, {"label-value": 0, "rgba": [0, 0, 9, 255]}]
+    properties = [{"label-value": 3, "class": "cell"}]
+    image_label: dict[str, Any] = {"image-label": {"colors": colours, "properties": properties}}
+    write_ome_image(store, "0.5", path="labels/cells", levels=1, **image_label)
+    values = (np.arange(2 * 64 * 96) % 1000).reshape(2, 64, 96).astype("u8")
+    values[0, -1, -1] = 2**64 - 5
+    sync.create_array(store, path="labels/cells/0", data=values, overwrite=True, dimension_names=("c", "y", "x"))
+    async with serving(store) as client:
+        _, body, _ = await client.get(f"/api/tiles/0/0/0.png?path={path}&cmap=labels")
+        picture = np.asarray(Image.open(io.BytesIO(body)).convert("RGBA"))
+        assert (picture[:64, :96][values[0] == 3] == (255, 128, 0, 200)).all()
+        assert (picture[:64, :96][values[0] == 0] == (0, 0, 9, 255)).all()
+        pixels = {label: picture[tuple(np.argwhere(values[0] == label)[0])].tolist() for label in range(1000)}
+        assert len({*map(tuple, pixels.values())}) > 900
+        assert len({tuple(pixels[label]) for label in range(64)}) == 64
+        view = await client.json(f"/api/view?path={path}")
+        assert (view["is_labels"], view["label_properties"]) == (True, {"3": "class cell"})
+        sync.open_group(store, path="labels/cells", mode="r+").attrs["ome"] = {"version": "0.5"}
+    async with serving(store) as client:
+        _, body, _ = await client.get("/api/tiles/0/0/0.png?path=labels/cells/0&cmap=labels")
+        picture = np.asarray(Image.open(io.BytesIO(body)).convert("RGBA"))
+        assert (picture[:64, :96][values[0] == 0] == 0).all()
+
+
+async def test_plates_and_wells_have_pictures():
+    store: dict[str, bytes] = {}
+    names = [("A", "1"), ("A", "2"), ("B", "1")]
+    wells = [{"path": f"{r}/{c}", "rowIndex": "AB".index(r), "columnIndex": "12".index(c)} for r, c in names]
+    plate = {"rows": [{"name": "A"}, {"name": "B"}], "columns": [{"name": "1"}, {"name": "2"}], "wells": wells}
+    sync.create_group(store, attributes={"ome": {"version": "0.5", "plate": plate}})
+    for row, column in names:
+        well = {"images": [{"path": "0"}, {"path": "1"}]}
+        sync.create_group(store, path=f"{row}/{column}", attributes={"ome": {"version": "0.5", "well": well}})
+        write_ome_image(store, "0.5", path=f"{row}/{column}/0")
+    async with serving(store) as client:
+        node = await client.json("/api/node?path=")
+        assert node["gallery"] == [{"path": f"{row}/{column}", "kind": "well"} for row, column in names]
+        node = await client.json("/api/node?path=A/2")
+        assert node["gallery"] == [{"path": f"A/2/{n}", "kind": "image"} for n in range(2)]
+        assert (await client.json("/api/view?path=A/2"))["array"] == "A/2/0/0"
+        assert (await client.get("/api/tiles/0/0/0.png?path=B/1"))[0] == 200
+        assert (await client.json("/api/node?path=A/2/0"))["gallery"] == []
+
+
 async def test_levels_that_are_groups():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, attributes=geo_attributes())
@@ -122,6 +169,8 @@ async def test_viewer():
             told = page.locator("#readout", has_text=": ").filter(has_not_text="…")
             await told.wait_for()
             assert (await told.inner_text()).startswith("y 32 (16 µm), x 48 (24 µm): ")
+            await page.mouse.move(box["x"] + box["width"] / 2 - 4, box["y"] + box["height"] / 2 - 4)
+            await page.locator("#readout", has_text=", cells 7").wait_for()
             await browser.close()
     finally:
         await runner.cleanup()

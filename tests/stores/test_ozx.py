@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.support.api import Api
 from tests.support.conventions import write_ome_image
 from zarrasync import stores, sync
 from zarrasync.cli import main
+from zarrasync.errors import StoreError, UnsupportedOperation
 
 
 async def test_documents_are_first_and_the_comment_has_the_version(api: Api, tmp_path: Path):
@@ -73,6 +75,58 @@ async def test_archives_that_other_programs_made_are_checked(api: Api, tmp_path:
     assert "comment" in messages[0]
     assert "does not begin with all documents" in messages[2]
     assert "another archive" in messages[3]
+
+
+async def test_documents_that_were_written_late_are_noted(api: Api, tmp_path: Path):
+    with sync.create_group(
+        stores.ZipStore(tmp_path / "a.ozx", mode="w"), attributes={"ome": {"version": "0.5"}}
+    ) as group:
+        for name in "ab":
+            group.create_array(name, data=np.arange(4))
+    report = await api(api.validate(tmp_path / "a.ozx"))
+    notes = [finding.message for finding in report.findings if "does not begin" in finding.message]
+    assert len(notes) == 1
+    assert notes[0].startswith("the file does not begin with all documents")
+    sync.copy(tmp_path / "a.ozx", tmp_path / "directory")
+    assert main(["copy", str(tmp_path / "directory"), str(tmp_path / "b.ozx")]) == 0
+    report = await api(api.validate(tmp_path / "b.ozx"))
+    assert not [finding for finding in report.findings if "does not begin" in finding.message]
+    with ZipFile(tmp_path / "b.ozx") as archive:
+        places = [member.header_offset for member in archive.infolist()]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("backend", ["auto", "fsspec"])
+@pytest.mark.parametrize("suffix", [".ozx", ".zip"])
+async def test_urls_of_archives_on_s3(
+    api: Api, s3: tuple[str, dict[str, Any]], tmp_path: Path, backend: str, suffix: str
+):
+    url, options = s3
+    archive = stores.ZipStore(tmp_path / f"a{suffix}", mode="w")
+    values = write_ome_image(archive, "0.5")
+    sync.open_group(archive).close()
+    await stores.resolve(url, options).set(f"a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
+    options = {**options, "backend": backend}
+    group = await api(api.open_group(f"{url}/a{suffix}", storage_options=options))
+    assert group.info["Conventions"] == "OME-Zarr 0.5 image"
+    array = await api(api.open_array(f"{url}/a{suffix}", path="1", storage_options=options))
+    np.testing.assert_array_equal(await api(array.view[0, 3:5].read()), values[0, 6:10:2, ::2])
+    with pytest.raises(StoreError, match=r"the archive 'none.zip' does not exist.*add a slash"):
+        await api(api.open(f"{url}/none.zip", storage_options=options))
+    with pytest.raises(UnsupportedOperation, match="cannot write"):
+        await api(api.create_group(f"{url}/a{suffix}", path="new", storage_options=options))
+    await api(api.create_group(f"{url}/d.zip/", storage_options=options))
+    assert await api(api.open_group(f"{url}/d.zip/", storage_options=options))
+
+
+async def test_urls_of_archives_on_web_servers(api: Api, http: tuple[str, Path]):
+    url, folder = http
+    archive = stores.ZipStore(folder / "a b.ozx", mode="w")
+    values = write_ome_image(archive, "0.5", shape=(2, 256, 384))
+    sync.open_group(archive).close()
+    for place in (f"{url}/a%20b.ozx", f"{url}/a%20b.ozx?token=1", f"file://{folder}/a b.ozx"):
+        array = await api(api.open_array(place, path="0"))
+        np.testing.assert_array_equal(await api(array.view[1, 40:50, ::7].read()), values[1, 40:50, ::7])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

@@ -109,7 +109,7 @@ async def validate(
 
 
 async def _check_archive(store: ZipStore, report: Report) -> None:
-    report.findings.extend(Finding("warning", "/", "", message) for message in store.deviations())
+    report.findings.extend(Finding(severity, "/", "", message) for message, severity in store.deviations())
 
 
 async def _validate(

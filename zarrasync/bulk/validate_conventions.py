@@ -55,7 +55,7 @@ class _NodeCheck:
             )
             self._check_array(self.metadata, context.axes)
         if self.validation.is_complete:
-            self._check_links()
+            self._check_links(meanings)
             self._check_levels()
 
     # -------------------------------------------------------------- arrays
@@ -78,14 +78,18 @@ class _NodeCheck:
 
     # -------------------------------------------------------------- related nodes
 
-    def _check_links(self) -> None:
-        """Report references to nodes that do not exist."""
+    def _check_links(self, meanings: Mapping[str, Meaning]) -> None:
+        """Report references to nodes, or to coordinate systems of nodes, that do not exist."""
         parent = self.path.rpartition("/")[0] if isinstance(self.metadata, ArrayMetadata) else self.path
         for link in self.meaning.links:
             path = join(parent, link.path)
             if path not in self.validation.nodes and path not in self.validation.unreadable:
                 severity: Severity = "error" if link.is_required else "note"
                 self.add(severity, link.location, f"the {link.kind} /{path} does not exist")
+            elif path in meanings and link.system and link.system not in meanings[path].systems:
+                known = ", ".join(meanings[path].systems) or "none"
+                message = f"the {link.kind} /{path} has no coordinate system {link.system!r}; known: {known}"
+                self.add("error", link.location, message)
 
     def _check_levels(self) -> None:
         """Report levels that do not exist, do not fit the axes, or do not become smaller."""

@@ -39,6 +39,8 @@ _CONTENT_TYPES = {
     "csv": "text/csv",
     "png": "image/png",
 }
+_SHOWN = ("well", "image")
+"""The kinds of related nodes of which the viewer shows pictures."""
 
 
 class Api:
@@ -62,9 +64,12 @@ class Api:
         body["attributes"] = value_text.strict(node.attrs)
         body["format"] = node.zarr_format
         if isinstance(node, AsyncGroup):
-            body["info"] = meaning_facts(meaning_of(node.metadata))
+            meaning = meaning_of(node.metadata)
+            body["info"] = meaning_facts(meaning)
             members = await self._hierarchy.members(path)
             most = self._hierarchy.limits.max_members
+            shown = [link for link in meaning.links if link.kind in _SHOWN]
+            body["gallery"] = [{"path": join(path, link.path), "kind": link.kind} for link in shown[:most]]
             body["members"] = (
                 None
                 if members is None

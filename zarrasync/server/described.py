@@ -45,12 +45,19 @@ class Described:
     async def levels(self, path: str) -> list[str]:
         """Return the paths of the arrays that show the same plane as a node, from its finest level on.
 
+        A group with images, such as a well of a plate, shows its first image.
+
         Raises:
-            NodeTypeError: If it is a group without levels.
+            NodeTypeError: If it is a group without levels and images.
         """
         node = await self._hierarchy.node(path)
         if isinstance(node, AsyncArray):
             return await self._levels_of_array(path)
+        meaning = meaning_of(node.metadata)
+        image = next((link.path for link in meaning.links if link.kind == "image"), "")
+        if image and not meaning.levels:
+            path = join(path, image)
+            node = await self._hierarchy.node(path)
         paths = [join(path, level.path) for level in meaning_of(node.metadata).levels]
         if not paths:
             raise NodeTypeError(f"{node.name} is a group without multiscales", path=path, found="group", wanted="array")

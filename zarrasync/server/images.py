@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import colorsys
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -15,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["LABELS", "Style", "palette_of", "png", "render"]
+__all__ = ["LABELS", "Style", "palette_of", "render"]
 
 LABELS = "labels"
 """The colour map of label images: a colour for each integer, and none for 0."""
@@ -38,12 +38,14 @@ class Style:
         low: The value of its first colour.
         high: The value of its last colour.
         scale: Whether the colours in between are linear or logarithmic.
+        labels: The colours of labels, if the colour map is the one of label images.
     """
 
     cmap: str
     low: float
     high: float
     scale: Literal["linear", "log"] = "linear"
+    labels: LabelColours = field(default_factory=LabelColours)
 
     @property
     def positive(self) -> tuple[float, float]:
@@ -60,8 +62,6 @@ def palette_of(name: str) -> bytes:
     Raises:
         BadQuery: If no map has this name.
     """
-    if name == LABELS:
-        return bytes(3) + b"".join(_label_colour(number) for number in range(_COLOURS))
     try:
         colormap = cmap.Colormap(name)
     except (ValueError, TypeError, KeyError) as error:
@@ -81,26 +81,31 @@ def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None 
     Raises:
         SelectionError: If the values are not real numbers.
     """
-    rows, columns = values.shape
+    if values.dtype.kind not in "biuf":
+        raise SelectionError(f"a picture needs real numbers, found {values.dtype}", shape=values.shape)
+    is_labels = style.cmap == LABELS
+    pixels = style.labels(values) if is_labels else _palette_entries(values, style)[..., None]
+    rows, columns, depth = pixels.shape
     height, width = size or values.shape
-    lines = np.zeros((height, width + 1), np.uint8)  # a line begins with the number of its filter: none
-    lines[:rows, 1 : columns + 1] = _palette_entries(values, style)
-    return png(lines, palette_of(style.cmap), bytes([_TRANSPARENT]))
+    lines = np.zeros((height, 1 + depth * width), np.uint8)  # a line begins with the number of its filter: none
+    lines[:rows, 1 : 1 + depth * columns] = pixels.reshape(rows, -1)
+    return _png(lines, (height, width), None if is_labels else palette_of(style.cmap))
 
 
-def png(lines: npt.NDArray[np.uint8], palette: bytes, alpha: bytes) -> bytes:
-    """Return palette entries as a PNG (W3C, third edition).
+def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: bytes | None) -> bytes:
+    """Return pixels as a PNG (W3C, third edition).
 
     Image libraries take four times as long, because they compress harder than it is worth for a tile.
 
     Args:
-        lines: Palette entries of shape (rows, 1 + columns), with a zero at the beginning of each line.
-        palette: Red, green and blue of each entry.
-        alpha: The opacity of the first entries. The others are opaque.
+        lines: Palette entries, or red, green, blue and opacity, of each pixel, with a zero at the beginning of each line.
+        size: The height and the width in pixels.
+        palette: Red, green and blue of each entry, the first of which is transparent; ``None`` for colours.
     """
-    rows, columns = lines.shape
-    header = struct.pack(">IIBBBBB", columns - 1, rows, 8, 3, 0, 0, 0)  # 8 bits, with a palette
-    parts = ((b"IHDR", header), (b"PLTE", palette), (b"tRNS", alpha), (b"IDAT", _deflate(lines)), (b"IEND", b""))
+    height, width = size
+    header = struct.pack(">IIBBBBB", width, height, 8, 6 if palette is None else 3, 0, 0, 0)  # with 8 bits
+    entries = () if palette is None else ((b"PLTE", palette), (b"tRNS", bytes([_TRANSPARENT])))
+    parts = ((b"IHDR", header), *entries, (b"IDAT", _deflate(lines)), (b"IEND", b""))
     chunks = (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
         for kind, data in parts
@@ -119,10 +124,6 @@ def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
 
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     """Return values as numbers of palette entries: 1 to 255, or 0 for NaN."""
-    if values.dtype.kind not in "biuf":
-        raise SelectionError(f"a picture needs real numbers, found {values.dtype}", shape=values.shape)
-    if style.cmap == LABELS:
-        return _label_entries(values)
     numbers, low, high = _as_floats(values, style.low, style.high)
     with np.errstate(all="ignore"):
         if style.scale == "log":
@@ -135,18 +136,6 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
         np.clip(numbers, 1, _COLOURS, out=numbers)
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)
-
-
-def _label_entries(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return labels as numbers of palette entries. The label 0 is the background, which is transparent."""
-    labels = np.nan_to_num(values).astype(np.int64)
-    return np.where(labels == 0, _TRANSPARENT, 1 + (labels - 1) % _COLOURS).astype(np.uint8)
-
-
-def _label_colour(number: int) -> bytes:
-    """Return red, green and blue of a label. Hues of successive labels are far apart."""
-    hue, lightness = number * 0.618034 % 1, (0.45, 0.6, 0.7)[number % 3]
-    return bytes(round(255 * part) for part in colorsys.hls_to_rgb(hue, lightness, 0.75))
 
 
 def _as_floats(values: npt.NDArray[Any], low: float, high: float) -> tuple[npt.NDArray[np.floating[Any]], float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample
 from zarrasync.display import values as value_text
-from zarrasync.metadata.conventions import Axis
+from zarrasync.metadata.conventions import Axis, Labels
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import with_stored_coordinates
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
-from zarrasync.server.images import Style, palette_of, render
+from zarrasync.server.images import Style, render
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.pyramid import TILE, Pyramid
 from zarrasync.server.query import index_of, integer_of, style_of
@@ -34,6 +35,8 @@ _SAMPLE_BYTES = 32 << 20
 _LEAST_SAMPLE_BYTES = 1 << 22
 """Bytes to decode for a sample even if the chunk cache is small."""
 _MOST_LEVELS = 32
+_MOST_LABELS = 10_000
+"""Number of labels whose properties the viewer gets."""
 
 TileNumber = tuple[int, int, int]
 """Zoom, column and row of a tile."""
@@ -111,7 +114,8 @@ class PlaneApi:
             "levels": levels,
             "dataset": await self._described.dataset(relative_path(finest)),
             "labels": await self._described.label_images(path),
-            "is_labels": meaning.dtype_kinds == "iu",
+            "is_labels": pyramid.labels is not None,
+            "label_properties": _label_properties(pyramid.labels),
             "unit": meaning.unit,
             "range": value_text.strict(await self._value_range(pyramid)),
         }
@@ -127,10 +131,9 @@ class PlaneApi:
             raise BadQuery("origin must be upper or lower: the position of the first row")
         is_flipped = query.get("origin") == "lower"
         if "low" in query and "high" in query:
-            style = style_of(query, 0.0, 1.0)
+            style = style_of(query, 0.0, 1.0, pyramid.colours)
         else:
-            style = style_of(query, *await self._value_range(pyramid))
-        palette_of(style.cmap)  # raises if it is unknown
+            style = style_of(query, *await self._value_range(pyramid), pyramid.colours)
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
         key = (versions, index, zoom, x, y, style, is_flipped)
         draw = partial(self._draw, pyramid, index, (zoom, x, y), style, is_flipped)
@@ -165,8 +168,8 @@ class PlaneApi:
     async def _open_pyramid(self, path: str) -> Pyramid:
         levels = await self._described.levels(path.strip("/"))
         arrays = [await self._hierarchy.array(level) for level in levels[:_MOST_LEVELS]]
-        axes = [(await self._described.meaning(level)).axes for level in levels[:1]]
-        return Pyramid.of(arrays, axes[0])
+        meaning = await self._described.meaning(levels[0])
+        return Pyramid.of(arrays, meaning.axes, meaning.labels)
 
 
 def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
@@ -175,6 +178,12 @@ def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
     if axis.has_coordinates:
         body |= {"step": axis.step, "origin": axis.origin}
     return body | ({"labels": list(axis.labels)} if axis.labels else {})
+
+
+def _label_properties(labels: Labels | None) -> dict[str, str]:
+    """Return properties of labels as JSON."""
+    texts = labels.properties if labels is not None else {}
+    return {str(label): texts[label] for label in islice(texts, _MOST_LABELS)}
 
 
 def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:

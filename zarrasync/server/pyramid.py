@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.metadata.conventions import Axis, axes_of
+from zarrasync.metadata.conventions import Axis, Labels, axes_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.server.label_colours import LabelColours
 
 __all__ = ["TILE", "Level", "Pyramid"]
 
@@ -50,18 +52,26 @@ class Pyramid:
     Attributes:
         levels: The levels. A single array has one.
         axes: The axes, with the coordinates of the finest level.
+        labels: The colours and properties of labels, if it is a label image.
     """
 
     levels: tuple[Level, ...]
     axes: tuple[Axis, ...]
+    labels: Labels | None = None
+
+    @cached_property
+    def colours(self) -> LabelColours:
+        """The colours of labels."""
+        return LabelColours(self.labels.colours if self.labels is not None else None)
 
     @classmethod
-    def of(cls, arrays: Sequence[AsyncArray], axes: Sequence[Axis]) -> Pyramid:
+    def of(cls, arrays: Sequence[AsyncArray], axes: Sequence[Axis], labels: Labels | None = None) -> Pyramid:
         """Return the pyramid of arrays of the same plane.
 
         Args:
             arrays: The arrays.
             axes: The axes that conventions specify for the finest array.
+            labels: What conventions specify about labels.
 
         Raises:
             SelectionError: If one has less than two axes, or another number of axes than the first one.
@@ -79,7 +89,7 @@ class Pyramid:
         arrays = sorted(arrays, key=lambda array: -math.prod(array.shape[-2:]))
         finest = arrays[0].shape
         factors = [tuple(n / size for n, size in zip(finest, array.shape, strict=True)) for array in arrays]
-        return cls(tuple(map(Level, arrays, factors)), axes_of(arrays[0].metadata, tuple(axes)))
+        return cls(tuple(map(Level, arrays, factors)), axes_of(arrays[0].metadata, tuple(axes)), labels)
 
     @property
     def names(self) -> list[str | None]:

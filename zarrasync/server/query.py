@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.parse_text import Basic, parse_selection
-from zarrasync.server.images import Style
+from zarrasync.server.images import LABELS, Style, palette_of
+from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.pyramid import Pyramid
 
@@ -39,13 +40,14 @@ def index_of(query: Query, pyramid: Pyramid) -> tuple[int, ...]:
     return tuple(index % size for index, size in zip(indices, sizes, strict=True))
 
 
-def style_of(query: Query, low: float, high: float) -> Style:
+def style_of(query: Query, low: float, high: float, labels: LabelColours | None = None) -> Style:
     """Return the mapping of values to colours.
 
     Args:
         query: The parameters ``cmap``, ``low``, ``high`` and ``scale``.
         low: The default for ``low``.
         high: The default for ``high``.
+        labels: The colours of labels.
 
     Raises:
         BadQuery: If a parameter is invalid.
@@ -54,6 +56,9 @@ def style_of(query: Query, low: float, high: float) -> Style:
     if scale not in ("linear", "log"):
         raise BadQuery(f"scale must be linear or log, found {scale[:20]!r}")
     cmap = query.get("cmap", "viridis")[:64]
+    if cmap == LABELS:
+        return Style(cmap, 0.0, 1.0, labels=labels or LabelColours())
+    palette_of(cmap)  # raises if it is unknown
     return Style(cmap, _number(query, "low", low), _number(query, "high", high), cast("Any", scale))
 
 

@@ -18,8 +18,9 @@ from zarrasync.stores.local import local_path
 from zarrasync.stores.locations import Location
 from zarrasync.stores.remote_zip import RemoteZipStore
 from zarrasync.stores.zip import ZipStore
+from zarrasync.stores.zip_format import is_archive_name
 
-__all__ = ["Adapter", "is_pipeline", "open_pipeline"]
+__all__ = ["Adapter", "is_archive_url", "is_pipeline", "open_pipeline"]
 
 _ADAPTER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?::(.*))?", re.DOTALL)
 Resolve: TypeAlias = Callable[[str, Mapping[str, Any]], Store]
@@ -31,6 +32,12 @@ Adapter: TypeAlias = Callable[[Location, str], Location]
 def is_pipeline(string: str) -> bool:
     """Return whether a string is a pipeline, and not the path of an existing local file or directory."""
     return "|" in string and ("://" in string.partition("|")[0] or not os.path.lexists(string))
+
+
+def is_archive_url(url: str) -> bool:
+    """Return whether a URL is the one of a zip archive by its name. With a slash at its end, it is a directory."""
+    path = urlsplit(url).path if url.startswith(("http://", "https://")) else url
+    return is_archive_name(path) and "::" not in url
 
 
 def open_pipeline(url: str, storage_options: Mapping[str, Any] | None, resolve: Resolve) -> Store:

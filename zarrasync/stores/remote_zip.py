@@ -109,7 +109,10 @@ class RemoteZipStore(Store):
         if tail is not None and tail.size is None:
             (tail,) = await self.inner.fetch([Request(self.key)], versions=True)
         if tail is None:
-            raise StoreError(f"{self.key!r} does not exist in {self.inner!r}", key=self.key)
+            raise StoreError(
+                f"the archive {self.key!r} does not exist in {self.inner!r}; add a slash to its URL if it is a directory",
+                key=self.key,
+            )
         size = len(tail.data) if tail.size is None else tail.size
         self._version = tail.version
         data = tail.data

@@ -19,7 +19,7 @@ from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
 from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
-from zarrasync.stores.pipelines import is_pipeline, open_pipeline
+from zarrasync.stores.pipelines import is_archive_url, is_pipeline, open_pipeline
 from zarrasync.stores.wrappers import PrefixStore, ReadOnlyStore
 from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
@@ -45,7 +45,7 @@ def resolve(
     Args:
         store: A ``Store``, a path, a mutable mapping, an obstore store, or an object with zarr-python's store interface.
             A URL may be any that fsspec supports, including chains, or a pipeline such as
-            ``s3://bucket/data.zip|zip:|zarr3:``. Objects of fsspec may be filesystems, mappers and
+            ``s3://bucket/data.zip|zip:|zarr3:``. URLs that end with ``.zip`` or ``.ozx`` are archives. Objects of fsspec may be filesystems, mappers and
             paths: anything with ``fs`` and ``path`` or ``root``. ``None`` makes a new store in memory.
         storage_options: Options of fsspec's filesystem for a URL. If there are alternatives to fsspec (obstore for
             object storage, aiohttp for HTTP), ``backend="fsspec"`` or ``"obstore"`` selects one.
@@ -70,7 +70,9 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
         return open_pipeline(store, storage_options, _resolve)
     if isinstance(store, str) and _is_url(store):
         if store.startswith("file:/") and not storage_options:
-            return LocalStore(local_path(store))
+            return _from_path(local_path(store))
+        if is_archive_url(store):
+            return open_pipeline(f"{store}|zip:", storage_options, _resolve)
         return _from_url(store, dict(storage_options or {}))
     if storage_options:
         raise TypeError(f"storage_options are for URLs; {store!r} is not one")

@@ -143,8 +143,8 @@ class ZipStore(Store):
             return f"all its members are in the folder {tops[0]!r}; pass path={tops[0]!r}"
         return f"the archive contains {', '.join(tops[:5])}{', …' if len(tops) > 5 else ''}" if tops else "it is empty"
 
-    def deviations(self) -> list[str]:
-        """Return how the archive differs from what OME-Zarr recommends for archives, if it is an ``.ozx`` file."""
+    def deviations(self) -> list[tuple[str, Literal["warning", "note"]]]:
+        """Return how an ``.ozx`` file differs from what OME-Zarr recommends for archives, and how severe that is."""
         return ozx_deviations(self._open()) if self._path is not None and self._path.suffix == ".ozx" else []
 
     # -------------------------------------------------------------- reading

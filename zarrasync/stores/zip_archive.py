@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from zarrasync import formats
 from zarrasync._concurrency import clock
@@ -251,18 +251,34 @@ def _open_for_appending(file: Any) -> zipfile.ZipFile:
     return archive
 
 
-def ozx_deviations(archive: ReadableArchive) -> list[str]:
-    """Return how an archive differs from what OME-Zarr recommends for archives."""
+def ozx_deviations(archive: ReadableArchive) -> list[tuple[str, Literal["warning", "note"]]]:
+    """Return how an archive differs from what OME-Zarr recommends for archives, and how severe that is."""
     names = list(archive.members)
+    stored = sorted(names, key=lambda name: archive.members[name].header_offset)
     compressed = sum(member.method != zipfile.ZIP_STORED for member in archive.members.values())
-    documents = [name for name in names if formats.is_document(name)]
-    checks = {
-        "the comment of the archive does not contain the version of OME-Zarr": b'"ome"' not in archive.comment,
-        f"{compressed:,} members are compressed; parts of them cannot be read": compressed,
-        "the directory of the archive does not begin with all documents": names[: len(documents)] != documents,
-        "the archive contains another archive": any(name.endswith(".ozx") for name in names),
+    documents = sorted(filter(formats.is_document, names), key=lambda name: name.count("/"))
+
+    def begins_with_documents(order: list[str]) -> bool:
+        """Return whether names begin with all documents, level by level."""
+        first = order[: len(documents)]
+        depths = [name.count("/") for name in first]
+        return {*first} == {*documents} and depths == sorted(depths)
+
+    is_first = begins_with_documents(names)
+    checks: dict[str, tuple[Any, Literal["warning", "note"]]] = {
+        "the comment of the archive does not contain the version of OME-Zarr": (
+            b'"ome"' not in archive.comment,
+            "warning",
+        ),
+        f"{compressed:,} members are compressed; parts of them cannot be read": (compressed, "warning"),
+        "the directory of the archive does not begin with all documents, breadth-first": (not is_first, "warning"),
+        "the archive contains another archive": (any(name.endswith(".ozx") for name in names), "warning"),
+        "the file does not begin with all documents, breadth-first; copy it to a new archive to sort it": (
+            is_first and not begins_with_documents(stored),
+            "note",
+        ),
     }
-    return [message for message, is_found in checks.items() if is_found]
+    return [(message, severity) for message, (is_found, severity) in checks.items() if is_found]
 
 
 def _place_in_directory(info: zipfile.ZipInfo) -> tuple[bool, int]:

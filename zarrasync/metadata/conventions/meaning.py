@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CRS", "Axis", "Level", "Link", "Meaning", "Violation", "merge"]
+__all__ = ["CRS", "RGBA", "Axis", "Labels", "Level", "Link", "Meaning", "Violation", "merge"]
 
 Affine: TypeAlias = tuple[float, float, float, float, float, float]
 """Coefficients a to f: x = a * column + b * row + c, y = d * column + e * row + f, from the corner of the first cell."""
+RGBA: TypeAlias = tuple[int, int, int, int]
+"""Red, green, blue and opacity from 0 to 255."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,27 @@ class Link:
         kind: The kind of node: ``"well"``, ``"image"``, ``"label image"``, ``"coordinate"``.
         location: The location of the reference in the attributes.
         is_required: Whether the node must exist.
+        system: The name of the coordinate system of the node that is referred to, if one is.
     """
 
     path: str
     kind: str
     location: str
     is_required: bool = True
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a label image specifies about its labels.
+
+    Attributes:
+        colours: Colours of labels. Others have no specified colour.
+        properties: Properties of labels, for display.
+    """
+
+    colours: Mapping[int, RGBA] = field(default_factory=dict)
+    properties: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,6 +167,8 @@ class Meaning:
         dtype_kinds: NumPy's codes of the data types that arrays of the levels may have; empty for all.
         key_separator: The separator that chunk keys of the levels must have; empty for any.
         links: Related nodes.
+        systems: The names of the coordinate systems that other nodes can refer to.
+        labels: Colours and properties of the labels, if it is a label image.
         facts: More facts for display, by label.
         violations: Deviations from the conventions.
     """
@@ -165,6 +184,8 @@ class Meaning:
     dtype_kinds: str = ""
     key_separator: str = ""
     links: tuple[Link, ...] = ()
+    systems: tuple[str, ...] = ()
+    labels: Labels | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[Violation, ...] = ()
 
@@ -182,7 +203,8 @@ class Meaning:
         axes, affine = (self.axes, self.affine) if level is None else (level.axes, level.affine)
         if own.affine is not None or any(axis.step is not None for axis in own.axes):
             axes, affine = own.axes, own.affine
-        return replace(own, axes=axes or own.axes, affine=affine, crs=own.crs or self.crs)
+        labels = own.labels if level is None else own.labels or self.labels
+        return replace(own, axes=axes or own.axes, affine=affine, crs=own.crs or self.crs, labels=labels)
 
 
 def merge(meanings: Sequence[Meaning]) -> Meaning:
@@ -203,6 +225,8 @@ def merge(meanings: Sequence[Meaning]) -> Meaning:
         dtype_kinds=pyramid.dtype_kinds,
         key_separator=pyramid.key_separator,
         links=tuple(link for meaning in meanings for link in meaning.links),
+        systems=tuple(dict.fromkeys(name for meaning in meanings for name in meaning.systems)),
+        labels=next((meaning.labels for meaning in meanings if meaning.labels is not None), None),
         facts={label: text for meaning in reversed(meanings) for label, text in meaning.facts.items()},
         violations=tuple(violation for meaning in meanings for violation in meaning.violations),
     )

@@ -10,18 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, merge
-from zarrasync.metadata.conventions.ome_transforms import check_scale_first, parse_axes, transformed
+from zarrasync.metadata.conventions.meaning import Link, Meaning, merge
+from zarrasync.metadata.conventions.ome_images import interpret_image, interpret_scene, with_channels
+from zarrasync.metadata.conventions.ome_labels import interpret_image_label
 from zarrasync.metadata.conventions.reader import Reader
 
 __all__ = ["ATTRIBUTES", "interpret_ome", "ome_archive_comment"]
 
 ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")
 """Attributes of which a group in OME-Zarr has at least one."""
-_NESTED_KEYS = ("0.2", "0.3", "0.4")
-"""Versions in which chunks are in nested directories."""
-_OLD_AXES = ("t", "c", "z", "y", "x")
-"""The axes of images before version 0.3."""
 
 
 def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
@@ -39,13 +36,14 @@ def interpret_ome(attributes: Mapping[str, Any]) -> Meaning | None:
         for name, interpret in _KINDS.items()
         if name in metadata
     ]
-    meaning = merge(parts) if parts else Meaning()
     if "image-label" in metadata:
-        _check_colours(metadata["image-label"], f"{prefix}image-label", reader)
-        meaning = replace(meaning, titles=("label image",), variable="labels", dtype_kinds="iu")
+        label = interpret_image_label(metadata["image-label"], f"{prefix}image-label", reader)
+        parts = [replace(part, variable=label.variable, dtype_kinds=label.dtype_kinds) for part in parts]
+        parts.insert(0, label)
+    meaning = merge(parts) if parts else Meaning()
     is_generic = not version and meaning.levels and not meaning.axes  # pyramids of other software
     title = f"OME-Zarr {version or ('0.5' if prefix else '0.4')} {meaning.titles[0] if meaning.titles else 'group'}"
-    meaning = _with_channels(meaning, metadata.get("omero"))
+    meaning = with_channels(meaning, metadata.get("omero"))
     return replace(meaning, titles=("multiscales",) if is_generic else (title,), violations=tuple(reader.violations))
 
 
@@ -87,93 +85,6 @@ def _version(metadata: Mapping[str, Any]) -> str:
         if isinstance(version, str):
             return version
     return ""
-
-
-# ------------------------------------------------------------------ images
-
-
-def _interpret_image(value: Any, location: str, version: str, reader: Reader) -> Meaning:
-    """Return the meaning of an image, of which the first pyramid is the default."""
-    pyramids = [_pyramid(item, place, version, reader) for place, item in reader.objects(value, location)]
-    axes, levels = pyramids[0] if pyramids else ((), ())
-    separator = "/" if version in _NESTED_KEYS else ""
-    return Meaning(
-        titles=("image",), axes=axes, levels=levels, is_ordered=True, variable="image", key_separator=separator
-    )
-
-
-def _pyramid(
-    item: Mapping[str, Any], location: str, version: str, reader: Reader
-) -> tuple[tuple[Axis, ...], tuple[Level, ...]]:
-    datasets = reader.objects(item.get("datasets"), f"{location}.datasets")
-    axes = _image_axes(item, datasets, location, version, reader)
-    levels: list[Level] = []
-    for place, dataset in datasets:
-        path = reader.path(dataset, "path", place)
-        if path in [level.path for level in levels]:
-            reader.error(f"{place}.path", f"{path!r} is the path of another level")
-        elif path:
-            levels.append(Level(path, _level_axes(axes, item, dataset, (location, place), reader), place))
-    return axes, tuple(levels)
-
-
-def _image_axes(
-    item: Mapping[str, Any], datasets: list[tuple[str, Mapping[str, Any]]], location: str, version: str, reader: Reader
-) -> tuple[Axis, ...]:
-    """Return the axes of the coordinate system that the levels of a pyramid are transformed to, without coordinates."""
-    if version in ("0.1", "0.2") and "axes" not in item:
-        return tuple(parse_axes(list(_OLD_AXES), location, Reader()))
-    if not version and item.keys().isdisjoint(("axes", "coordinateSystems")):
-        return ()
-    if "coordinateSystems" not in item:
-        return parse_axes(item.get("axes"), f"{location}.axes", reader)
-    systems = reader.objects(item["coordinateSystems"], f"{location}.coordinateSystems")
-    target = next((name for _, dataset in datasets for name in _outputs(dataset)), None)
-    for place, system in systems:
-        if target is None or system.get("name") == target:
-            return parse_axes(system.get("axes"), f"{place}.axes", reader)
-    reader.error(f"{location}.coordinateSystems", f"there is no coordinate system {target!r}, the output of the levels")
-    return ()
-
-
-def _outputs(dataset: Mapping[str, Any]) -> list[str]:
-    """Return the names of the coordinate systems that a level is transformed to."""
-    transformations = dataset.get("coordinateTransformations")
-    names = []
-    for item in transformations if isinstance(transformations, list) else ():
-        output = item.get("output") if isinstance(item, Mapping) else None
-        name = output.get("name") if isinstance(output, Mapping) else output
-        if isinstance(name, str):
-            names.append(name)
-    return names
-
-
-def _level_axes(
-    axes: tuple[Axis, ...],
-    item: Mapping[str, Any],
-    dataset: Mapping[str, Any],
-    locations: tuple[str, str],
-    reader: Reader,
-) -> tuple[Axis, ...]:
-    """Return the axes of a level with the coordinates of its elements."""
-    whole, place = locations
-    name = "coordinateTransformations"
-    if not axes or (name not in dataset and "axes" not in item and "coordinateSystems" not in item):
-        return axes  # versions before 0.4 have no transformations
-    indexed = tuple(replace(axis, step=1.0) for axis in axes)
-    if name in dataset or not _is_old(item):
-        indexed = transformed(indexed, dataset.get(name), f"{place}.{name}", reader)
-        may_be_identity = "coordinateSystems" in item  # from version 0.6 on
-        check_scale_first(dataset.get(name), f"{place}.{name}", reader, may_be_identity=may_be_identity)
-    # In version 0.6 and in SpatialData, transformations of the pyramid lead to other coordinate systems.
-    if name in item and not _outputs(item):
-        indexed = transformed(indexed, item[name], f"{whole}.{name}", reader)
-    return indexed
-
-
-def _is_old(item: Mapping[str, Any]) -> bool:
-    axes = item.get("axes")
-    return isinstance(axes, list) and all(isinstance(axis, str) for axis in axes)
 
 
 # ------------------------------------------------------------------ collections
@@ -230,45 +141,9 @@ def _interpret_series(value: Any, location: str, version: str, reader: Reader) -
 
 _KINDS = {
     "plate": _interpret_plate,
-    "multiscales": _interpret_image,
+    "multiscales": interpret_image,
+    "scene": interpret_scene,
     "well": _interpret_well,
     "labels": _interpret_labels,
     "bioformats2raw.layout": _interpret_series,
 }
-
-
-def _check_colours(value: Any, location: str, reader: Reader) -> None:
-    """Report colours and properties of labels without a label or with an invalid colour."""
-    for part in ("colors", "properties"):
-        if not isinstance(value, Mapping) or part not in value:
-            continue
-        items = reader.objects(value[part], f"{location}.{part}")
-        for place, item in items:
-            if "label-value" not in item:
-                reader.error(f"{place}.label-value", "the value of the label is missing")
-            if "rgba" in item and part == "colors" and not _is_colour(item["rgba"]):
-                reader.error(f"{place}.rgba", f"expected four integers from 0 to 255, found {item['rgba']!r}")
-        reader.check_differ([repr(item.get("label-value")) for _, item in items], f"{location}.{part}")
-
-
-def _is_colour(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(type(n) is int and 0 <= n <= 255 for n in value)
-
-
-def _with_channels(meaning: Meaning, omero: Any) -> Meaning:
-    """Return the meaning of an image with the names of its channels."""
-    channels = omero.get("channels") if isinstance(omero, Mapping) else None
-    labels = tuple(
-        channel["label"]
-        for channel in (channels if isinstance(channels, list) else ())
-        if isinstance(channel, Mapping) and isinstance(channel.get("label"), str)
-    )
-    if not labels:
-        return meaning
-
-    def labelled(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(replace(axis, labels=labels) if axis.kind == "channel" else axis for axis in axes)
-
-    levels = tuple(replace(level, axes=labelled(level.axes)) for level in meaning.levels)
-    facts = {**meaning.facts, "Channels": ", ".join(labels)}
-    return replace(meaning, axes=labelled(meaning.axes), levels=levels, facts=facts)

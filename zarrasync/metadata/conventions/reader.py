@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync.metadata.conventions.meaning import Violation
 
-__all__ = ["Reader", "is_number"]
+__all__ = ["Reader", "is_number", "short"]
 
 _LARGEST = 1 << 1000
 """A limit for integers, which JSON allows to exceed the range of floats."""
@@ -36,12 +36,12 @@ class Reader:
     def objects(self, value: Any, location: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the objects of a list that must not be empty, with their locations."""
         if not isinstance(value, list) or not value:
-            self.error(location, f"expected a list with at least one object, found {_short(value)}")
+            self.error(location, f"expected a list with at least one object, found {short(value)}")
             return []
         items = [(f"{location}[{number}]", item) for number, item in enumerate(value)]
         for place, item in items:
             if not isinstance(item, Mapping):
-                self.error(place, f"expected an object, found {_short(item)}")
+                self.error(place, f"expected an object, found {short(item)}")
         return [(place, item) for place, item in items if isinstance(item, Mapping)]
 
     def string(self, item: Mapping[str, Any], name: str, location: str) -> str:
@@ -49,7 +49,7 @@ class Reader:
         value = item.get(name)
         if isinstance(value, str) and value:
             return value
-        self.error(f"{location}.{name}", f"expected a string that is not empty, found {_short(value)}")
+        self.error(f"{location}.{name}", f"expected a string that is not empty, found {short(value)}")
         return ""
 
     def path(self, item: Mapping[str, Any], name: str, location: str) -> str:
@@ -70,7 +70,7 @@ class Reader:
         """Return a list of finite numbers of a required length; an empty list if it is not one."""
         if isinstance(value, list) and len(value) == count and all(is_number(item) for item in value):
             return [float(item) for item in value]
-        self.error(location, f"expected {count} numbers, found {_short(value)}")
+        self.error(location, f"expected {count} numbers, found {short(value)}")
         return []
 
 
@@ -81,7 +81,8 @@ def is_number(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return a value as short text for a message."""
     if value is None:
         return "nothing"
     text = repr(value)

@@ -51,6 +51,7 @@ async function pick(path, told) {
   const node = await ask("node", { path });
   if (state.path !== path) return;
   byId("card").hidden = byId("plane").hidden = !node;
+  gallery(node?.gallery ?? []);
   if (!node) return (state.view = null);
   card(node);
   const planar = node.kind === "array" ? node.shape.length >= 2 && /^(bool|u?int|float)/.test(node.dtype) : node.pyramid;
@@ -102,6 +103,43 @@ function card(node) {
   details.querySelector("pre").textContent = JSON.stringify(node.attributes, null, 2);
 }
 
+/** Shows pictures of the images of a group. Wells of a plate are in a grid of rows and columns. */
+function gallery(nodes) {
+  const grid = byId("gallery");
+  grid.hidden = !nodes.length;
+  const isPlate = nodes.length && nodes.every(({ kind }) => kind === "well");
+  const names = (at) => [...new Set(nodes.map(({ path }) => path.split("/").at(at)))].sort(new Intl.Collator("en", { numeric: true }).compare);
+  const [rows, columns] = [names(-2), names(-1)];
+  const marks = isPlate ? [...rows.map((name, number) => mark(name, number + 2, 1)), ...columns.map((name, number) => mark(name, 1, number + 2))] : [];
+  grid.style.gridTemplateColumns = isPlate ? `min-content repeat(${columns.length}, minmax(48px, 180px))` : "";
+  grid.replaceChildren(
+    ...marks,
+    ...nodes.map(({ path }) => {
+      const [row, column] = path.split("/").slice(-2);
+      const link = picture(path, isPlate ? "" : column ?? row);
+      if (isPlate) link.style.gridArea = `${rows.indexOf(row) + 2} / ${columns.indexOf(column) + 2}`;
+      return link;
+    }),
+  );
+}
+
+function mark(text, row, column) {
+  const element = document.createElement("b");
+  element.textContent = text;
+  element.style.gridArea = `${row} / ${column}`;
+  return element;
+}
+
+/** A link to a node with the coarsest tile of its image. */
+function picture(path, text) {
+  const [link, image] = [document.createElement("a"), document.createElement("img")];
+  link.href = `#${new URLSearchParams({ path })}`;
+  link.title = path;
+  Object.assign(image, { loading: "lazy", alt: path, src: new URL(`api/tiles/0/0/0.png?${new URLSearchParams({ path })}`, BASE).href });
+  link.append(image, text);
+  return link;
+}
+
 // ------------------------------------------------------------ controls
 
 function sliders(view) {
@@ -139,7 +177,7 @@ function noted({ step, origin, unit, labels }, index) {
 /** Shows a label image over the image; null for none. */
 async function overlay(path) {
   const view = path && (await ask("view", { path }));
-  state.labels = view ? { path, axes: view.axes, minZoom: view.min_zoom } : null;
+  state.labels = view ? { path, array: view.array, axes: view.axes, minZoom: view.min_zoom, properties: view.label_properties } : null;
 }
 
 function controls() {
@@ -218,11 +256,17 @@ function tiles(query) {
   return (z, x, y) => new URL(`api/tiles/${z}/${x}/${y}.png?${query}`, BASE).href;
 }
 
+/** The indices of the label image along its leading axes. */
+function labelIndex() {
+  const { view, index, labels } = state;
+  return labels.axes.slice(0, -2).map(({ name, size }) => Math.min(index[view.axes.findIndex((axis) => axis.name === name)] ?? 0, size - 1));
+}
+
 /** The plane of the label image that is shown over the image. Its other axes are found by name. */
 function labelTiles(rows, columns) {
-  const { view, index, labels } = state;
+  const { view, labels } = state;
   if (!labels) return null;
-  const at = labels.axes.slice(0, -2).map(({ name, size }) => Math.min(index[view.axes.findIndex((axis) => axis.name === name)] ?? 0, size - 1));
+  const at = labelIndex();
   const query = new URLSearchParams({ path: labels.path, index: at.join(","), cmap: "labels", low: 0, high: 1 });
   if (state.flip) query.set("origin", "lower");
   const same = labels.axes.slice(-2).every(({ size }, number) => size === [rows, columns][number]);
@@ -254,9 +298,19 @@ const read = latest(async (signal, { row, column }) => {
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;
   // As a string, because JavaScript's numbers cannot represent all 64-bit integers.
-  const told = await ask("data", { path: view.array, select: at.join(","), format: "csv" }, signal);
-  if (told !== null && !signal.aborted) byId("readout").textContent = `${place}: ${told.replace(/^""$/, "") ? `${told} ${view.unit}`.trim() : "NaN"}`;
+  const value = (path, place) => ask("data", { path, select: place.join(","), format: "csv" }, signal);
+  const over = plane.source.over ? state.labels : null;
+  const [told, label] = await Promise.all([value(view.array, at), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
+  if (told === null || signal.aborted) return;
+  const text = told.replace(/^""$/, "") ? `${described(told, view.label_properties)} ${view.unit}`.trim() : "NaN";
+  const named = label && label !== "0" ? `, ${over.path.split("/").pop()} ${described(label, over.properties)}` : "";
+  byId("readout").textContent = `${place}: ${text}${named}`;
 });
+
+/** A label with its properties: "7 (cell)". */
+function described(label, properties) {
+  return properties?.[label] ? `${label} (${properties[label]})` : label;
+}
 
 const histogram = latest(async (signal) => {
   const stats = await ask("stats", { path: state.path, index: state.index.join(","), bins: 80 }, signal);

@@ -189,7 +189,7 @@ def test_levels_lead_from_their_array_to_one_system():
 
 
 def test_scenes_refer_to_images():
-    scene = {
+    scene: dict[str, Any] = {
         "coordinateSystems": [{"name": "world", "axes": CYX[1:]}],
         "coordinateTransformations": [
             {"type": "translation", "translation": [0, n], "name": f"tile {n}",

@@ -276,7 +276,7 @@ def _sequence(item: Mapping[str, Any], inputs: int, location: str, reader: Reade
 
 def _bijection(item: Mapping[str, Any], inputs: int, location: str, reader: Reader, depth: int) -> Transformation:
     """Return the forward transformation."""
-    parts = {}
+    parts: dict[str, Transformation] = {}
     for name in ("forward", "inverse"):
         part = item.get(name)
         if isinstance(part, Mapping):

@@ -7,6 +7,16 @@ COVERAGE_FLOOR := 89
 SEEDS ?= 10000
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
+# Platforms of wheels, and the target of the compiler for each.
+WHEELS = \
+  manylinux_2_17_x86_64.manylinux2014_x86_64:x86_64-linux-gnu.2.17 \
+  manylinux_2_17_aarch64.manylinux2014_aarch64:aarch64-linux-gnu.2.17 \
+  musllinux_1_2_x86_64:x86_64-linux-musl \
+  musllinux_1_2_aarch64:aarch64-linux-musl \
+  macosx_11_0_x86_64:x86_64-macos.11.0 \
+  macosx_11_0_arm64:aarch64-macos.11.0 \
+  win_amd64:x86_64-windows-gnu
+
 PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
 SOURCES = $(shell find zarrasync examples benchmarks -name '*.py')
 # Rules of Harper that run in addition to those in docs/_vocabulary. AnA does not know how the names in sources are spoken.
@@ -15,7 +25,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help kernel demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote dist release-check clean
+.PHONY: help kernel demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -103,14 +113,26 @@ bench-remote: kernel $(VENV)/bench.stamp  ## Measure remote reads, requests, wri
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/serving.py
 
-dist: $(VENV)/release.stamp  ## Build the sdist and the wheel, check both, and try the wheel in a new environment
-	rm -rf dist .venv-dist
-	$(BIN)/python -m build --outdir dist
+wheels: $(VENV)/release.stamp  ## Cross-compile the wheels of all platforms, and build one without the kernel
+	rm -rf dist
+	for target in $(WHEELS); do \
+	  ZARRASYNC_NATIVE=require ZARRASYNC_PLATFORM="$${target%:*}" CFLAGS=-s \
+	  CC="$(abspath $(BIN))/python -m ziglang cc -target $${target#*:}" \
+	  $(BIN)/python -m hatchling build -t wheel -d dist || exit 1; done
+	ZARRASYNC_NATIVE=off $(BIN)/python -m hatchling build -t wheel -d dist
+	for wheel in dist/*manylinux*; do \
+	  $(BIN)/auditwheel show "$$wheel" | tr '\n' ' ' | grep -qE '"manylinux_2_([5-9]|1[0-7])_' || \
+	  { $(BIN)/auditwheel show "$$wheel"; exit 1; }; done
+
+dist: wheels  ## Build the sdist and the wheels, check all, and try the sdist and a wheel in a new environment
+	rm -rf .venv-dist
+	$(BIN)/python -m build --sdist --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv .venv-dist
-	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
-	.venv-dist/bin/python -I -c 'import zarrasync.sync as za; a = za.create_array({}, data=range(6), chunks=4); assert a[1:].sum() == 15'
-	.venv-dist/bin/zarrasync --version | grep -F '$(VERSION)'
+	for source in "--find-links dist zarrasync==$(VERSION)" "--force-reinstall --no-deps dist/zarrasync-$(VERSION).tar.gz"; do \
+	  .venv-dist/bin/python -m pip install --quiet --disable-pip-version-check $$source && \
+	  .venv-dist/bin/python -I -c 'import zarrasync.sync as za; a = za.create_array({}, data=range(6), chunks=4); assert a[1:].sum() == 15' && \
+	  .venv-dist/bin/zarrasync --version | grep -F '$(VERSION) (compiled kernel: active)' || exit 1; done
 
 release-check: check dist  ## Check everything for a release; docs/development.md lists the steps
 	test -z "$$(git status --porcelain)"

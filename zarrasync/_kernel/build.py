@@ -27,8 +27,8 @@ FLAGS = "-std=c11 -O3 -fPIC -shared -fvisibility=hidden -Wall -Wextra"
 
 def platform_tag() -> str:
     """Return the platform tag of wheels."""
-    name = os.environ.get("ZARRASYNC_PLATFORM") or sysconfig.get_platform()
-    return name.replace("universal2", platform.machine()).replace("-", "_").replace(".", "_")
+    name = os.environ.get("ZARRASYNC_PLATFORM") or sysconfig.get_platform().replace(".", "_")
+    return name.replace("universal2", platform.machine()).replace("-", "_")
 
 
 def library_name(tag: str) -> str:
@@ -77,7 +77,7 @@ def compile_kernel(folder: Path) -> Path:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603  # the user's compiler
         sys.stderr.write(done.stderr)
         if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            errors = [line for line in done.stderr.splitlines() if "error:" in line]
             raise OSError(f"{compiler[0]}: {errors[0] if errors else f'exit status {done.returncode}'}")
         os.utime(output, ns=(newest, newest))  # so that a source that changed meanwhile is newer
         output.replace(target)

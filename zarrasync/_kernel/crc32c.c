@@ -23,6 +23,12 @@ static uint32_t update_portable(uint32_t crc, const uint8_t *data, size_t size)
 #if defined(__x86_64__) && !defined(KERNEL_PORTABLE)
 #include <immintrin.h>
 
+#if defined(__clang__)
+#define WITH_CRC __attribute__((target("sse4.2,crc32,pclmul")))
+#else
+#define WITH_CRC __attribute__((target("sse4.2,pclmul")))
+#endif
+
 /* An instruction takes three cycles, and one can start in each: three lanes keep the processor busy. */
 enum { LANE = 256 };
 #define X_TO_LANE 0xb9e02b86u      /* x^(8 * LANE - 33) modulo the polynomial, reflected */
@@ -36,13 +42,13 @@ static inline uint64_t load(const uint8_t *data)
 }
 
 /* Returns the checksum after zeros, as many as the power of x stands for. */
-__attribute__((target("sse4.2,pclmul"))) static inline uint64_t append_zeros(uint64_t crc, uint32_t power)
+WITH_CRC static inline uint64_t append_zeros(uint64_t crc, uint32_t power)
 {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi64_si128((int64_t)power), 0);
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
-__attribute__((target("sse4.2,pclmul"))) static uint32_t update_fast(uint32_t start, const uint8_t *data, size_t size)
+WITH_CRC static uint32_t update_fast(uint32_t start, const uint8_t *data, size_t size)
 {
     uint64_t crc = start;
     for (; size >= 3 * LANE; data += 3 * LANE, size -= 3 * LANE) {

@@ -17,7 +17,9 @@ import pytest
 import xarray as xr
 import zarr
 
+import zarrasync as za
 from tests.support.api import Api
+from tests.support.raw_answers import answering, sized
 from tests.support.server_client import serving
 from zarrasync import stores, sync
 from zarrasync._util import plugins
@@ -152,6 +154,12 @@ async def test_existing_paths_are_paths(api: Api, tmp_path: Path, monkeypatch: p
         ),
         ("a|b c", ValueError, "'b c' .* is not an adapter, .*pathlib.Path"),
         ("a||zip:", ValueError, "is not an adapter"),
+        ("https://h/x?a=1|2", ValueError, "'…' in 'https://h/x.…' is not an adapter, .*; write %7C for a '|'"),
+        ("https://h/x?a=1|secret", UnknownAdapterError, "unknown adapter '…' in .*; write %7C for a '|'"),
+        ("https://h/x|n5:", UnknownAdapterError, "write %7C"),
+        ("s3://b/x|ocdbt:", UnknownAdapterError, "URL of a directory above with path="),
+        ("a|zarr2:|zarr3:", ValueError, "'a.zarr2:' is followed by 'zarr3:', but names Zarr format 2"),
+        ("https://h/x?s=secret|zarr3:a|zarr2:b", ValueError, "followed by 'zarr2:', but names Zarr format 3"),
         ("|zip:", ValueError, "does not start with a path or URL"),
         ("a.zip|zip:../x", ValueError, "not a valid"),
         ("a.zip|zip:|zip:", ValueError, "not a single value"),
@@ -165,8 +173,31 @@ async def test_malformed_pipelines(api: Api, tmp_path, monkeypatch, url: str, er
     assert "secret" not in str(caught.value)
     assert not os.listdir(tmp_path)
     if isinstance(caught.value, UnknownAdapterError):
-        assert caught.value.scheme in ("ocdbt", "n5")
+        assert caught.value.scheme in url
         assert "zip" in caught.value.known
+
+
+@pytest.mark.parametrize("suffix", ["|zip:v3/t", "|zip:v3/|zarr3:t", "|zip:|zarr3:v3/t"])
+async def test_an_archive_in_a_hierarchy_has_a_format_of_its_own(api: Api, tmp_path: Path, suffix: str):
+    (tmp_path / "a.zip").write_bytes(zipped())
+    array = await api(api.open_array(f"{tmp_path}|zarr2:a.zip{suffix}"))
+    assert array.zarr_format == 3
+
+
+async def test_a_vertical_line_in_a_query():
+    values: dict[str, bytes] = {}
+    sync.create_array(values, data=VALUES)
+    targets: list[str] = []
+
+    def serve(request: bytes) -> tuple[bytes, bool]:
+        targets.append(request.split()[1].decode())
+        value = values.get(targets[-1].removeprefix("/").removesuffix("?sig=a%7Cb"))
+        return (sized(status="HTTP/1.1 404 Not Found") if value is None else sized(body=value)), False
+
+    async with answering(serve) as url:
+        array = await za.open_array(f"{url}?sig=a%7Cb")
+        np.testing.assert_array_equal(await array[...], VALUES)
+    assert all(target.endswith("?sig=a%7Cb") for target in targets)
 
 
 def repository(storage: Any) -> str:

@@ -61,10 +61,10 @@ def open_pipeline(url: str, storage_options: Mapping[str, Any] | None, resolve: 
         match = _ADAPTER.fullmatch(segment.strip())
         if match is None:
             raise ValueError(
-                f"{segment!r} in {redact_queries(url)!r} is not an adapter, such as 'zip:' or 'zarr3:path'; "
-                "pass a pathlib.Path for a local path that contains '|'"
+                f"{'…' if '?' in root else segment!r} in {redact_queries(url)!r} is not an adapter, such as 'zip:' or 'zarr3:path'; "
+                f"{_advice(root)}"
             )
-        adapt = _find_adapter(match[1].lower(), url)
+        adapt = _find_adapter(match[1].lower(), url, is_secret="?" in root and match[2] is None)
         location = replace(adapt(location, match[2] or ""), url=f"{location.url}|{segment}")
     store = location.open_directory()
     store.zarr_format = location.zarr_format
@@ -101,24 +101,41 @@ def _split(url: str) -> tuple[str, str]:
     return f"{protocol}://{parent}{slash}", name
 
 
-def _find_adapter(scheme: str, url: str) -> Adapter:
+def _find_adapter(scheme: str, url: str, *, is_secret: bool) -> Adapter:
+    """Return the adapter of a scheme.
+
+    Args:
+        scheme: The scheme.
+        url: The pipeline.
+        is_secret: Whether an unknown scheme may be a part of a URL's query, which messages never contain.
+    """
     adapter: Adapter | None = _ADAPTERS.get(scheme) or plugins.find(plugins.URL_ADAPTERS, scheme)
     if adapter is None:
         known = sorted({*_ADAPTERS, *plugins.entry_points_in(plugins.URL_ADAPTERS)})
+        shown = "…" if is_secret else scheme
         raise UnknownAdapterError(
-            f"unknown adapter {scheme!r} in the URL {redact_queries(url)!r}: the known ones are {', '.join(known)}; install a "
-            "package that provides it, or pass a pathlib.Path for a local path that contains '|'",
+            f"unknown adapter {shown!r} in the URL {redact_queries(url)!r}: the known ones are {', '.join(known)}; install a "
+            f"package that provides it; {_advice(url)}",
             scheme=scheme,
             known=tuple(known),
         )
     return adapter
 
 
+def _advice(url: str) -> str:
+    """Return how to write a vertical line that belongs to a path or URL."""
+    if url.startswith(("http://", "https://")):
+        return "write %7C for a '|' that belongs to the URL, such as in its query"
+    if "://" in url:
+        return "pass the URL of a directory above with path=… for a '|' that belongs to a key"
+    return "pass a pathlib.Path for a local path that contains '|'"
+
+
 def _zip(location: Location, path: str) -> Location:
     """Adapt a zip archive. Local archives can be written."""
     if location.local_path is not None:
         return location.inside(ZipStore(location.local_path, mode="auto"), path)
-    return location.inside(RemoteZipStore(*location.open_value()), path)
+    return replace(location.inside(RemoteZipStore(*location.open_value()), path), zarr_format=None)
 
 
 def _zarr(location: Location, path: str) -> Location:
@@ -128,12 +145,21 @@ def _zarr(location: Location, path: str) -> Location:
 
 def _zarr2(location: Location, path: str) -> Location:
     """Adapt a hierarchy of Zarr version 2."""
-    return replace(_zarr(location, path), zarr_format=2)
+    return _of_format(location, path, 2)
 
 
 def _zarr3(location: Location, path: str) -> Location:
     """Adapt a hierarchy of Zarr version 3."""
-    return replace(_zarr(location, path), zarr_format=3)
+    return _of_format(location, path, 3)
+
+
+def _of_format(location: Location, path: str, zarr_format: int) -> Location:
+    if location.zarr_format not in (None, zarr_format):
+        raise ValueError(
+            f"{redact_queries(location.url)!r} is followed by 'zarr{zarr_format}:', but names Zarr format "
+            f"{location.zarr_format}; keep the adapter of the format in which the hierarchy is stored"
+        )
+    return replace(_zarr(location, path), zarr_format=zarr_format)
 
 
 _ADAPTERS: dict[str, Adapter] = {

@@ -8,6 +8,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import fsspec
 import pytest
 
 import zarrasync as za
@@ -65,6 +67,110 @@ async def test_secrets_stay_with_their_server(backend: str, options: dict[str, A
     assert all(secrets(request) == 2 for request in first)
     assert [secrets(request) for request in (*seen["other"], last)] == [0, 0]
     assert all(b"Range: bytes=0-2" in request for request in (*seen["other"], last))
+
+
+async def read_redirected(backend: str, url: str, options: dict[str, Any]) -> None:
+    """Read a value with options of requests of aiohttp."""
+    if backend == "fsspec":
+        store: Any = stores.FsspecStore(fsspec.filesystem("http", skip_instance_cache=True, **options), url)
+    else:
+        store = store_of(url, request_options=options)
+    async with store:
+        assert bytes(await store.get("k") or b"") == BODY
+
+
+@pytest.mark.parametrize("backend", ["http", "fsspec"])
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_parameters_belong_to_the_first_url(backend: str, elsewhere: bool):
+    targets: list[bytes] = []
+    urls = {"other": ""}
+
+    def own(request: bytes) -> tuple[bytes, bool]:
+        targets.append(request.split()[1])
+        location = f"{urls['other'] if elsewhere else ''}/moved?x=1"
+        return (redirect(location) if targets[-1].startswith(b"/k") else sized()), False
+
+    def other(request: bytes) -> tuple[bytes, bool]:
+        targets.append(request.split()[1])
+        return sized(), False
+
+    async with answering(other) as urls["other"], answering(own) as url:
+        await read_redirected(backend, url, {"params": {"token": "TOP-SECRET"}})
+    assert targets == [b"/k?token=TOP-SECRET", b"/moved?x=1"]
+
+
+@pytest.mark.parametrize("backend", ["http", "fsspec"])
+async def test_server_names_and_bodies_stay_with_their_server(backend: str, certificate: tuple[Path, ssl.SSLContext]):
+    names: list[str | None] = []
+    requests: list[bytes] = []
+    ports: list[int] = []
+
+    def record(connection: Any, name: str | None, context: Any) -> None:
+        names.append(name)
+
+    context = certificate[1]
+    context.sni_callback = record
+
+    async def own(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"TOP-SECRET"))
+        writer.write(redirect(f"https://localhost:{ports[0]}/k"))
+        await writer.drain()
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(sized())
+        await writer.drain()
+
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    async with listening(other, context) as port, listening(own, context) as own_port:
+        ports.append(port)
+        options = {"ssl": client, "server_hostname": "inner.example", "data": b"TOP-SECRET"}
+        await read_redirected(backend, f"https://127.0.0.1:{own_port}", options)
+    assert names == ["inner.example", "localhost"]
+    assert b"content-length" not in requests[1].lower()
+
+
+async def test_fingerprints_stay_with_their_server(certificate: tuple[Path, ssl.SSLContext]):
+    """The certificate of another server is verified as usual."""
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("a request was sent to a server without a valid certificate")
+
+    async with listening(other, certificate[1]) as port:
+        target = f"https://localhost:{port}/k"
+        async with answering(lambda request: (redirect(target), False)) as url:
+            with pytest.raises(StoreError, match="CertificateError"):
+                await read_redirected("http", url, {"ssl": aiohttp.Fingerprint(bytes(32))})
+
+
+@pytest.mark.parametrize("options", [{"max_redirects": 1}, {"max_redirects": 2}])
+async def test_the_number_of_redirects_can_be_limited(options: dict[str, Any]):
+    def own(request: bytes) -> tuple[bytes, bool]:
+        target = {b"/k": "/a", b"/a": "/b"}.get(request.split()[1])
+        return (redirect(target) if target else sized()), False
+
+    async with answering(own) as url:
+        if options["max_redirects"] == 2:
+            await read_redirected("http", url, options)
+        else:
+            with pytest.raises(StoreError, match="more than 1 times"):
+                await read_redirected("http", url, options)
+
+
+async def test_proxies_of_sessions_apply_to_redirects():
+    """The option ``proxy`` is for all servers."""
+    seen: list[bytes] = []
+
+    def proxy(request: bytes) -> tuple[bytes, bool]:
+        seen.append(request.split()[1])
+        return (redirect("http://b.example/k") if b"a.example" in seen[-1] else sized()), False
+
+    async with answering(proxy) as address:
+        store = store_of("http://a.example", client_options={"proxy": address})
+        async with store:
+            assert bytes(await store.get("k") or b"") == BODY
+    assert seen == [b"http://a.example/k", b"http://b.example/k"]
 
 
 async def test_passwords_in_urls_stay_with_their_server():

@@ -37,7 +37,9 @@ class _StatusError(Exception):
 def is_supported(fs: Any) -> bool:
     """Return whether a filesystem is fsspec's HTTP filesystem, whose aiohttp session can be used."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-    return not protocols.isdisjoint(WEB) and all(hasattr(fs, name) for name in ("kwargs", "set_session", "encode_url"))
+    return not protocols.isdisjoint(WEB) and all(
+        hasattr(fs, name) for name in ("client_kwargs", "kwargs", "set_session", "encode_url")
+    )
 
 
 async def read(fs: Any, path: str, request: Request) -> Value:
@@ -47,7 +49,7 @@ async def read(fs: Any, path: str, request: Request) -> Value:
         FileNotFoundError: If the file does not exist.
         TransientError: If repeating the request may help.
     """
-    client = GeneralClient(await fs.set_session(), fs.kwargs)
+    client = GeneralClient(await fs.set_session(), fs.client_kwargs, fs.kwargs)
     response = await client.get(fs.encode_url(path), range_header(request), request.limit)
     raise_if_transient(response)
     if response.status == 404:

@@ -19,9 +19,16 @@ __all__ = ["GeneralClient"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECT_LIMIT = 10
-"""Maximum number of redirects that one request follows."""
-_OF_THE_ORIGIN = frozenset({"auth", "cookies", "middlewares", "params"})
-"""Arguments of requests that may contain secrets for the store's server, or are a part of its URLs."""
+"""Maximum number of redirects that one request follows, unless an option specifies it."""
+_OF_CONNECTIONS = frozenset(
+    {
+        *("allow_redirects", "auto_decompress", "raise_for_status", "timeout", "trace_request_ctx"),
+        *("max_field_size", "max_headers", "max_line_size", "read_bufsize", "read_until_eof", "skip_auto_headers"),
+        *("proxy", "proxy_auth", "proxy_headers", "ssl", "ssl_context", "verify_ssl"),
+    }
+)
+"""Arguments of requests to any server. Others may contain secrets for the store's server, or concern it alone."""
+_PROXY = ("proxy", "proxy_auth")
 
 
 class GeneralClient:
@@ -33,21 +40,25 @@ class GeneralClient:
 
     Args:
         session: The session.
+        client_options: Arguments with which the session was made.
         request_options: Arguments of each request to the store's origin.
     """
 
-    def __init__(self, session: Any, request_options: Mapping[str, Any]) -> None:
+    def __init__(self, session: Any, client_options: Mapping[str, Any], request_options: Mapping[str, Any]) -> None:
         import aiohttp
 
-        options = {"max_line_size": HEAD_LIMIT, "max_field_size": HEAD_LIMIT, **request_options}
+        proxy = {name: client_options[name] for name in _PROXY if client_options.get(name) is not None}
+        options = {"max_line_size": HEAD_LIMIT, "max_field_size": HEAD_LIMIT, **proxy, **request_options}
         self._session = session
-        self._follows = options.pop("allow_redirects", True)
+        self._follows, self._most = options.pop("allow_redirects", True), options.pop("max_redirects", _REDIRECT_LIMIT)
         self._headers = dict(options.pop("headers", None) or {})
         if isinstance(seconds := options.get("timeout"), int | float):
             options["timeout"] = aiohttp.ClientTimeout(total=seconds)
         options |= {"allow_redirects": False, "auto_decompress": False, "raise_for_status": False}
         self._options = options
-        self._options_elsewhere = {name: value for name, value in options.items() if name not in _OF_THE_ORIGIN}
+        self._options_elsewhere = {name: value for name, value in options.items() if name in _OF_CONNECTIONS}
+        if isinstance(options.get("ssl"), aiohttp.Fingerprint):  # of the certificate of the store's server
+            del self._options_elsewhere["ssl"]
 
     @classmethod
     def make(
@@ -68,7 +79,7 @@ class GeneralClient:
             "timeout": aiohttp.ClientTimeout(total=None),
             "headers": dict(headers),
         }
-        return cls(aiohttp.ClientSession(**{**options, **client_options}), request_options)
+        return cls(aiohttp.ClientSession(**{**options, **client_options}), client_options, request_options)
 
     async def get(self, url: Any, byte_range: str, limit: int | None) -> Response:
         """Send a GET request to the store's origin, and follow redirects.
@@ -100,18 +111,19 @@ class GeneralClient:
         if not any(name.lower() == "accept-encoding" for name in (*sent, *session.headers)):
             sent["Accept-Encoding"] = ACCEPTED
         async with AsyncExitStack() as stack:
-            for _ in range(_REDIRECT_LIMIT + 1):
+            for _ in range(self._most + 1):
                 async with session.get(current, headers=sent, **options) as answer:
                     location = answer.headers.get("Location")
                     if answer.status not in _REDIRECTS or location is None or not self._follows:
                         return await _received(answer, limit)
                 target = _redirect_target(current, location)
+                options = {name: value for name, value in options.items() if name != "params"}  # of the first URL
                 if session is self._session and target.origin() != current.origin():
                     session = await stack.enter_async_context(_session_elsewhere(session))
                     options = self._options_elsewhere
                     sent = {"Accept-Encoding": ACCEPTED, **headers}
                 current = target
-        raise StoreError(f"the server redirects more than {_REDIRECT_LIMIT} times, at last to {_shown(current)}")
+        raise StoreError(f"the server redirects more than {self._most} times, at last to {_shown(current)}")
 
     async def close(self) -> None:
         """Close the session and all connections."""

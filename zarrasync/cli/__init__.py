@@ -13,15 +13,14 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
-from typing import Any
+from typing import NoReturn
 
 import zarrasync
 from zarrasync import config
-from zarrasync.cli import ingest, inspect, modify, serve
-from zarrasync.cli.arguments import Run
+from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, serve
+from zarrasync.cli.arguments import CommandParser, Commands, Run
 from zarrasync.cli.console import Console
-from zarrasync.display.text import printable
+from zarrasync.display.text import counted, printable
 from zarrasync.errors import ZarrError
 
 __all__ = ["main", "make_parser"]
@@ -45,60 +44,15 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_version())
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (inspect, ingest, modify, serve):
-        module.add(partial(_add_command, commands))
-    completion = commands.add_parser("completion", help="print a completion script, which the shell must evaluate")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    completion.set_defaults(run=_completion, json=False, debug=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=CommandParser)
+    for module in (inspect, ingest, modify, attributes, move, serve):
+        module.add(Commands(commands))
+    completion.add(commands, make_parser)
     return parser
 
 
 def _version() -> str:
     return f"zarrasync {zarrasync.__version__} (compiled kernel: {config.get().kernel})"
-
-
-def _add_command(
-    commands: Any, name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
-) -> argparse.ArgumentParser:
-    title = "examples:" if len(examples) > 1 else "example:"
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog="\n".join([title, *(f"  zarrasync {example}" for example in examples)]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run, json=False)
-    parser.add_argument("url", help="a path or URL")
-    parser.add_argument("--path", default="", help="the node's path in the store")
-    parser.add_argument(
-        "-o",
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a storage option, such as anon=true (may be repeated)",
-    )
-    if as_json:
-        parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
-
-
-def _completion(args: argparse.Namespace, console: Console) -> int:
-    try:
-        import shtab
-    except ImportError as error:
-        raise ImportError("completion needs shtab: pip install 'zarrasync[cli]'") from error
-    parser = make_parser()
-    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001  # as shtab does
-    for command in commands.values():
-        for action in command._actions:  # noqa: SLF001  # as shtab does
-            if action.dest in ("url", "dest", "output"):
-                action.complete = shtab.FILE  # an attribute that shtab looks for
-    console.text(shtab.complete(parser, args.shell))
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args, extra = parser.parse_known_args(_join_selections(sys.argv[1:] if arguments is None else arguments))
     if extra:
-        _refuse(parser, args.command, extra)
+        _refuse(args.parser, extra)
     run: Run = args.run
     for stream in (sys.stdout, sys.stderr):  # for characters that the terminal cannot print; JSON parsers accept it
         if isinstance(stream, io.TextIOWrapper):
@@ -134,18 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _refuse(parser: argparse.ArgumentParser, command: str, extra: Sequence[str]) -> None:
+def _refuse(parser: argparse.ArgumentParser, extra: Sequence[str]) -> NoReturn:
     """Exit with the usage of a command, because it was called with unknown options or arguments."""
-    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))  # noqa: SLF001  # as shtab does
-    command_parser: argparse.ArgumentParser = commands[command]
     unknown = [item for item in extra if item.startswith("-")]
     if not unknown:
-        command_parser.error(
-            f"{len(extra)} unexpected arguments, the first is {extra[0]!r}; call the command once for each file"
+        first = (
+            f", the first is {extra[0]!r}; call the command once for each file" if len(extra) > 1 else f": {extra[0]!r}"
         )
+        parser.error(f"{counted(len(extra), 'unexpected argument')}{first}")
     name = unknown[0].partition("=")[0]
-    similar = get_close_matches(name, command_parser._option_string_actions, 1)  # noqa: SLF001  # has no public list
-    command_parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
+    similar = get_close_matches(name, parser._option_string_actions, 1)  # noqa: SLF001  # has no public list
+    parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
 
 
 def _error_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 from zipfile import ZipFile
 
 from zarrasync import stores, sync
@@ -22,6 +22,7 @@ from zarrasync.stores.zip_format import is_archive_name
 
 __all__ = [
     "FORMATS",
+    "CommandParser",
     "Commands",
     "Run",
     "add_destination",
@@ -30,6 +31,7 @@ __all__ = [
     "codec",
     "count",
     "destination",
+    "levels",
     "open_node",
     "options",
     "select",
@@ -42,8 +44,30 @@ Run = Callable[[argparse.Namespace, Console], int]
 """Runs a command and returns its exit code."""
 
 
-class Commands(Protocol):
-    """Adds a command with the arguments that all commands have."""
+class CommandParser(argparse.ArgumentParser):
+    """A parser that accepts options also between positional arguments: ``attrs get data.zarr --path t2m units``."""
+
+    _is_parsing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._is_parsing or any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
+            return super().parse_known_args(args, namespace)
+        self._is_parsing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_parsing = False
+
+
+class Commands:
+    """Adds commands with the arguments that all commands have.
+
+    Args:
+        subparsers: The object that ``add_subparsers`` returned.
+    """
+
+    def __init__(self, subparsers: Any) -> None:
+        self._subparsers = subparsers
 
     def __call__(
         self, name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
@@ -57,7 +81,35 @@ class Commands(Protocol):
             examples: Examples for the help.
             as_json: Whether the command can print JSON.
         """
-        ...
+        title = "examples:" if len(examples) > 1 else "example:"
+        parser: argparse.ArgumentParser = self._subparsers.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog="\n".join([title, *(f"  zarrasync {example}" for example in examples)]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(run=run, json=False, parser=parser)
+        parser.add_argument("url", help="a path or URL")
+        parser.add_argument("--path", default="", help="the node's path in the store")
+        parser.add_argument(
+            "-o",
+            "--option",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a storage option, such as anon=true (may be repeated)",
+        )
+        if as_json:
+            parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        return parser
+
+    def group(self, name: str, text: str) -> Commands:
+        """Add a group of commands, such as ``attrs`` with ``attrs get`` and ``attrs set``."""
+        parser = self._subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+        return Commands(subparsers)
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:
@@ -121,6 +173,13 @@ def count(text: str) -> int:
     """Parse a number of at least 0."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text!r}")
+    return int(text)
+
+
+def levels(text: str) -> int:
+    """Parse a number of at least 1."""
+    if count(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
     return int(text)
 
 

@@ -14,7 +14,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.statistics import Summary, summarize
 from zarrasync.cli import cat
-from zarrasync.cli.arguments import Commands, arrays_of, count, open_node, options, select
+from zarrasync.cli.arguments import Commands, arrays_of, count, levels, open_node, options, select
 from zarrasync.cli.console import Console
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
@@ -28,7 +28,13 @@ def add(command: Commands) -> None:
     """Add the commands."""
     info = command("info", "describe an array or group", _info, examples=["info s3://bucket/era5.zarr -o anon=true"])
     info.add_argument("--stored", action="store_true", help="list the store to determine stored sizes and compression")
-    command("tree", "print the hierarchy below a group", _tree, examples=["tree data.zarr"])
+    tree = command(
+        "tree",
+        "print the hierarchy below a group",
+        _tree,
+        examples=["tree data.zarr", "tree s3://bucket/data.zarr --depth 1"],
+    )
+    tree.add_argument("--depth", type=levels, metavar="N", help="show only N levels, and list no group below them")
     ls = command("ls", "list the members of a group", _ls, examples=["ls -l data.zarr", "ls -r data.zarr --path raw"])
     ls.add_argument("-l", "--long", action="store_true", help="print shapes, types, chunks and stored sizes")
     ls.add_argument("-r", "--recursive", action="store_true", help="list all nodes below the group")
@@ -97,10 +103,11 @@ def _facts(node: sync.Array | sync.Group) -> dict[str, Any]:
 
 def _tree(args: argparse.Namespace, console: Console) -> int:
     node = open_node(args)
+    deepest = None if args.depth is None else args.depth - 1
     if console.as_json:
-        console.data([_facts(node), *(_facts(member) for _, member in _members(node))])
+        console.data([_facts(node), *(_facts(member) for _, member in _members(node, deepest))])
     else:
-        console.text(node.tree() if isinstance(node, sync.Group) else f"{node.name} {node.shape} {node.dtype}")
+        console.text(node.tree(deepest) if isinstance(node, sync.Group) else f"{node.name} {node.shape} {node.dtype}")
     return 0
 
 

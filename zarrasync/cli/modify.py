@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from typing import Any
 
 from zarrasync import sync
@@ -15,15 +14,16 @@ from zarrasync.cli.arguments import (
     add_destination,
     add_layout,
     destination,
-    open_node,
     options,
     shows_bar,
 )
 from zarrasync.cli.console import Console
+from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
-from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.errors import ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.copies_above import update_copies_above
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.node import run_on_store
 
@@ -108,7 +108,7 @@ def _consolidate(args: argparse.Namespace, console: Console) -> int:
 
 
 def _rm(args: argparse.Namespace, console: Console) -> int:
-    node = open_node(args, mode="r+")
+    node = open_in_hierarchy(args)
     nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
     sizes = _sizes(node)
     foreign = sorted(key for key in sizes if not may_be_zarr(key))
@@ -155,16 +155,15 @@ def _sizes(node: sync.Array | sync.Group) -> dict[str, int]:
 
 
 def _erase(node: sync.Array | sync.Group, *, all_files: bool) -> None:
-    """Erase a node, through the root group if there is one, whose consolidated metadata may include it."""
-    try:
-        root = sync.open(node.store, mode="r+")
-    except NodeNotFoundError:
-        root = None
-    if isinstance(root, sync.Group) and node.path:
-        root.delete(node.path, all_files=all_files)
-    else:
-        erase = partial(erase_node, handle_of(node.async_), all_files=all_files)
-        run(run_on_store(erase, node.store), blocking=node.store.blocking)
+    """Erase a node, and its copies in the groups above it."""
+    handle = handle_of(node.async_)
+
+    async def erase() -> None:
+        await erase_node(handle, all_files=all_files)
+        format_ = handle.format
+        await update_copies_above(handle, format_.erase_keys(handle.path), format_.erase_prefixes(handle.path))
+
+    run(run_on_store(erase, node.store), blocking=node.store.blocking)
 
 
 def _confirm(question: str) -> bool:

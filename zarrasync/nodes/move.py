@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zarrasync import formats
 from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
+from zarrasync.config import Config
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import Request
+from zarrasync.stores import Request, Store
 
-__all__ = ["move_node"]
+__all__ = ["move_node", "move_values"]
 
 
 async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
@@ -21,15 +24,32 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     Raises:
         InvalidKeyError: If the format does not allow the new path.
     """
-    store, config = source.store, source.config
     dest.format.check_path(dest.path)
     new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
     sizes = dict.fromkeys(new_keys, 0)  # documents
     prefixes = zip(source.format.erase_prefixes(source.path), dest.format.erase_prefixes(dest.path), strict=True)
     for prefix, new_prefix in prefixes:
-        listed = await store.list_sizes(prefix)
+        listed = await source.store.list_sizes(prefix)
         sizes.update(listed)
         new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
+    await _copy_values(source.store, new_keys, sizes, source.config)
+    copies = source.consolidated
+    if copies is not None:
+        moved = [new_keys[key] for key in copies.documents if key in new_keys]
+        await copies.update(source.store, moved, config=source.config)
+    await erase_node(source, all_files=True)  # they have moved as well
+
+
+async def move_values(store: Store, prefix: str, new_prefix: str, config: Config) -> None:
+    """Move all values below a prefix, such as a whole hierarchy, to another prefix of the same store."""
+    sizes = await store.list_sizes(prefix)
+    await _copy_values(store, {key: new_prefix + key[len(prefix) :] for key in sizes}, sizes, config)
+    await store.erase_values([key for key in sizes if formats.is_document(key)])
+    await store.erase_prefix(prefix)
+
+
+async def _copy_values(store: Store, new_keys: Mapping[str, str], sizes: Mapping[str, int], config: Config) -> None:
+    """Copy values to new keys, documents last."""
     budget = byte_budget(config)
 
     async def copy(key: str) -> None:
@@ -42,8 +62,3 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     documents = {key for key in new_keys if formats.is_document(key)}
     await for_each(copy, [key for key in new_keys if key not in documents], limit)
     await for_each(copy, [key for key in new_keys if key in documents], limit)
-    copies = source.consolidated
-    if copies is not None:
-        moved = [new_keys[key] for key in copies.documents if key in new_keys]
-        await copies.update(store, moved, config=config)
-    await erase_node(source, all_files=True)  # they have moved as well

@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
 
     _is_parsing = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._is_parsing or any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
             return super().parse_known_args(args, namespace)
         self._is_parsing = True

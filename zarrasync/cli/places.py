@@ -50,7 +50,7 @@ def hierarchy_of(url: str, storage_options: Mapping[str, Any] | None) -> tuple[s
 
 
 def open_group(url: str, storage_options: Mapping[str, Any] | None) -> sync.Group | None:
-    """Open a group for writing, without its consolidated metadata; ``None`` if there is none."""
+    """Open a group for writing, without its consolidated metadata; ``None`` if it does not exist."""
     try:
         return sync.open_group(url, mode="r+", use_consolidated=False, storage_options=storage_options)
     except (NodeNotFoundError, NodeTypeError):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import zarrasync as za
+from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.codecs import Buffer
+from zarrasync.errors import WriteConflictError
 from zarrasync.formats import is_document
 
 
@@ -36,6 +39,48 @@ class HeldBytesStore(stores.LatencyStore):
         self.held.pop(id(data), None)
         self.puts.append(key)
         return version
+
+
+class BusyStore(stores.WrapperStore):
+    """Another writer stores values while the first value is copied."""
+
+    values: tuple[str, ...] = ()
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        values, self.values = self.values, ()
+        for other in values:
+            await self.inner.put(other, b"later")
+        return await self.inner.put(key, data, if_version=if_version)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft-2022"])
+@pytest.mark.parametrize("kind", ["memory", "files", "remote"])
+async def test_values_that_others_store_meanwhile_remain(api: Api, tmp_path: Path, kind: str, zarr_format: Any):
+    files = stores.LocalStore(tmp_path)
+    inner = {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(files, 0.0)}[kind]
+    store = BusyStore(inner)
+    root = await api(api.create_group(store, zarr_format=zarr_format))
+    await api(root.create_array("g/a", data=np.arange(1, 3), chunks=1))
+    chunk = max(key for key in await store.list_prefix("") if not is_document(key))
+    store.values = (f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other")
+    with pytest.raises(
+        WriteConflictError, match="/g was moved to /h, but .* 2 values meanwhile, .*7, .*other; copy"
+    ) as caught:
+        await api(root.move("g", "h"))
+    assert caught.value.key in (f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other")
+    remaining = [key for key in await store.list_prefix("") if "g/" in key]
+    assert sorted(remaining) == [f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other"]
+    np.testing.assert_array_equal(await api((await api(root.get("h/a")))[...]), [1, 2])
+    assert "g" not in await api(root.keys())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft-2022"])
+async def test_moves_leave_no_directories(api: Api, tmp_path: Path, zarr_format: Any):
+    root = await api(api.create_group(tmp_path, zarr_format=zarr_format))
+    await api(root.create_array("g/a/b", data=np.arange(1, 3), chunks=1))
+    await api(root.move("g", "h"))
+    assert not [path for path in tmp_path.rglob("*") if path.name.partition(".")[0] == "g"]
+    assert await api(root.keys()) == ("h",)
 
 
 async def move(store: stores.Store, config: Any) -> None:

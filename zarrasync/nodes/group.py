@@ -478,6 +478,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     async def move(self, source: str, dest: str) -> None:
         """Move a member to another name or path below this group. Its values are copied, then erased.
 
+        Pause other writers of the member: values that they overwrite meanwhile may be lost.
+
         Args:
             source: The name or relative path of the member.
             dest: The new name or relative path. Missing groups above it are created.
@@ -485,6 +487,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         Raises:
             NodeNotFoundError: If the member does not exist.
             NodeExistsError: If a node exists at the new path.
+            WriteConflictError: If another writer stored new values meanwhile. They remain at the old path.
             UnsupportedOperation: If the store cannot list.
             StoreError: If the store failed.
 

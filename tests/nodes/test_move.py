@@ -57,14 +57,16 @@ class BusyStore(stores.WrapperStore):
 @pytest.mark.parametrize("kind", ["memory", "files", "remote"])
 async def test_values_that_others_store_meanwhile_remain(api: Api, tmp_path: Path, kind: str, zarr_format: Any):
     files = stores.LocalStore(tmp_path)
-    inner = {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(files, 0.0)}[kind]
+    inner = {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(stores.MemoryStore(), 0.0)}[
+        kind
+    ]
     store = BusyStore(inner)
     root = await api(api.create_group(store, zarr_format=zarr_format))
     await api(root.create_array("g/a", data=np.arange(1, 3), chunks=1))
     chunk = max(key for key in await store.list_prefix("") if not is_document(key))
     store.values = (f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other")
     with pytest.raises(
-        WriteConflictError, match="/g was moved to /h, but .* 2 values meanwhile, .*7, .*other; copy"
+        WriteConflictError, match=r"/g was moved to /h, but .* 2 values meanwhile, .*7, .*other; copy"
     ) as caught:
         await api(root.move("g", "h"))
     assert caught.value.key in (f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other")

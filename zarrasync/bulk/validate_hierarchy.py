@@ -10,9 +10,9 @@ from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, Unsuppo
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
+from zarrasync.nodes.documents import check_partial
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.nodes.walk import check_partial
 
 __all__ = [
     "Validation",

@@ -8,10 +8,11 @@ from functools import partial
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.output_budget import BudgetExceeded, OutputBudget
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError, StoreError
+from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.stores import Request, Store, Value
+from zarrasync.stores.remote import TransientError
 
-__all__ = ["document_bytes", "fetch_documents", "put_documents"]
+__all__ = ["check_partial", "document_bytes", "fetch_documents", "put_documents"]
 
 
 async def fetch_documents(
@@ -39,6 +40,12 @@ async def fetch_documents(
 def document_bytes(value: Value | None) -> bytes | None:
     """Return the content of a fetched document, or ``None`` if it does not exist."""
     return None if value is None else bytes(value.data)
+
+
+def check_partial(error: ZarrError) -> None:
+    """Raise an error that concerns the store as a whole."""
+    if isinstance(error, UnsupportedOperation) or isinstance(error.__cause__, (TransientError, TimeoutError)):
+        raise error
 
 
 async def put_documents(

@@ -21,13 +21,14 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.create_array import create_array_at
+from zarrasync.nodes.documents import check_partial
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.explain_missing import add_members
 from zarrasync.nodes.find import find
 from zarrasync.nodes.kinds import Metadata, wrong_kind
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.walk import check_partial, walk, warn_of_failures
+from zarrasync.nodes.walk import walk, warn_of_failures
 
 __all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
 

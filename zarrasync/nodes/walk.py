@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from zarrasync import formats
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.errors import MetadataError, StoreError, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
-from zarrasync.nodes.documents import document_bytes, fetch_documents
+from zarrasync.nodes.documents import check_partial, document_bytes, fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.listings import with_listings
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores.remote import TransientError
 
-__all__ = ["Walk", "check_partial", "documents_below", "nodes_below", "walk", "warn_of_failures"]
+__all__ = ["Walk", "documents_below", "nodes_below", "walk", "walk_listed", "warn_of_failures"]
 
 
 class Walk(NamedTuple):
@@ -52,9 +52,10 @@ async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[st
 
 
 async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
-    """Find the nodes below a group, with one listing per group and one batch of requests per level.
+    """Find the nodes below a group.
 
-    Nodes that cannot be read are returned as failures.
+    If the group has few keys, this takes one listing and one batch of requests, otherwise one listing per group and one
+    batch of requests per level. Nodes that cannot be read are returned as failures.
 
     Args:
         group: The group.
@@ -66,7 +67,14 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth must be None or at least 0, found {max_depth}")
-    group = await group.with_listing() if max_depth != 0 else group
+    return await walk_listed(await with_listings(group, max_depth), max_depth)
+
+
+async def walk_listed(group: NodeHandle, max_depth: int | None) -> Walk:
+    """Find the nodes below a group whose store may contain listings and documents that were requested before.
+
+    See ``walk``.
+    """
     nodes: list[tuple[str, Metadata]] = []
     failures: dict[str, ZarrError] = {}
     level, depth = [""], 0
@@ -135,19 +143,13 @@ async def _find(root: NodeHandle, path: str, failures: dict[str, ZarrError]) -> 
     return node
 
 
-def check_partial(error: ZarrError) -> None:
-    """Raise an error that concerns the store as a whole."""
-    if isinstance(error, UnsupportedOperation) or isinstance(error.__cause__, (TransientError, TimeoutError)):
-        raise error
-
-
 async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str, ZarrError]]:
-    """Return all metadata documents below a group by key, with one batch of requests per level.
+    """Return all metadata documents below a group by key, with as many round trips as ``walk``.
 
     Nodes that cannot be read are left out. Their errors are returned by relative path.
     """
     format_, documents, failures = group.format, dict[str, bytes](), dict[str, ZarrError]()
-    root = await group.with_listing()
+    root = await with_listings(group, None)
     level = [""]
     while level:
         listings = await gather([partial(_children, root, path, None, failures) for path in level])

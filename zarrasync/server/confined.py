@@ -55,6 +55,11 @@ class ConfinedStore(WrapperStore):
         self._check(prefix)
         return [key for key in await self.inner.list_prefix(prefix) if self._is_inside(key)]
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        self._check(prefix)
+        keys = await self.inner.list_few(prefix, limit)
+        return None if keys is None else [key for key in keys if self._is_inside(key)]
+
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         self._check(prefix)
         sizes = await self.inner.list_sizes(prefix)

@@ -52,6 +52,8 @@ class Store(ABC):
         blocking: Whether coroutines never suspend and must not run on an event loop.
         parallel: Whether operations of a blocking store let other threads run meanwhile.
         near: Whether values come from this machine's memory or disk, with little latency.
+        quick_listing: Whether one request lists a directory or hundreds of keys, as in object stores. Groups of such a
+            store are listed while they are opened.
         concurrency: Maximum number of requests in flight.
         missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
         zarr_format: The format of the nodes, if the URL of the store names it.
@@ -69,6 +71,7 @@ class Store(ABC):
     blocking: bool = False
     parallel: bool = True
     near: bool = False
+    quick_listing: bool = False
     concurrency: int = 64
     missing: frozenset[int] = frozenset()
     zarr_format: int | None = None
@@ -180,6 +183,21 @@ class Store(ABC):
             UnsupportedOperation: If the store cannot list.
         """
         raise self._unsupported("list")
+
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        """Return all keys that begin with a prefix if there are few of them, otherwise ``None``.
+
+        The default implementation returns ``None``, because listing all keys may take many requests.
+
+        Args:
+            prefix: Empty, or ending with ``/``.
+            limit: The number of keys from which on the result is ``None``. Up to 1,000 keys take one request to an
+                object store.
+
+        Raises:
+            UnsupportedOperation: If the store cannot list.
+        """
+        return None
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         """Return the size in bytes of every value whose key begins with a prefix.

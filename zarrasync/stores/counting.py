@@ -122,6 +122,11 @@ class CountingStore(WrapperStore):
         self._count(lists=1)
         return keys
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        keys = await self.inner.list_few(prefix, limit)
+        self._count(lists=1)
+        return keys
+
     async def stat(self, key: str) -> Value | None:
         value = await self.inner.stat(key)
         self._count(fetches=1, absent=int(value is None))

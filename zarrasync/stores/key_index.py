@@ -22,6 +22,10 @@ class KeyIndex:
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = sorted(keys)
 
+    def __contains__(self, key: object) -> bool:
+        position = bisect_left(self._keys, str(key))
+        return position < len(self._keys) and self._keys[position] == key
+
     def list_prefix(self, prefix: str) -> list[str]:
         """Return the keys that start with a prefix, which is empty or ends with ``/``, in order."""
         start, stop = self._range(prefix)

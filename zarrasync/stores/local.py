@@ -368,6 +368,10 @@ class LocalStore(Store):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return [key for key, _ in self._walk(check_prefix(prefix))]
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        keys = [key for key, _ in itertools.islice(self._walk(check_prefix(prefix)), limit)]
+        return keys if len(keys) < limit else None
+
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = {}
         for key, entry in self._walk(check_prefix(prefix)):

@@ -143,6 +143,10 @@ class MemoryStore(Store):
         except Exception as error:
             raise store_error(error, prefix, "list", self) from error
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        keys = await self.list_prefix(prefix)
+        return keys if len(keys) < limit else None
+
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
         try:

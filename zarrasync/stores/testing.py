@@ -63,6 +63,10 @@ class _HookedStore(WrapperStore):
         await self._before("list", prefix)
         return await self.inner.list_prefix(prefix)
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        await self._before("list", prefix)
+        return await self.inner.list_few(prefix, limit)
+
     async def stat(self, key: str) -> Value | None:
         await self._before("fetch", key)
         return await self.inner.stat(key)
@@ -79,7 +83,7 @@ class _HookedStore(WrapperStore):
 class LatencyStore(_HookedStore):
     """A store with the latency of a remote one, for trying out programs locally.
 
-    It is asynchronous, whatever the inner store is.
+    It is asynchronous and lists like an object store, whatever the inner store is.
 
     Args:
         inner: The store.
@@ -97,6 +101,7 @@ class LatencyStore(_HookedStore):
             raise ValueError(f"seconds and jitter must be at least 0, found {seconds} and {jitter}")
         self.seconds, self.jitter = seconds, jitter
         self.blocking, self.exclusive, self.near, self.concurrency = False, False, False, concurrency
+        self.quick_listing = True
 
     async def _before(self, operation: str, key: str) -> None:
         extra = clock.exponential(self.jitter) if self.jitter else 0.0

@@ -168,6 +168,10 @@ class TracingStore(CountingStore):
         with self._watch("list", [prefix]):
             return await super().list_prefix(prefix)
 
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        with self._watch("list", [prefix]):
+            return await super().list_few(prefix, limit)
+
     async def stat(self, key: str) -> Value | None:
         with self._watch("fetch", [key]):
             return await super().stat(key)

@@ -16,9 +16,9 @@ from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.values import Listing, Request, Value
+from zarrasync.stores.values import Listing, Request, Value, clip
 
-__all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "ListedDirectory", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
 
 class WrapperStore(Store):
@@ -44,6 +44,7 @@ class WrapperStore(Store):
         self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
         self.blocking, self.concurrency = inner.blocking, inner.concurrency
         self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
+        self.quick_listing = inner.quick_listing
         self.bounded = inner.bounded
         self.supports_consolidated_metadata = inner.supports_consolidated_metadata
         self.missing, self.zarr_format = inner.missing, inner.zarr_format
@@ -110,6 +111,11 @@ class WrapperStore(Store):
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return await self.inner.list_prefix(prefix)
+
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        if type(self).list_prefix is not WrapperStore.list_prefix:
+            return None  # the subclass may change keys
+        return await self.inner.list_few(prefix, limit)
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         return await self.inner.list_sizes(prefix)
@@ -206,6 +212,10 @@ class PrefixStore(WrapperStore):
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         start = len(self.prefix)
         return [key[start:] for key in await self.inner.list_prefix(self.prefix + prefix)]
+
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        start, keys = len(self.prefix), await self.inner.list_few(self.prefix + prefix, limit)
+        return None if keys is None else [key[start:] for key in keys]
 
     async def stat(self, key: str) -> Value | None:
         return await self.inner.stat(self.prefix + key)
@@ -314,20 +324,51 @@ class ListedStore(WrapperStore):
     Args:
         inner: The store.
         keys: The keys. Those below prefixes that are listed must be complete.
+        documents: Values that were fetched before, with versions if the store has any. If they are given, keys that were
+            not listed are absent.
     """
 
     _is_shown = False
 
-    def __init__(self, inner: Store, keys: KeyIndex) -> None:
+    def __init__(self, inner: Store, keys: KeyIndex, documents: Mapping[str, Value | None] | None = None) -> None:
         super().__init__(inner)
-        self.keys = keys
+        self.keys, self.documents = keys, documents
 
     @property
     def flat(self) -> bool:
         return False
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        documents = self.documents
+        if documents is None or not all(r.key in documents or r.key not in self.keys for r in requests):
+            return await self.inner.fetch(requests, versions=versions)
+        values = [documents.get(request.key) for request in requests]
+        return [
+            None if value is None else value._replace(data=clip(value.data, request))
+            for value, request in zip(values, requests, strict=True)
+        ]
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return self.keys.list_prefix(check_prefix(prefix))
 
     async def list_dir(self, prefix: str) -> Listing:
         return self.keys.list_dir(check_prefix(prefix))
+
+
+class ListedDirectory(WrapperStore):
+    """A store one of whose directories was listed before.
+
+    Args:
+        inner: The store.
+        prefix: The directory.
+        listing: The keys and prefixes directly under it.
+    """
+
+    _is_shown = False
+
+    def __init__(self, inner: Store, prefix: str, listing: Listing) -> None:
+        super().__init__(inner)
+        self.prefix, self.listing = prefix, listing
+
+    async def list_dir(self, prefix: str) -> Listing:
+        return self.listing if prefix == self.prefix else await self.inner.list_dir(prefix)

@@ -90,6 +90,7 @@ class ObjectStore(RemoteStore):
         disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"
         self.conditional = not disabled and kind_of(store) not in ("LocalStore", "HTTPStore")
         self.near = kind_of(store) in ("LocalStore", "MemoryStore")
+        self.quick_listing = not self.near and kind_of(store) != "HTTPStore"
         self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         self._service, self._bucket = service_of(store), bucket_of(store)
         self._presigned = self._make_presigned()
@@ -360,14 +361,24 @@ class ObjectStore(RemoteStore):
         sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix))
         return sizes
 
-    async def _list(self, prefix: str) -> dict[str, int]:
+    async def _list(self, prefix: str, limit: int | None = None) -> dict[str, int] | None:
+        """Return the sizes of values by key, or ``None`` as soon as the limit is reached."""
         import obstore
 
         path_prefix, start = self.prefix + prefix, len(self.prefix)
         sizes: dict[str, int] = {}
-        async for batch in obstore.list(self.store, path_prefix or None, chunk_size=1000):
+        async for batch in obstore.list(self.store, path_prefix or None, chunk_size=limit or 1000):
             sizes.update({meta["path"]: meta["size"] for meta in batch})
+            if limit is not None and len(sizes) >= limit:  # more may need another request
+                return None
         return {path[start:]: size for path, size in sizes.items() if path.startswith(path_prefix)}
+
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        if (other := self._fallback()) is not None:
+            return await other.list_few(prefix, limit)
+        check_prefix(prefix)
+        sizes: dict[str, int] | None = await self._call(prefix, "list", partial(self._list, prefix, limit))
+        return None if sizes is None else list(sizes)
 
     async def list_dir(self, prefix: str) -> Listing:
         import obstore

@@ -177,6 +177,9 @@ class StoreMachine(RuleBasedStateMachine):
         below = {key: len(value) for key, value in self.model.items() if key.startswith(prefix)}
         assert sorted(self._do("list_prefix", prefix)) == sorted(below)
         assert self._do("list_sizes", prefix) == below
+        few = self._do("list_few", prefix, len(below) + 1)
+        assert few is None or sorted(few) == sorted(below)
+        assert self._do("list_few", prefix, max(len(below), 1)) is None or not below
         tails = [key[len(prefix) :] for key in below]
         keys = sorted(prefix + tail for tail in tails if "/" not in tail)
         prefixes = sorted({f"{prefix}{tail.partition('/')[0]}/" for tail in tails if "/" in tail})

@@ -117,6 +117,9 @@ async def test_listing(store):
     assert sorted(await store.list()) == ["a/b", "a/c/d", "a/c/e", "ab/f", "x"]
     assert sorted(await store.list_prefix("a/")) == ["a/b", "a/c/d", "a/c/e"]
     assert await store.list_sizes("a/") == {"a/b": 1, "a/c/d": 1, "a/c/e": 1}
+    few = await store.list_few("a/", 4)
+    assert sorted(few) == ["a/b", "a/c/d", "a/c/e"] if store.quick_listing else few is None or len(few) == 3
+    assert await store.list_few("a/", 3) is None
     assert await store.list_dir("") == Listing(("x",), ("a/", "ab/"))
     assert await store.list_dir("a/") == Listing(("a/b",), ("a/c/",))
     assert await store.list_dir("none/") == Listing((), ())
@@ -132,7 +135,10 @@ async def test_listing_pages_past_a_thousand_keys(request, tmp_path):
         await asyncio.gather(*(store.set(key, b"") for key in keys))
         assert sorted(await store.list_prefix("d/")) == keys
         assert len((await store.list_dir("d/")).keys) == 1203
-        await store.erase_values(keys[:1100])
+        assert await store.list_few("d/", 1000) is None
+        await store.erase_values(keys[:204])
+        assert sorted(await store.list_few("d/", 1000) or ()) == keys[204:]
+        await store.erase_values(keys[204:1100])
         assert len(await store.list()) == 103
         await store.close()
 

@@ -18,10 +18,11 @@ from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.listings import Listings
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.nodes.stored_chunks import stored_coords
-from zarrasync.nodes.walk import nodes_below, walk
+from zarrasync.nodes.walk import nodes_below, walk, walk_listed, warn_of_failures
 
 __all__ = [
     "all_members",
@@ -31,6 +32,7 @@ __all__ = [
     "fields_of",
     "give_back_rows",
     "handle_of",
+    "listed_members",
     "parent_metadata",
     "readable_members",
     "replace_attributes",
@@ -86,6 +88,20 @@ async def readable_members(
     handle = handle_of(group)
     nodes, failures = await run_on_store(partial(walk, handle, 0), handle.store)
     return [(name, make_node(handle.child(name), metadata)) for name, metadata in nodes], failures
+
+
+async def listed_members(
+    group: AsyncGroup, listings: Listings, max_depth: int | None
+) -> list[tuple[str, AsyncArray | AsyncGroup]]:
+    """Return the nodes below a group by relative path, as its method ``members`` does, from listings that have begun.
+
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+    """
+    handle = handle_of(group)
+    nodes, failures = await walk_listed(await listings.attach(handle, max_depth), max_depth)
+    warn_of_failures(handle, failures)
+    return [(path, make_node(handle.below(path), metadata)) for path, metadata in nodes]
 
 
 async def parent_metadata(node: AsyncArray | AsyncGroup) -> NodeMetadata | None:

@@ -84,13 +84,14 @@ async def begin_listings(store: Store, prefix: str, *, deep: bool) -> AsyncItera
         deep: Whether more than the keys and prefixes directly under the prefix are needed.
     """
     async with AsyncExitStack() as stack:
-        directory = below = None
+        directory: Callable[[], Awaitable[Listing]] | None = None
+        list_below: Callable[[], Awaitable[list[str] | None]] | None = None
         if deep and store.flat:
-            below = await stack.enter_async_context(begun(partial(store.list_prefix, prefix)))
+            list_below = partial(store.list_prefix, prefix)
         elif store.quick_listing:
             directory = await stack.enter_async_context(begun(partial(store.list_dir, prefix)))
-            if deep:
-                below = await stack.enter_async_context(begun(partial(store.list_few, prefix, _FEW)))
+            list_below = partial(store.list_few, prefix, _FEW) if deep else None
+        below = None if list_below is None else await stack.enter_async_context(begun(list_below))
         yield Listings(prefix, directory, below)
 
 

@@ -185,14 +185,13 @@ class Store(ABC):
         raise self._unsupported("list")
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        """Return all keys that begin with a prefix if there are few of them, otherwise ``None``.
+        """Return the keys that begin with a prefix, or ``None`` if their number reaches a limit.
 
         The default implementation returns ``None``, because listing all keys may take many requests.
 
         Args:
             prefix: Empty, or ending with ``/``.
-            limit: The number of keys from which on the result is ``None``. Up to 1,000 keys take one request to an
-                object store.
+            limit: The limit. With one of up to 1,000, object stores need one request.
 
         Raises:
             UnsupportedOperation: If the store cannot list.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError
 
@@ -16,60 +17,129 @@ pytest.importorskip("zarr")
 from zarrasync.integrations.xarray import load, write_dataset  # after the skip
 
 
-class RoundTrips(stores.LatencyStore):
-    """Counts rounds: requests that begin while others of a round are under way belong to it.
-
-    Attributes:
-        rounds: The number of rounds since the last reset.
-    """
-
-    def __init__(self, inner: stores.Store) -> None:
-        super().__init__(inner, 0.0)
-        self.rounds, self._running = 0, 0
-
-    async def _before(self, operation: str, key: str) -> None:
-        self.rounds += not self._running
-        self._running += 1
-        for _ in range(20):  # all that is requested at the same time begins before this request ends
-            await asyncio.sleep(0)
-        self._running -= 1
-
-
 def dataset_of(count: int) -> Any:
     coords: dict[str, Any] = {f"d{n}": np.arange(4) + n for n in range(1, count)}
     coords["d0"] = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
     return xr.Dataset({f"v{n}": ((f"d{n}",), np.arange(4.0)) for n in range(count)}, coords)
 
 
+def tree_of(count: int) -> Any:
+    """A tree of groups below each other, each with coordinates of its own."""
+    return xr.DataTree.from_dict({"/" + "/".join("abcdefgh"[: n + 1]) + f"/g{n}": dataset_of(3) for n in range(count)})
+
+
+@pytest.fixture(params=["directories", "keys"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
+    """A store that lists directories, and one that lists only all keys at once."""
+    return stores.LocalStore(tmp_path) if request.param == "directories" else stores.MemoryStore()
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [False, True])
-@pytest.mark.parametrize("count", [2, 12])
-def test_opening_and_loading_a_dataset(zarr_format: Any, consolidated: bool, count: int):
-    memory = stores.MemoryStore()
-    write_dataset(dataset_of(count), memory, zarr_format=zarr_format, consolidated=consolidated)
-    store = RoundTrips(memory)
-    dataset = xr.open_dataset(store, engine="zarrasync")
-    assert store.rounds <= (2 if consolidated else 4)
-    store.rounds = 0
+@pytest.mark.parametrize("count", [1, 12])
+@pytest.mark.parametrize("group", [None, "a", "a/b"])
+def test_opening_and_loading_a_dataset(
+    stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
+):
+    """Documents and listing of the group, documents of the variables, coordinates; then all other variables."""
+    write_dataset(dataset_of(count), stored, group=group, zarr_format=zarr_format, consolidated=False)
+    if consolidated:
+        sync.consolidate_metadata(stored)
+    store = WaveStore(stored)
+    dataset = xr.open_dataset(store, engine="zarrasync", group=group)
+    assert len(store.take()) == (2 if consolidated else 3)
     assert load(dataset) is dataset
-    assert store.rounds == 1
+    assert len(store.take()) == 1
     xr.testing.assert_identical(dataset, dataset_of(count))
 
 
-@pytest.mark.parametrize("count", [2, 8])
-def test_opening_and_loading_a_tree(count: int):
-    memory = stores.MemoryStore()
-    for number in range(count):
-        write_dataset(dataset_of(3), memory, group=f"g{number}")
-    store = RoundTrips(memory)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("group", [None, "below"])
+def test_opening_and_loading_a_tree(
+    stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
+):
+    """The depth of the tree does not matter."""
+    write_dataset(tree_of(count), stored, group=group, zarr_format=zarr_format, consolidated=False)
+    if consolidated:
+        sync.consolidate_metadata(stored)
+    store = WaveStore(stored)
+    tree = xr.open_datatree(store, engine="zarrasync", group=group)
+    assert len(store.take()) == (2 if consolidated else 3)
+    assert load(tree) is tree
+    assert len(store.take()) == 1
+    xr.testing.assert_identical(tree, tree_of(count))
+    groups = xr.open_groups(store, engine="zarrasync", group=group)
+    assert len(store.take()) == (2 if consolidated else 3)
+    assert sorted(groups) == sorted(tree.groups)
+
+
+def test_trees_with_many_keys_are_listed_group_by_group(tmp_path: Path):
+    """The listing that has too many keys costs one request, and no round trip."""
+    write_dataset(dataset_of(2), tmp_path, group="g", consolidated=False)
+    sync.create_array(tmp_path, path="big", data=np.ones(1200, "i1"), chunks=(1,), dimension_names=["n"])
+    store = WaveStore(stores.LocalStore(tmp_path))
     tree = xr.open_datatree(store, engine="zarrasync")
-    assert store.rounds <= 5
-    assert len(tree.groups) == count + 1
-    store.rounds = 0
-    load(tree)
-    for number in range(count):
-        xr.testing.assert_identical(tree[f"g{number}"].to_dataset(), dataset_of(3))
-    assert store.rounds == 1
+    opened, members, listed, arrays, coordinates = store.take()
+    assert [request for request in opened if request[0] == "list"] == [("list", ""), ("list", "")]
+    assert sorted(members) == [("fetch", "big/zarr.json"), ("fetch", "g/zarr.json")]
+    assert listed == [("list", "g/")]
+    assert sorted(key for _, key in arrays) == [f"g/{name}/zarr.json" for name in ("d0", "d1", "v0", "v1")]
+    assert sorted(key for _, key in coordinates) == ["g/d0/c/0", "g/d1/c/0"]
+    assert tree["big"].shape == (1200,)
+
+
+def test_absent_documents_are_known_from_the_listing(tmp_path: Path):
+    write_dataset(tree_of(2), tmp_path, zarr_format=2, consolidated=False)
+    store = WaveStore(stores.LocalStore(tmp_path))
+    xr.open_datatree(store, engine="zarrasync")
+    _, documents, _ = store.take()
+    stored = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob(".z*")}
+    assert {key for _, key in documents} == stored - {".zgroup", ".zattrs"}
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, group: str | None):
+    """A web server would have to look through a directory, only for a listing that consolidated metadata replace."""
+    write_dataset(dataset_of(2), tmp_path, group=group, consolidated=False)
+    sync.consolidate_metadata(tmp_path)
+    store = WaveStore(stores.LocalStore(tmp_path))
+    store.quick_listing = False
+    xr.open_dataset(store, engine="zarrasync", group=group)
+    xr.open_datatree(store, engine="zarrasync", group=group)
+    requests = [request for wave in store.take() for request in wave]
+    assert not [key for operation, key in requests if operation == "list"]
+    assert len(requests) == 2 * (4 + 2)
+
+
+def test_times_of_several_axes(tmp_path: Path):
+    """xarray looks at the first and the last value to choose their data type."""
+    times = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
+    valid = {f"valid{n}": (("time", "step"), times[:, None] + np.array([0, n], "m8[h]")) for n in range(3)}
+    dataset = xr.Dataset({"v": (("time", "step"), np.ones((4, 2)))}, {"time": times, "now": times[0], **valid})
+    write_dataset(dataset, tmp_path, consolidated=False)
+    store = WaveStore(stores.LocalStore(tmp_path))
+    opened = xr.open_dataset(store, engine="zarrasync")
+    assert len(store.take()) == 3
+    points = xr.DataArray([3, 1], dims="p"), xr.DataArray([1, 0], dims="p")
+    for part in (
+        opened,
+        opened.isel(time=[2, 0, 1], step=[1, 0]),
+        opened.isel(time=slice(None, None, -2), step=1),
+        opened.isel(time=points[0], step=points[1]),
+        opened.isel(time=points[0], step=[1]),
+    ):
+        for name in (*valid, "time", "now"):
+            assert part[name].dtype == times.dtype
+    xr.testing.assert_identical(
+        opened.isel(time=points[0], step=points[1]).load(), dataset.isel(time=points[0], step=points[1])
+    )
+    xr.testing.assert_identical(opened.isel(time=[2, 0], step=[1, 0]).load(), dataset.isel(time=[2, 0], step=[1, 0]))
+    xr.testing.assert_identical(
+        opened.isel(time=slice(None, None, -2), step=1).load(), dataset.isel(time=[3, 1], step=1)
+    )
+    xr.testing.assert_identical(opened.load(), dataset)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -80,13 +150,12 @@ def test_writing_a_dataset(zarr_format: Any, lazy: bool, count: int):
 
     The limits leave room for requests that begin late because values are encoded on other threads.
     """
-    store = RoundTrips(stores.MemoryStore())
+    store = WaveStore(stores.MemoryStore())
     given = dataset_of(count).chunk() if lazy else dataset_of(count)
     write_dataset(given, store, zarr_format=zarr_format, chunkmanager_store_kwargs={"scheduler": "synchronous"})
-    assert store.rounds <= 12 + (count + 1 if lazy else 0)  # this scheduler computes one block after the other
-    store.rounds = 0
+    assert len(store.take()) <= 12 + (count + 1 if lazy else 0)  # this scheduler computes one block after the other
     write_dataset(dataset_of(count), store, mode="w")
-    assert store.rounds <= 16
+    assert len(store.take()) <= 16
     xr.testing.assert_identical(load(xr.open_dataset(store, engine="zarrasync")), dataset_of(count))
 
 
@@ -94,10 +163,10 @@ def test_writing_a_dataset(zarr_format: Any, lazy: bool, count: int):
 @pytest.mark.parametrize("count", [2, 8])
 def test_writing_a_tree(zarr_format: Any, count: int):
     """One more round trip for the groups of each level."""
-    store = RoundTrips(stores.MemoryStore())
+    store = WaveStore(stores.MemoryStore())
     tree = xr.DataTree.from_dict({f"/g{number}": dataset_of(3) for number in range(count)})
     write_dataset(tree, store, zarr_format=zarr_format)
-    assert store.rounds <= 16
+    assert len(store.take()) <= 16
     xr.testing.assert_identical(load(xr.open_datatree(store, engine="zarrasync")), tree)
 
 

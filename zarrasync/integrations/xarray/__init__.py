@@ -9,6 +9,15 @@ from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.encode import stored_variables
 from zarrasync.integrations.xarray.functions import write_dataset, write_dataset_async
 from zarrasync.integrations.xarray.loading import load
+from zarrasync.integrations.xarray.many import open_mfdataset
 from zarrasync.integrations.xarray.report import WriteReport
 
-__all__ = ["WriteReport", "ZarrasyncBackend", "load", "stored_variables", "write_dataset", "write_dataset_async"]
+__all__ = [
+    "WriteReport",
+    "ZarrasyncBackend",
+    "load",
+    "open_mfdataset",
+    "stored_variables",
+    "write_dataset",
+    "write_dataset_async",
+]

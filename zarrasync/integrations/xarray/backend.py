@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 
-from zarrasync import sync
+from zarrasync._concurrency import bridge
 from zarrasync._util.short_tracebacks import RAISED, shorten
-from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError
-from zarrasync.integrations.xarray.content import open_content, tree_contents
+from zarrasync.integrations.xarray.content import names_of, open_content, open_tree
+from zarrasync.integrations.xarray.prepared import PreparedDataset
 from zarrasync.integrations.xarray.read import GroupDataStore, fetch_coordinates
+from zarrasync.integrations.xarray.source import Source
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of
-from zarrasync.stores import StoreLike, resolve
+from zarrasync.stores import StoreLike
 
 __all__ = ["ZarrasyncBackend"]
 
@@ -32,7 +29,7 @@ class ZarrasyncBackend(BackendEntrypoint):
 
     def open_dataset(
         self,
-        filename_or_obj: StoreLike,
+        filename_or_obj: StoreLike | PreparedDataset,
         *,
         mask_and_scale: bool = True,
         decode_times: bool = True,
@@ -72,10 +69,14 @@ class ZarrasyncBackend(BackendEntrypoint):
             config: Settings.
         """
         try:
-            open_node = partial(_open, filename_or_obj, storage_options, zarr_format, consolidated, config)
-            content = open_content(open_node, normalize_path(group or ""), level, _names(drop_variables))
-            group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
-            fetch_coordinates([group_store])
+            if isinstance(filename_or_obj, PreparedDataset):
+                group_store = filename_or_obj.result()
+            else:
+                source = Source.of(filename_or_obj, storage_options, zarr_format, consolidated, config)
+                opening = open_content(source, normalize_path(group or ""), level, names_of(drop_variables))
+                content = bridge.run(opening, blocking=source.store.blocking)
+                group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
+                fetch_coordinates([group_store])
             dataset = StoreBackendEntrypoint().open_dataset(
                 group_store,
                 mask_and_scale=mask_and_scale,
@@ -95,12 +96,11 @@ class ZarrasyncBackend(BackendEntrypoint):
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it as datasets by path. Levels of pyramids that are arrays are datasets as well."""
-        parameters = {
-            name: options.pop(name, None) for name in ("storage_options", "zarr_format", "consolidated", "config")
-        }
-        node = _open(filename_or_obj, **parameters, path=normalize_path(group or ""))
-        mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), _names(options.get("drop_variables"))
-        contents = tree_contents(node, dict(node.members(max_depth=None)), dropped)
+        names = ("storage_options", "zarr_format", "consolidated", "config")
+        source = Source.of(filename_or_obj, **{name: options.pop(name, None) for name in names})
+        mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), names_of(options.get("drop_variables"))
+        opening = open_tree(source, normalize_path(group or ""), dropped)
+        contents = bridge.run(opening, blocking=source.store.blocking)
         stores = {path: GroupDataStore(content, mask=mask, path=path) for path, content in contents.items()}
         fetch_coordinates(stores.values())
         open_dataset = StoreBackendEntrypoint().open_dataset
@@ -116,37 +116,8 @@ class ZarrasyncBackend(BackendEntrypoint):
         return False
 
 
-def _open(
-    store: StoreLike,
-    storage_options: Mapping[str, Any] | None,
-    zarr_format: int | str | None,
-    consolidated: bool | None,
-    config: Any,
-    path: str,
-) -> sync.Group:
-    """Open a group, from the consolidated metadata of the root if it exists.
-
-    As in xarray's own engines, ``~`` in a path is the user's home directory.
-    """
-    resolved = resolve(os.path.expanduser(store) if isinstance(store, str) else store, storage_options, config)
-    open_group = partial(sync.open_group, resolved, zarr_format=zarr_format, config=config)
-    if path and consolidated is not False:
-        # The root may not be a readable group.
-        with suppress(NodeNotFoundError, NodeTypeError, MetadataError, StoreError):
-            root = open_group()
-            if handle_of(root.async_).consolidated is not None:
-                member = root.get(path)
-                if isinstance(member, sync.Group):
-                    return member
-    return open_group(path=path, use_consolidated=consolidated)
-
-
 def _with_coordinates(dataset: Dataset, group_store: GroupDataStore) -> Dataset:
     """Return a dataset in which computed variables are coordinates. It closes the store as the given one does."""
     complete = dataset.set_coords(group_store.computed.keys() & dataset.variables.keys())
     complete.set_close(group_store.close)
     return complete
-
-
-def _names(variables: str | Iterable[str] | None) -> set[str]:
-    return {variables} if isinstance(variables, str) else set(variables or ())

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from zarrasync import sync
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeTypeError
+from zarrasync.integrations.xarray.source import Source
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, meaning_of
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import parent_metadata
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.group import AsyncGroup
 
-__all__ = ["Content", "open_content", "tree_contents"]
+__all__ = ["Content", "names_of", "open_content", "open_tree"]
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,16 @@ def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Mean
     return Content(group, {name: array}, {name: own}, {})
 
 
-def open_content(
-    open_group: Callable[[str], sync.Group], path: str, level: int | None, dropped: Collection[str]
-) -> Content:
+def names_of(variables: str | Iterable[str] | None) -> set[str]:
+    """Return the names of variables that are left out, as xarray accepts them."""
+    return {variables} if isinstance(variables, str) else set(variables or ())
+
+
+async def open_content(source: Source, path: str, level: int | None, dropped: Collection[str]) -> Content:
     """Open the content of a dataset.
 
     Args:
-        open_group: Opens the group at a path.
+        source: The store.
         path: The path of the group or array.
         level: The level of a pyramid; ``None`` for the finest level if the levels are arrays, otherwise the group itself.
         dropped: Names of variables that are left out.
@@ -86,32 +90,41 @@ def open_content(
         NodeNotFoundError: If the node or the level does not exist.
         ValueError: If the group does not have the level.
     """
-    try:
-        group = open_group(path)
-    except NodeTypeError:
-        if not path or level is not None:
-            raise
-        parent, _, name = path.rpartition("/")
-        group = open_group(parent)
-        array = group[name]
-        assert isinstance(array, sync.Array)
-        return level_content(group, array, name, meaning_of(group.metadata))
-    meaning = meaning_of(group.metadata)
-    if level is not None:
-        return _level(group, _path_of_level(group, meaning, level), meaning, dropped)
-    member = group.get(meaning.levels[0].path) if meaning.levels else None
-    if isinstance(member, sync.Array):
-        return level_content(group, member, meaning.levels[0].path, meaning)
-    blocking = group.store.blocking
-    calls: list[Callable[[], Awaitable[Any]]] = [group.async_.arrays, partial(parent_metadata, group.async_)]
-    arrays, parent_found = bridge.run(gather(calls), blocking=blocking)
+    async with AsyncExitStack() as stack:
+        try:
+            opened = await stack.enter_async_context(source.open(path))
+        except NodeTypeError:
+            if not path or level is not None:
+                raise
+            return await _array_content(source, path)
+        group = opened.group
+        meaning = meaning_of(group.metadata)
+        if level is not None:
+            return await _level(group, _path_of_level(group, meaning, level), meaning, dropped)
+        member = await group.get(meaning.levels[0].path) if meaning.levels else None
+        if isinstance(member, AsyncArray):
+            return level_content(sync.Group(group), sync.Array(member), meaning.levels[0].path, meaning)
+        calls: list[Callable[[], Awaitable[Any]]] = [opened.members, opened.parent_metadata]
+        members, parent_found = await gather(calls)
     if parent_found is not None:
         meaning = meaning_of(parent_found).for_member(group.basename, meaning, is_array=False)
-    kept = {name: sync.Array(array) for name, array in arrays if name not in dropped}
-    return group_content(group, kept, meaning)
+    return group_content(sync.Group(group), _arrays(members, dropped), meaning)
 
 
-def _path_of_level(group: sync.Group, meaning: Meaning, level: int) -> str:
+async def _array_content(source: Source, path: str) -> Content:
+    """Return the content of a dataset with the array at a path."""
+    parent, _, name = path.rpartition("/")
+    async with source.open(parent) as opened:
+        array = await opened.group.getitem(name)
+    assert isinstance(array, AsyncArray)
+    return level_content(sync.Group(opened.group), sync.Array(array), name, meaning_of(opened.group.metadata))
+
+
+def _arrays(members: Iterable[tuple[str, AsyncArray | AsyncGroup]], dropped: Collection[str]) -> dict[str, sync.Array]:
+    return {name: sync.Array(node) for name, node in members if isinstance(node, AsyncArray) and name not in dropped}
+
+
+def _path_of_level(group: AsyncGroup, meaning: Meaning, level: int) -> str:
     """Return the path of a level of a pyramid.
 
     Raises:
@@ -125,13 +138,30 @@ def _path_of_level(group: sync.Group, meaning: Meaning, level: int) -> str:
     return meaning.levels[level].path
 
 
-def _level(group: sync.Group, path: str, meaning: Meaning, dropped: Collection[str]) -> Content:
+async def _level(group: AsyncGroup, path: str, meaning: Meaning, dropped: Collection[str]) -> Content:
     """Return the content of a level, which is an array or a group."""
-    member = group[path]
-    if isinstance(member, sync.Array):
-        return level_content(group, member, path, meaning)
-    arrays = {name: array for name, array in member.arrays() if name not in dropped}
-    return group_content(member, arrays, meaning.for_member(path, meaning_of(member.metadata), is_array=False))
+    member = await group.getitem(path)
+    if isinstance(member, AsyncArray):
+        return level_content(sync.Group(group), sync.Array(member), path, meaning)
+    meaning = meaning.for_member(path, meaning_of(member.metadata), is_array=False)
+    return group_content(sync.Group(member), _arrays(await member.members(), dropped), meaning)
+
+
+async def open_tree(source: Source, path: str, dropped: Collection[str]) -> dict[str, Content]:
+    """Open the contents of the datasets of a tree.
+
+    Args:
+        source: The store.
+        path: The path of the root of the tree.
+        dropped: Names of variables that are left out.
+
+    Returns:
+        The contents by path relative to the root: of all groups, and of the levels of pyramids that are arrays.
+    """
+    async with source.open(path, deep=True) as opened:
+        members = await opened.members(None)
+    nodes = {path: sync.Array(node) if isinstance(node, AsyncArray) else sync.Group(node) for path, node in members}
+    return tree_contents(sync.Group(opened.group), nodes, dropped)
 
 
 def tree_contents(

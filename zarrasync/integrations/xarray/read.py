@@ -44,7 +44,7 @@ class _LazyArray(BackendArray):
 
     Attributes:
         stored: The array.
-        values: All values, of at most one axis, if they were fetched.
+        values: All values, if they were fetched.
     """
 
     def __init__(self, array: sync.Array) -> None:
@@ -61,24 +61,31 @@ class _LazyArray(BackendArray):
         return view.oindex if isinstance(key, indexing.OuterIndexer) else view
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        if self.values is not None:
+            return _indexed(self.values, key)
+
         def read(selection: tuple[Any, ...]) -> Any:
-            if self.values is not None:
-                return np.array(self.values[selection])
             return np.asarray(self._view(key)[selection].read(), self.dtype)
 
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
         """Read without blocking the event loop."""
+        if self.values is not None:
+            return _indexed(self.values, key)
 
         async def read(selection: tuple[Any, ...]) -> Any:
-            if self.values is not None:
-                return np.array(self.values[selection])
             return np.asarray(await self._view(key)[selection].async_.read(), self.dtype)
 
         return await indexing.async_explicit_indexing_adapter(
             key, self.shape, indexing.IndexingSupport.VECTORIZED, read
         )
+
+
+def _indexed(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
+    """Return a copy of the selected values."""
+    adapter: Any = indexing.NumpyIndexingAdapter
+    return np.array(indexing.apply_indexer(adapter(values), key))
 
 
 class GroupDataStore(AbstractDataStore):
@@ -174,7 +181,7 @@ def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
                 wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
                 arrays.append(wrapper.array)
     remote = [lazy for lazy in arrays if not lazy.stored.store.near]
-    if len(remote) > 1:
+    if remote:
         bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)
 
 
@@ -184,7 +191,7 @@ async def _fetch(lazy: _LazyArray) -> None:
 
 
 def _is_read_on_opening(name: str, variable: Variable) -> bool:
-    if variable.ndim > 1 or variable.size * variable.dtype.itemsize > _LARGEST_COORDINATE:
+    if variable.size * variable.dtype.itemsize > _LARGEST_COORDINATE:
         return False
     units = variable.attrs.get("units")
     return variable.dims == (name,) or (isinstance(units, str) and " since " in units)

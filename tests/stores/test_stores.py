@@ -129,7 +129,7 @@ async def test_listing(store):
 
 async def test_listing_pages_past_a_thousand_keys(request, tmp_path):
 
-    for kind in ("s3", "local"):
+    for kind in ("s3", "obstore", "local"):
         store = make_store(kind, request, tmp_path)
         keys = [f"d/{i:04}" for i in range(1203)]
         await asyncio.gather(*(store.set(key, b"") for key in keys))
@@ -137,7 +137,8 @@ async def test_listing_pages_past_a_thousand_keys(request, tmp_path):
         assert len((await store.list_dir("d/")).keys) == 1203
         assert await store.list_few("d/", 1000) is None
         await store.erase_values(keys[:204])
-        assert sorted(await store.list_few("d/", 1000) or ()) == keys[204:]
+        if kind != "s3":  # fsspec cannot stop early
+            assert sorted(await store.list_few("d/", 1000) or ()) == keys[204:]
         await store.erase_values(keys[204:1100])
         assert len(await store.list()) == 103
         await store.close()

@@ -79,7 +79,8 @@ def test_arguments_are_passed_on(paths: list[str], tmp_path: Path):
     assert float(opened.v[0, 0, 0]) == 1.5
     assert open_mfdataset(paths, attrs_file=paths[2], **OPTIONS).attrs == {"number": 2}
     assert open_mfdataset(str(tmp_path / "*.zarr"), **OPTIONS).sizes["time"] == 16
-    whole = open_mfdataset(paths, chunks={"time": -1}, decode_times=False, parallel=True, **OPTIONS)
+    nested["concat_dim"] = "time"
+    whole = open_mfdataset(paths, chunks={"time": -1}, decode_times=False, parallel=True, **nested)
     assert whole.v.chunks == ((4, 4, 4, 4), (3,))
     assert whole.time.dtype == np.int64
     options = {"consolidated": False, "storage_options": {}}

@@ -28,4 +28,4 @@ async def test_only_groups_above_the_depth_are_listed(api, s3, depth):
     assert [path for path, _ in await api(group.members(max_depth=depth))] == levels
     assert len(str(await api(group.tree(depth))).splitlines()) == 1 + len(levels)
     listed = {event.keys[0] for event in events if event.operation == "list"}
-    assert listed == ({""}, {"", "g/"})[depth]
+    assert listed <= ({""}, {"", "g/"})[depth]  # one bounded listing may replace those of groups

@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COVERAGE_FLOOR := 89
 SEEDS ?= 10000
+# What runs with sanitizers, and under valgrind, which takes 50 times as long.
+NATIVE_TESTS ?= tests/kernel tests/codecs
+MEMCHECK_TESTS ?= tests/kernel/test_crc32c.py tests/kernel/test_symbols.py
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
 
 # Platforms of wheels, and the target of the compiler for each.
@@ -25,7 +28,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help kernel demo test interop simulate mutants check cover fmt lint prose type generated calls sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
+.PHONY: help kernel demo test sanitize memcheck interop simulate mutants check cover fmt lint prose type generated calls instructions sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -53,6 +56,20 @@ simulate: kernel $(VENV)/test.stamp  ## Run simulations of faults and crashes: S
 
 mutants: kernel $(VENV)/test.stamp  ## Check that the simulations find each planted bug
 	$(BIN)/python -m tests.simulation.mutants
+
+sanitize: $(VENV)/test.stamp  ## Run the tests of the kernel with sanitizers of addresses and undefined behaviour
+	rm -f zarrasync/_kernel/libkernel.*
+	ZARRASYNC_NATIVE=require CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	  $(PYTHON) zarrasync/_kernel/build.py
+	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  ZARRASYNC_NATIVE=require $(BIN)/python -m pytest -n 0 --capture=sys $(NATIVE_TESTS); \
+	status=$$?; rm -f zarrasync/_kernel/libkernel.*; exit $$status
+
+memcheck: kernel $(VENV)/test.stamp  ## Run a few tests of the kernel under valgrind; errors with the kernel in their stack count
+	@mkdir -p artifacts
+	ZARRASYNC_NATIVE=require PYTHONMALLOC=malloc valgrind --quiet --xml=yes --xml-file=artifacts/memcheck.xml \
+	  $(BIN)/python -m pytest -n 0 $(MEMCHECK_TESTS)
+	! grep --before-context=30 --after-context=60 'libkernel[.]so</obj>' artifacts/memcheck.xml
 
 check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 
@@ -87,6 +104,9 @@ generated: $(VENV)/dev.stamp  ## Check that zarrasync/sync.py is up to date
 
 calls: kernel $(VENV)/dev.stamp  ## Count the Python calls of small reads and writes; fails above the limits
 	$(BIN)/python benchmarks/calls.py --check
+
+instructions: kernel $(VENV)/test.stamp  ## Count the instructions of small reads and writes with valgrind; fails above the limits
+	$(BIN)/python benchmarks/instructions.py --check
 
 sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
 	$(BIN)/python -m zarrasync._util.generate_sync

@@ -113,8 +113,8 @@ class ArrayMachine(RuleBasedStateMachine):
         if way == "now" and kind in ("basic", "advanced"):
             return self.driver(array.getitem(key))
         if way == "view" and kind != "block":
-            return self.driver(_accessor(array.view, kind)[key].read())
-        return self.driver.read(_accessor(array, kind), key)
+            return self.driver(accessor(array.view, kind)[key].read())
+        return self.driver.read(accessor(array, kind), key)
 
     @rule(number=HANDLES, data=st.data())
     def read_view_of_view(self, number: int, data: st.DataObject) -> None:
@@ -122,7 +122,7 @@ class ArrayMachine(RuleBasedStateMachine):
         if outer.kind == "block":
             return
         inner = data.draw(basic(outer.at.shape))
-        view = _accessor(array.view, outer.kind)[outer.key][inner]
+        view = accessor(array.view, outer.kind)[outer.key][inner]
         expected = self.model.ravel()[outer.at[inner]]
         assert view.shape == np.shape(expected)
         assert self._equal(self.driver(view.read()), expected)
@@ -183,9 +183,9 @@ class ArrayMachine(RuleBasedStateMachine):
         if way == "method" and kind != "advanced":
             self.driver(getattr(array, f"set_{kind}_selection")(key, values))
         elif way == "view" and kind != "block":
-            self.driver(_accessor(array.view, kind)[key].write(values))
+            self.driver(accessor(array.view, kind)[key].write(values))
         else:
-            self.driver.write(_accessor(array, kind), key, values)
+            self.driver.write(accessor(array, kind), key, values)
 
     @rule(number=HANDLES, data=st.data(), seed=SEEDS)
     def write_view_of_view(self, number: int, data: st.DataObject, seed: int) -> None:
@@ -195,7 +195,7 @@ class ArrayMachine(RuleBasedStateMachine):
         inner = data.draw(basic(outer.at.shape))
         at = outer.at[inner]
         values = self._values(np.shape(at), seed)
-        self.driver(_accessor(array.view, outer.kind)[outer.key][inner].write(values))
+        self.driver(accessor(array.view, outer.kind)[outer.key][inner].write(values))
         self.model.reshape(-1)[at] = values
 
     @precondition(lambda self: self.model.dtype.names == ("a", "b"))
@@ -278,7 +278,7 @@ class ArrayMachine(RuleBasedStateMachine):
             zarr_python_reads(values, self.options, self.model, self.attributes)
 
 
-def _accessor(target: Any, kind: str) -> Any:
+def accessor(target: Any, kind: str) -> Any:
     """Return what is indexed for a kind of indexing: the target itself, or one of its accessors."""
     name = {"orthogonal": "oindex", "coordinate": "vindex", "block": "blocks"}.get(kind)
     return target if name is None else getattr(target, name)

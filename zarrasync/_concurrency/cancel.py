@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -13,10 +14,11 @@ __all__ = ["CALL_FLAG", "CancelFlag", "as_call", "cancel_flag", "ignore_cancella
 class CancelFlag:
     """A flag that jobs check between chunks. A flag is also cancelled when its parent is, not the other way round."""
 
-    __slots__ = ("_cancelled", "_parent")
+    __slots__ = ("_byte", "_cancelled", "_parent")
 
     def __init__(self, parent: CancelFlag | None = None) -> None:
         self._parent, self._cancelled = parent, False
+        self._byte: ctypes.c_uint8 | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -26,6 +28,18 @@ class CancelFlag:
     def cancel(self) -> None:
         """Ask the jobs that check this flag to stop."""
         self._cancelled = True
+        if self._byte is not None:
+            self._byte.value = 1
+
+    @property
+    def address(self) -> int:
+        """The address of a byte that is 1 once the call is cancelled to which the flag belongs, for compiled code."""
+        if self._parent is not None:
+            return self._parent.address
+        if self._byte is None:
+            self._byte = ctypes.c_uint8()
+            self._byte.value = self._cancelled  # after the assignment, so that a cancellation meanwhile counts
+        return ctypes.addressof(self._byte)
 
 
 CALL_FLAG: ContextVar[CancelFlag | None] = ContextVar("zarrasync_cancel", default=None)

@@ -1,7 +1,12 @@
-/* The interface of the kernel, one shared library that Python calls through ctypes.
+/* The compiled kernel: reads, decodes and places chunks, and gathers, encodes and stores them.
  *
- * Every exported function starts with zarrasync_ and is marked KERNEL_EXPORT. The kernel has no state of its own: it
- * starts no threads, installs no signal handlers, and memory of the caller stays the caller's. */
+ * A call works through a stretch of the chunks that a selection touches. It gets every description from Python, calls
+ * the codecs of libraries that are loaded already by function pointers, and makes no threads. It raises no errors: a
+ * chunk that it cannot do, for whatever reason, is left to the Python code, which does it again and explains what is
+ * wrong. There is no global state, and memory is freed or belongs to the worker, which one thread uses.
+ *
+ * All numbers of the descriptions are int64, so that Python can pack them without knowledge of the platform.
+ */
 #ifndef ZARRASYNC_KERNEL_H
 #define ZARRASYNC_KERNEL_H
 
@@ -21,10 +26,190 @@
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
 #define KERNEL_ABI 1
 
+enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
+
+/* What became of a chunk. */
+enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3 };
+
+/* ---------------------------------------------------------------- descriptions */
+
+enum za_codec { ZA_CRC32C = 1, ZA_BLOSC = 2, ZA_ZSTD = 3, ZA_LZ4 = 4 };
+
+/* A codec of bytes. */
+struct za_step {
+    int64_t kind;        /* a za_codec */
+    int64_t size;        /* bytes of the decoded value; -1 if a checksum follows a value of unknown size */
+    int64_t settings[5]; /* for encoding: level, then the codec's own */
+};
+
+/* How the chunks of one kind are encoded. */
+struct za_chain {
+    int64_t raw_size;  /* bytes of the elements */
+    int64_t item_size; /* bytes of an element */
+    int64_t word_size; /* bytes of the words of which elements consist and whose bytes are reversed; 0 if they are not */
+    int64_t least, most; /* bounds of the bytes of an encoded chunk */
+    int64_t size_hint;   /* bytes that suffice for most encoded chunks */
+    int64_t step_count;
+    struct za_step steps[ZA_MAX_STEPS]; /* in the order of encoding */
+    int64_t strides[ZA_MAX_AXES];       /* of the elements in the raw bytes, in bytes, by the axes of the array */
+    const uint8_t *fill;                /* an element in the byte order of memory */
+};
+
+/* Where the chunks of an array are, and what they contain: raw elements, or inner chunks and an index. */
+struct za_array {
+    int64_t axis_count;
+    const char *directory; /* of the array; ends with a slash */
+    const char *head;      /* of the keys, before the first coordinate; the entire key without axes */
+    int64_t separator;     /* between coordinates: '/' or '.' */
+    int64_t value_limit;   /* most bytes of a stored value */
+    int64_t is_sharded;
+    int64_t index_at_end, index_is_big_endian, index_has_checksum;
+    int64_t inner_count;                      /* inner chunks of a shard */
+    int64_t inner_strides[ZA_MAX_AXES];       /* numbers of inner chunks in the index from one to the next along an axis */
+    struct za_chain chain;                    /* of chunks, or of inner chunks */
+};
+
+/* The selected indices along an axis, and the chunks that contain them. */
+struct za_axis {
+    int64_t chunk, inner; /* lengths of a stored chunk and of an inner chunk; the same without shards */
+    int64_t first, count; /* the touched chunks are first … first + count - 1, or those in `chunks` */
+    int64_t start, step, length; /* the selected indices, if `indices` is null */
+    int64_t out_stride;          /* from the memory of one selected element to the next, in bytes */
+    const int64_t *chunks;
+    const int64_t *indices; /* ascending */
+    const int64_t *targets; /* their positions in the output, if they are not 0, 1, 2 … */
+};
+
+/* Functions of libraries; null if there is none. */
+struct za_functions {
+    int (*blosc_decompress_ctx)(const void *, void *, size_t, int);
+    int (*blosc_compress_ctx)(int, int, size_t, size_t, const void *, void *, size_t, const char *, size_t, int);
+    void *(*ZSTD_createDCtx)(void);
+    size_t (*ZSTD_freeDCtx)(void *);
+    size_t (*ZSTD_decompressDCtx)(void *, void *, size_t, const void *, size_t);
+    unsigned long long (*ZSTD_getFrameContentSize)(const void *, size_t);
+    size_t (*ZSTD_findFrameCompressedSize)(const void *, size_t);
+    void *(*ZSTD_createCCtx)(void);
+    size_t (*ZSTD_freeCCtx)(void *);
+    size_t (*ZSTD_CCtx_setParameter)(void *, int, int);
+    size_t (*ZSTD_compress2)(void *, void *, size_t, const void *, size_t);
+    size_t (*ZSTD_compressBound)(size_t);
+    int (*LZ4_decompress_safe)(const char *, char *, int, int);
+    int (*LZ4_compress_fast)(const char *, char *, int, int, int);
+    int (*LZ4_compressBound)(int);
+};
+
+/* ---------------------------------------------------------------- memory of a thread */
+
+struct za_buffer {
+    uint8_t *data; /* aligned */
+    void *block;
+    int64_t size;
+};
+
+enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_BUFFER_COUNT };
+
+struct za_worker {
+    struct za_functions functions;
+    struct za_buffer buffers[ZA_BUFFER_COUNT];
+    void *zstd_decoder, *zstd_encoder;
+};
+
+/* Bytes of a buffer above which it is freed at the end of a call. */
+#define ZA_LARGEST_KEPT ((int64_t)32 << 20)
+
+/* Return a buffer of at least `size` bytes, or null. Its content is undefined, unless it was large enough before. */
+uint8_t *za_reserve(struct za_worker *worker, int buffer, int64_t size);
+/* As za_reserve, but keep the first `kept` bytes. */
+uint8_t *za_grow(struct za_worker *worker, int buffer, int64_t kept, int64_t size);
+void za_release_large(struct za_worker *worker);
+
+/* ---------------------------------------------------------------- codecs.c */
+
+/* Undo the steps of a chain. Returns the raw bytes, which are `into` (if it is not null and a step wrote them there), in
+ * a buffer of the worker or inside `data`; null if the data is damaged or a function is missing. */
+const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
+                         uint8_t *into);
+/* Apply the steps to `raw`. Returns the encoded bytes, or null. */
+const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size);
+
+uint32_t za_load32(const uint8_t *data); /* little-endian */
+void za_store32(uint8_t *data, uint32_t value);
+
+/* ---------------------------------------------------------------- boxes.c */
+
+/* The selected indices of a chunk along an axis: positions `begin` … `begin + count - 1` of the selection. */
+struct za_cut {
+    int64_t begin, count;
+    int64_t first; /* the first index inside the chunk */
+    int64_t step;  /* from one to the next; 0 if they are listed */
+    int64_t origin; /* the index of the chunk's first element in the array */
+};
+
+/* Cut the indices of an axis that lie in [origin, origin + size). */
+struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t size);
+/* Return the last index of a cut inside its chunk. */
+int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut);
+
+/* A box of elements: those that cuts select from a chunk, and where they are in the output. */
+struct za_box {
+    const struct za_axis *axes;
+    const struct za_cut *cuts;
+    int axis_count;
+};
+
+/* Return the place of a box in the output if its elements lie there exactly as in the raw bytes of a chunk; else null. */
+uint8_t *za_direct(const struct za_chain *chain, const struct za_box *box, uint8_t *out);
+void za_place(const struct za_chain *chain, const struct za_box *box, const uint8_t *raw, uint8_t *out);
+void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *out);
+/* Copy elements from the output's place into the raw bytes of a chunk. */
+void za_gather(const struct za_chain *chain, const struct za_box *box, const uint8_t *values, uint8_t *raw);
+/* Return whether raw bytes are only the fill value. */
+int za_is_fill(const struct za_chain *chain, const uint8_t *raw);
+
+/* ---------------------------------------------------------------- files.c */
+
+/* The names of chunks, relative to the directory of the chunks that precede the last coordinate. */
+struct za_folder {
+    const struct za_array *array;
+    char path[4096];
+    size_t head;      /* bytes of the directory and the head */
+    int handle;       /* of the folder that `parent` names, or -1 */
+    int is_absent;    /* whether that folder does not exist */
+    int keeps;        /* whether to keep handles of folders, which pays for many chunks */
+    int64_t parent[ZA_MAX_AXES];
+};
+
+enum { ZA_NO_FILE = -1, ZA_FAILED = -2 };
+
+int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps);
+void za_folder_close(struct za_folder *folder);
+/* Return the descriptor of a chunk's file, ZA_NO_FILE or ZA_FAILED. */
+int za_open_chunk(struct za_folder *folder, const int64_t *coords);
+void za_close(int file);
+/* Read at most `size` bytes; returns their number, or ZA_FAILED. */
+int64_t za_read(int file, uint8_t *memory, int64_t size);
+int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start);
+int64_t za_file_size(int file);
+
+/* ---------------------------------------------------------------- entry points */
+
 KERNEL_EXPORT uint32_t zarrasync_kernel_abi(void);
 
 /* Returns the CRC-32C of size bytes, which continues the checksum crc of earlier bytes (0 for none). data may be NULL if
  * size is 0. */
 KERNEL_EXPORT uint32_t zarrasync_crc32c(uint32_t crc, const void *data, size_t size);
+
+KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions);
+KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
+
+/* Read the chunks `begin` … `end - 1` of a selection, numbered in C order, into `out`.
+ *
+ * Absent chunks become the fill value. Writes the za_status of each chunk to `statuses` (unless it is null), and returns how
+ * many elements the chunks have that were not left. Stops when `*cancelled` is not 0 (unless that is null): the remaining
+ * chunks are left then. */
+KERNEL_EXPORT int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                                 uint8_t *out, int64_t begin, int64_t end, uint8_t *statuses,
+                                 const volatile uint8_t *cancelled);
 
 #endif

@@ -14,9 +14,12 @@ __all__ = ["describe", "kernel"]
 ABI = 1  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
-_Pointer, _Size, _U32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32
+_Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64
 _SIGNATURES = {
     "zarrasync_crc32c": (_U32, _U32, _Pointer, _Size),
+    "zarrasync_new_worker": (_Pointer, _Pointer),
+    "zarrasync_free_worker": (None, _Pointer),
+    "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _I64, _I64, _Pointer, _Pointer),
 }
 """The types of the result and the arguments of each function."""
 

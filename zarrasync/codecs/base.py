@@ -24,6 +24,7 @@ __all__ = [
     "BytesBytesCodec",
     "Codec",
     "Decoder",
+    "KernelStep",
     "Out",
     "RowsDecoder",
 ]
@@ -35,6 +36,8 @@ BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"
 """Decodes several values of one size in one call; ``None`` if they must be decoded one by one to report an error."""
 RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
 """Decodes several values of one size, each into its own memory; ``False`` if they must be decoded one by one."""
+KernelStep: TypeAlias = tuple[int, ...]
+"""The number of a codec in the compiled kernel, and its settings for encoding. See ``codecs.c`` for their order."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,11 @@ class BytesBytesCodec(Codec):
     def fills(self) -> bool:
         """Whether ``decode`` writes large results into the memory that it is given."""
         return False
+
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        """The number of the codec in the compiled kernel and its settings, or ``None`` if the kernel does not have it."""
+        return None
 
     def encoded_size(self, size: int) -> int | None:
         """Return the number of encoded bytes for ``size`` decoded ones, or ``None`` if it depends on the data."""

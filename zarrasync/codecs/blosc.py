@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Codec, Decoder, Out, RowsDecoder
+from zarrasync._kernel.structs import BLOSC
+from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Codec, Decoder, KernelStep, Out, RowsDecoder
 from zarrasync.codecs.configuration import check_integer
 from zarrasync.codecs.decompression import checked_decoder, none_if_damaged, with_size_header
 from zarrasync.codecs.native import blosc_rows, numcodecs_module
@@ -121,17 +123,32 @@ class BloscCodec(BytesBytesCodec):
     def fills(self) -> bool:
         return True
 
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        name = int.from_bytes(self.cname.encode().ljust(8, b"\0"), sys.byteorder)
+        return (
+            BLOSC,
+            self.clevel,
+            _SHUFFLES.index(self.shuffle or "noshuffle"),
+            self.blocksize,
+            self._header_typesize,
+            name,
+        )
+
+    @property
+    def _header_typesize(self) -> int:
+        """The element size in the header, which has one byte for it. Like c-blosc, shuffle larger elements as bytes."""
+        typesize = self.typesize or 1
+        return typesize if typesize < 256 else 1
+
     def encode(self, data: Buffer) -> Buffer:
         return self.encode_all((data,))[0]
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
         if not all(map(len, values)):
             raise self.fail("the value has no bytes", "encode")
-        typesize = self.typesize or 1
-        # The header has one byte for the element size; like c-blosc, shuffle larger elements as single bytes.
-        header_typesize = typesize if typesize < 256 else 1
         shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
-        settings = self.cname.encode(), self.clevel, shuffle, self.blocksize, header_typesize
+        settings = self.cname.encode(), self.clevel, shuffle, self.blocksize, self._header_typesize
         compress = _blosc().compress
         try:
             return [compress(value, *settings) for value in values]

@@ -21,7 +21,7 @@ from zarrasync.codecs.capabilities import (
 from zarrasync.codecs.chunk_budget import fixed_budget, memory_size, variable_budget
 from zarrasync.codecs.fill_check import fill_word, is_fill, rows_with_only
 from zarrasync.codecs.memory_layout import chunk_memory_layout
-from zarrasync.codecs.partial import Locator
+from zarrasync.codecs.partial import BoundArrayBytes, Locator
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError
@@ -167,6 +167,26 @@ class BoundChain:
         if self.encoded_size is not None:
             return self.encoded_size, self.encoded_size
         return 0, _MOST if self._budget is None else 2 * self._budget
+
+    @property
+    def compressors(self) -> Sequence[tuple[BytesBytesCodec, int | None]]:
+        """The bytes -> bytes codecs, each with the number of bytes that it decodes to, if that is known."""
+        return list(zip(self._compressors, self._sizes, strict=False))
+
+    @property
+    def sharding(self) -> BoundArrayBytes | None:
+        """The codec of shards whose parts can be read alone, if no axes are reordered before it."""
+        return self._serializer if self._inner_chain and self.supports_partial_reads and not self._array_steps else None
+
+    @property
+    def raw_strides(self) -> tuple[int, ...] | None:
+        """The distance in bytes of neighbouring elements in a raw chunk along each axis; see ``view_chunks``."""
+        if self._view_axes is None or self.stored_dtype is None:
+            return None
+        sizes = [self.stored_dtype.itemsize]
+        for length in self._stored_shape[:0:-1]:
+            sizes.append(sizes[-1] * length)
+        return tuple(sizes[len(sizes) - 1 - axis] for axis in self._view_axes)
 
     @property
     def value_limit(self) -> int | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from zarrasync.codecs.base import BytesBytesCodec, Out
+from zarrasync._kernel.structs import CRC32C
+from zarrasync.codecs.base import BytesBytesCodec, KernelStep, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError
 
@@ -26,6 +27,10 @@ class Crc32cCodec(BytesBytesCodec):
 
     def has_checksum(self, data: Buffer | None = None) -> bool:
         return True
+
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        return (CRC32C,)
 
     def encoded_size(self, size: int) -> int:
         return size + 4

@@ -19,8 +19,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from zarrasync._kernel.structs import LZ4
 from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
-from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
 from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
@@ -278,6 +279,10 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         if len(view) % np.dtype(self.dtype).itemsize == 0:  # a filter before this one may have changed the size
             view = view.view(self.dtype)
         return _flat_bytes(self._encode_elements(view))
+
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        return (LZ4, self.codec.acceleration) if self.kind == "lz4" else None
 
     @property
     def fills(self) -> bool:

@@ -106,6 +106,8 @@ class BoundSharding:
     Attributes:
         grid: The grid of inner chunks in the shard.
         inner: The codecs of inner chunks.
+        index_codecs: The codecs of the index.
+        index_at_end: Whether the index is at the end.
         encoded_limit: The most bytes of a shard, if its elements do not vary in size.
     """
 
@@ -122,9 +124,10 @@ class BoundSharding:
         self._spec = spec
         self.grid = regular_grid(spec.shape, chunk_shape)
         self.inner = codec.codecs.bind(spec.replace(shape=chunk_shape))
-        self._index_at_end = codec.index_location == "end"
+        self.index_at_end = codec.index_location == "end"
+        self.index_codecs = codec.index_codecs.codecs
         self._index = ShardIndex(
-            codec, codec.index_codecs, self.grid.shape, self.inner.size_bounds, at_end=self._index_at_end
+            codec, codec.index_codecs, self.grid.shape, self.inner.size_bounds, at_end=self.index_at_end
         )
         self.encoded_limit = self._index.size + self.grid.size * (2 * self.inner.nbytes + _CHUNK_OVERHEAD)
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(chunk_shape))]
@@ -258,7 +261,7 @@ class BoundSharding:
                     yield chunk
 
         def parts() -> Iterator[Buffer]:
-            if self._index_at_end:
+            if self.index_at_end:
                 yield from present()
                 yield self._index.encode(lengths)
             else:  # the index needs the lengths of all chunks
@@ -276,4 +279,4 @@ class BoundSharding:
         if not stored:
             return None
         index = self._index.encode([-1 if chunk is None else len(chunk) for chunk in chunks], self._order)
-        return join_buffers([*stored, index] if self._index_at_end else [index, *stored], sum(map(len, stored)))
+        return join_buffers([*stored, index] if self.index_at_end else [index, *stored], sum(map(len, stored)))

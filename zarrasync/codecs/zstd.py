@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from zarrasync._kernel.structs import ZSTD
 from zarrasync._util.output_budget import check_budget
-from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Decoder, Out, RowsDecoder
+from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Decoder, KernelStep, Out, RowsDecoder
 from zarrasync.codecs.configuration import check_integer
 from zarrasync.codecs.decompression import checked_decoder, is_data_error, none_if_damaged, with_size_header
 from zarrasync.codecs.native import numcodecs_module, zstd_rows
@@ -164,6 +165,10 @@ class ZstdCodec(BytesBytesCodec):
     @property
     def fills(self) -> bool:
         return True
+
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        return (ZSTD, self.level, int(self.checksum))
 
     def encode(self, data: Buffer) -> Buffer:
         if len(data) < _SMALL:

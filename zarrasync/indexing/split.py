@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 
 from zarrasync.indexing.axis_cuts import cut_axis
@@ -11,7 +12,7 @@ from zarrasync.indexing.points import split_walked
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["split_chunks"]
+__all__ = ["runs_at", "split_chunks"]
 
 _new = tuple.__new__
 """Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
@@ -67,7 +68,7 @@ def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[Ch
     products of the other columns are the sources, targets, … of these chunks in the same order.
     """
     all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
-    is_basic = projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
+    is_basic = _has_only_slices(projection)
     axis = 0
     if is_basic and longest_run > 1:  # join along the last of the axes with the most chunks
         most = max([len(cuts.chunks) for cuts in all_cuts], default=0)
@@ -90,3 +91,35 @@ def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[Ch
         )
         for coords, source, target, is_full, counts in columns
     ]
+
+
+def _has_only_slices(projection: Projection) -> bool:
+    return projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
+
+
+def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[ChunkRun]:
+    """Return the runs of some of the chunks that a projection touches, each of one chunk.
+
+    Args:
+        projection: The projection, without point axes.
+        grid: The chunk grid of the box.
+        numbers: The numbers of the chunks among all touched ones, in C order.
+    """
+    all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
+    is_basic = _has_only_slices(projection)
+    runs: list[ChunkRun] = []
+    for number in numbers:
+        places: list[int] = []
+        for cuts in reversed(all_cuts):
+            number, place = divmod(number, len(cuts.chunks))  # noqa: PLW2901  # the remaining axes
+            places.insert(0, place)
+        pairs = list(zip(all_cuts, places, strict=True))
+        inside = Projection(
+            (),
+            tuple(cuts.sources[place] for cuts, place in pairs),
+            tuple(cuts.targets[place] for cuts, place in pairs),
+            is_basic,
+        )
+        coords = tuple(cuts.chunks[place] for cuts, place in pairs)
+        runs.append(ChunkRun(coords, inside, all(cuts.is_full[place] for cuts, place in pairs)))
+    return runs

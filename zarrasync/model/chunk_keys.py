@@ -40,7 +40,7 @@ class ChunkKeyEncoding:
         if self.separator not in ("/", "."):
             raise MetadataError(f"the chunk key separator must be '/' or '.', found {self.separator!r}")
 
-    def _head(self, ndim: int) -> str:
+    def head(self, ndim: int) -> str:
         """Return the part of keys before the first coordinate; the whole key for an array without axes."""
         if ndim:
             return _HEADS[self.name, self.separator]
@@ -48,7 +48,7 @@ class ChunkKeyEncoding:
 
     def encode(self, coords: tuple[int, ...]) -> str:
         """Return the key of a chunk."""
-        head = _HEADS[self.name, self.separator] if coords else self._head(0)
+        head = _HEADS[self.name, self.separator] if coords else self.head(0)
         return head + self.separator.join(map(str, coords))
 
     def encode_run(self, coords: tuple[int, ...], axis: int, count: int) -> list[str]:
@@ -62,7 +62,7 @@ class ChunkKeyEncoding:
         if count == 1:
             return [self.encode(coords)]
         names, separator = list(map(str, coords)), self.separator
-        before = self._head(len(coords)) + "".join([name + separator for name in names[:axis]])
+        before = self.head(len(coords)) + "".join([name + separator for name in names[:axis]])
         after = "".join([separator + name for name in names[axis + 1 :]])
         return [f"{before}{number}{after}" for number in range(coords[axis], coords[axis] + count)]
 
@@ -72,7 +72,7 @@ class ChunkKeyEncoding:
 
     def decode(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """Return the grid coordinates for a key, or ``None`` if it is not the key of a chunk."""
-        head = self._head(ndim)
+        head = self.head(ndim)
         if not ndim:
             return () if key == head else None
         parts = key[len(head) :].split(self.separator) if key.startswith(head) else []

@@ -85,6 +85,14 @@ class Store(ABC):
         """A value that is equal for two stores over the same data. Locks and request limits depend on it."""
 
     @property
+    def local_directory(self) -> bytes | None:
+        """The directory, with a slash at its end, in which the values are plain files; ``None`` if they are not.
+
+        Compiled code then reads and writes the files itself. A key is the path relative to the directory.
+        """
+        return None
+
+    @property
     def lasting(self) -> bool:
         """Whether the identity means the same data in other processes, and later."""
         return True

@@ -79,6 +79,11 @@ class LocalStore(Store):
     def identity(self) -> Hashable:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         return ("file", os.path.realpath(self._base))
 
+    @property
+    def local_directory(self) -> bytes | None:
+        own = type(self).fetch is LocalStore.fetch and type(self).put is LocalStore.put
+        return os.fsencode(self._base) if own and os.name == "posix" else None
+
     def location(self, key: str) -> Hashable:
         return ("file", os.path.realpath(self._base + key))
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
@@ -167,6 +168,11 @@ class PrefixStore(WrapperStore):
     def identity(self) -> Hashable:
         return (self.inner.identity, self.prefix) if self.prefix else self.inner.identity
 
+    @property
+    def local_directory(self) -> bytes | None:
+        directory = self.inner.local_directory
+        return None if directory is None else directory + os.fsencode(self.prefix)
+
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
 
@@ -300,6 +306,10 @@ class ReadOnlyStore(WrapperStore):
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
     ) -> Coroutine[Any, Any, builtins.list[Buffer | None]]:
         return self.inner.fetch_values(keys, spaces, limit)
+
+    @property
+    def local_directory(self) -> bytes | None:
+        return self.inner.local_directory
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)

@@ -42,6 +42,7 @@ class Chunks:
         index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
         limit: The most bytes of a stored value that are read; ``None`` for any number.
+        prepared: What other modules have computed for these chunks, by their own names.
         unproven: Non-empty until a read shows whether the separator that the metadata implies is right.
     """
 
@@ -55,6 +56,7 @@ class Chunks:
     index_flights: SingleFlight = field(default_factory=SingleFlight, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
     limit: int | None = None
+    prepared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     unproven: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -77,7 +79,7 @@ class Chunks:
         groups: dict[tuple[int, ...], list[R]] = {}
         for run in runs:
             groups.setdefault(self.metadata.grid.chunk_shape(run.coords), []).append(run)
-        return [(replace(self, shape=shape), group) for shape, group in groups.items()]
+        return [(replace(self, shape=shape, prepared={}), group) for shape, group in groups.items()]
 
     def key(self, coords: tuple[int, ...]) -> str:
         """Return the key of a chunk, relative to the store."""

@@ -6,7 +6,7 @@ A plan lists runs of chunks. ``read`` and ``write`` carry it out, and decide onl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +18,12 @@ from zarrasync.errors import SelectionError
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.points import Run, split_points
+from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 
-__all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
+__all__ = ["ReadPlan", "WritePlan", "empty_in_order", "new_buffer", "plan_read", "plan_write"]
 
 _PAGES = 1 << 20
 """Bytes of a result above which its memory consists of whole pages, into which files can be read."""
@@ -32,12 +33,18 @@ class ReadPlan(NamedTuple):
     """The steps of a read.
 
     Attributes:
+        chunks: The array's chunks.
+        projection: The elements to read, and their places in the buffer.
         buffer: The memory for the elements: a view of the result, or converted to it by ``layout.to_result``.
-        groups: For each shape of stored chunks, the chunks and the runs to read.
     """
 
+    chunks: Chunks
+    projection: Projection
     buffer: Array
-    groups: Sequence[tuple[Chunks, Sequence[Run]]]
+
+    def groups(self) -> Sequence[tuple[Chunks, Sequence[Run]]]:
+        """Return for each shape of stored chunks the chunks and the runs to read."""
+        return self.chunks.by_shape(_runs_to_read(self.chunks, self.projection))
 
 
 class WritePlan(NamedTuple):
@@ -68,7 +75,7 @@ def plan_read(chunks: Chunks, transform: Transform, buffer: Array | None = None,
         chunks.check_chunk_size()
     if buffer is None:
         buffer = new_buffer(chunks.metadata.chain, transform.layout, dtype_of(chunks, fields))
-    return ReadPlan(buffer, chunks.by_shape(_runs_to_read(chunks, transform)))
+    return ReadPlan(chunks, transform.layout.projection(), buffer)
 
 
 def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan:
@@ -92,8 +99,7 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
     try:
         if order is None or layout.point_axes:
             return make(shape, dtype)
-        axes = sorted(range(len(shape)), key=order.__getitem__)
-        return make(tuple(shape[axis] for axis in axes), dtype).transpose(order)
+        return empty_in_order(shape, dtype, order, make)
     except MemoryError as error:
         nbytes = math.prod(shape) * dtype.itemsize
         raise SelectionError(
@@ -101,9 +107,25 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
         ) from error
 
 
-def _runs_to_read(chunks: Chunks, transform: Transform) -> Sequence[Run]:
+def empty_in_order(
+    shape: Sequence[int], dtype: np.dtype[Any], places: Sequence[int], make: Callable[..., Array] = np.empty
+) -> Array:
+    """Return an uninitialised array whose axes have an order in memory.
+
+    Args:
+        shape: The shape.
+        dtype: The data type.
+        places: A number for each axis, which is greater for axes that vary faster in memory.
+        make: Makes an array in C order.
+    """
+    axes = sorted(range(len(shape)), key=places.__getitem__)
+    ranks = sorted(range(len(shape)), key=axes.__getitem__)
+    return make(tuple(shape[axis] for axis in axes), dtype).transpose(ranks)
+
+
+def _runs_to_read(chunks: Chunks, projection: Projection) -> Sequence[Run]:
     """Return runs of chunks. Chunks with only a few selected elements form one run if that is faster."""
-    chain, projection, grid = chunks.metadata.chain, transform.layout.projection(), chunks.metadata.grid
+    chain, grid = chunks.metadata.chain, chunks.metadata.grid
     if chain.run_length > 1 and chunks.metadata.edges is None and not chain.supports_partial_reads:
         points = split_points(projection, grid)
         if points is not None:

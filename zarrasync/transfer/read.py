@@ -17,6 +17,7 @@ from zarrasync.indexing.points import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.content_budget import ContentBudget
+from zarrasync.transfer.kernel_read import KernelRead
 from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async
@@ -88,24 +89,28 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
 
     async def run() -> None:
         flag = cancel_flag()
-        for chunks, runs in plan.groups:
+        kernel_read = KernelRead.of(Placement(plan.chunks, plan.buffer, options, flag), plan.projection)
+        if kernel_read is None:
+            groups = plan.groups()
+        else:
+            left = await kernel_read.run()
+            groups = plan.chunks.by_shape(left) if left else ()
+        for chunks, runs in groups:
             await read_blocking(Placement(chunks, plan.buffer, options, flag), runs)
 
-    if plan.groups:
-        await run_in_worker(run, computing=plan.groups[0][0].store.near)
+    await run_in_worker(run, computing=plan.chunks.store.near)
 
 
 async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
-    concurrency = plan.groups[0][0].concurrency if plan.groups else 1
-    in_flight = FifoGate(concurrency)
+    in_flight = FifoGate(plan.chunks.concurrency)
 
     async def run(group: tuple[Chunks, Sequence[Run]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs, in_flight)
 
-    await for_each(run, plan.groups, concurrency)
+    await for_each(run, plan.groups(), plan.chunks.concurrency)
 
 
 def _check_size(limit: int, transform: Transform, nbytes: int) -> None:

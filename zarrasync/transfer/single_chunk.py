@@ -8,6 +8,7 @@ import numpy as np
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._kernel.structs import ArrayStruct
 from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
@@ -15,8 +16,10 @@ from zarrasync.errors import CodecError
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.values import Request
 from zarrasync.transfer.chunks import Chunks, Missing
+from zarrasync.transfer.kernel_plan import kernel_array
+from zarrasync.transfer.kernel_read import read_part_of_chunk
 from zarrasync.transfer.place import missing_chunks
-from zarrasync.transfer.plan import new_buffer
+from zarrasync.transfer.plan import empty_in_order, new_buffer
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 
 __all__ = ["SingleChunk", "find_single_chunk", "read_single_chunk"]
@@ -82,11 +85,15 @@ async def read_single_chunk(chunks: Chunks, transform: Transform, chunk: SingleC
 class _Read:
     """A read of one chunk."""
 
-    __slots__ = ("_chain", "_chunk", "_chunks", "_key", "_missing", "_transform")
+    __slots__ = ("_chain", "_chunk", "_chunks", "_missing", "_transform")
 
     def __init__(self, chunks: Chunks, transform: Transform, chunk: SingleChunk, missing: Missing) -> None:
         self._chunks, self._transform, self._chunk, self._missing = chunks, transform, chunk, missing
-        self._chain, self._key = chunks.metadata.chain, chunks.key(chunk.coords)
+        self._chain = chunks.metadata.chain
+
+    @property
+    def _key(self) -> str:
+        return self._chunks.key(self._chunk.coords)
 
     async def asynchronously(self) -> Array:
         """Read with a request, and decode on the event loop."""
@@ -96,6 +103,15 @@ class _Read:
 
     async def here(self) -> Array:
         """Read from a blocking store on this thread."""
+        if self._missing == "fill" and (array := kernel_array(self._chunks)) is not None:
+            nbytes = 0 if self._chain.nbytes <= _SMALL else 2 * self._chain.nbytes
+            if not nbytes:
+                result = self._read_by_kernel(array)
+            else:
+                async with self._chunks.budget(nbytes):
+                    result = self._read_by_kernel(array)
+            if result is not None:
+                return result
         if self._chunk.byte_range is not None:
             start, length = self._chunk.byte_range
             if length <= _SMALL:
@@ -113,6 +129,21 @@ class _Read:
             with ScratchMemory("read", hint) as memory:
                 (value,) = await fetch([self._key], [memory], limit)
                 return self._pick(value)
+
+    def _read_by_kernel(self, array: ArrayStruct) -> Array | None:
+        """Read with the compiled kernel; ``None`` if it cannot do that."""
+        chain, inner_key = self._chain, self._chunk.inner_key
+        out = self._new_result()
+        return out if read_part_of_chunk(array, chain.spec.shape, self._chunk.coords, inner_key, out) else None
+
+    def _new_result(self) -> Array:
+        """Return memory for the result, in the axis order of the chunk's memory."""
+        shape, dtype, order = self._transform.shape, self._chunks.metadata.dtype.numpy, self._chain.memory_axis_order
+        make = aligned_empty if self._chain.nbytes >= _SMALL else np.empty
+        if order is None:
+            return make(shape, dtype)
+        places = [order[axis] for axis, item in enumerate(self._chunk.inner_key) if not isinstance(item, int)]
+        return empty_in_order(shape, dtype, places, make)
 
     async def _read_bytes(self, start: int, length: int) -> Array:
         """Read contiguous elements of a raw chunk directly into the result."""

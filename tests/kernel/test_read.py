@@ -1,0 +1,291 @@
+"""Reading with the kernel: the same values and the same errors as without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zarrasync as za
+from tests.kernel.test_library import needs_kernel
+from tests.property.array_machine import accessor
+from tests.property.selections import selections
+from tests.property.strategies import SEEDS, array_options, same, values_of
+from zarrasync import stores, sync
+from zarrasync.errors import UnsupportedByFormat, ZarrError
+from zarrasync.model import dtypes
+from zarrasync.transfer.kernel_plan import kernel_array
+
+pytestmark = needs_kernel
+EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "150"))
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "raw": {"compressors": None},
+    "zstd": {"compressors": "zstd"},
+    "blosc": {"compressors": "blosc"},
+    "lz4": {"compressors": {"name": "numcodecs.lz4", "configuration": {}}},
+    "two checksums": {"compressors": ["crc32c", "zstd", "crc32c"]},
+    "columns": {"order": "F", "compressors": "blosc"},
+    "big-endian": {"compressors": None, "serializer": {"name": "bytes", "configuration": {"endian": "big"}}},
+    "version 2": {"zarr_format": 2, "compressors": "zstd", "chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "flat names": {"compressors": "zstd", "chunk_key_encoding": {"name": "default", "separator": "."}},
+    "shards": {"shards": (20, 30), "compressors": "zstd"},
+    "raw shards": {"shards": (20, 30), "compressors": None},
+    "index first": {"shards": {"shape": (20, 30), "index_location": "start"}},
+}
+SHAPE, CHUNKS = (64, 75), (10, 15)
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return LAYOUTS[request.param]
+
+
+@pytest.fixture
+def made(tmp_path: Path, layout: dict[str, Any]) -> tuple[Path, np.ndarray]:
+    """A stored array without the chunks of some columns, and its values."""
+    values = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
+    values[20:40, 30:60] = 7
+    array = sync.create_array(tmp_path / "a", dtype="i4", shape=SHAPE, chunks=CHUNKS, fill_value=7, **layout)
+    array[...] = values
+    return tmp_path / "a", values
+
+
+def files(path: Path) -> list[Path]:
+    """Return the files of the chunks."""
+    return sorted(
+        file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".z") and file.suffix != ".json"
+    )
+
+
+def outcome(read: Callable[[], Any]) -> Any:
+    """Return a result, or the kind of an error and its message."""
+    try:
+        return read()
+    except ZarrError as error:
+        return type(error), str(error)
+
+
+def check_equal(path: Path, read: Callable[[sync.Array], Any]) -> Any:
+    """Assert that the kernel and Python read the same. Return it."""
+    one, other = [outcome(lambda: read(sync.open_array(path, config=za.Config(native=n)))) for n in ("require", "off")]
+    if isinstance(one, tuple):
+        assert one == other
+    else:
+        assert same(np.asarray(one), np.asarray(other))
+    return one
+
+
+# ------------------------------------------------------------------ values
+
+SELECTIONS: list[Callable[[Any], Any]] = [
+    lambda a: a[...],
+    lambda a: a[3:50, 20:70],
+    lambda a: a[::-3, 1::17],
+    lambda a: a[33, 44:46],
+    lambda a: a[10:20, 15:30],
+    lambda a: (
+        a.oindex[[60, 2, 2, 31], ::2] if isinstance(a, sync.Array) else a[np.ix_([60, 2, 2, 31], range(0, 75, 2))]
+    ),
+    lambda a: a.oindex[::5, [0, 74]] if isinstance(a, sync.Array) else a[np.ix_(range(0, 64, 5), [0, 74])],
+]
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+def test_only_the_kernel_reads(
+    made: tuple[Path, np.ndarray], select: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+):
+    """No value passes through the store, in synchronous and in asynchronous calls."""
+    path, values = made
+    array = sync.open_array(path)
+
+    async def fail(*arguments: Any, **named: Any) -> None:
+        raise AssertionError(arguments)
+
+    for name in ("fetch", "fetch_values"):
+        monkeypatch.setattr(stores.LocalStore, name, fail)
+    monkeypatch.setattr(stores.LocalStore, "local_directory", f"{path}/".encode())
+    assert same(select(array), np.asarray(select(values)))
+
+
+def test_asynchronous_reads(made: tuple[Path, np.ndarray]):
+    async def read() -> Any:
+        array = await za.open_array(made[0], config=za.Config(native="require"))
+        assert kernel_array(array._chunks) is not None
+        whole, part = await asyncio.gather(array.view.read(), array.view[3:50, 20:70].read())
+        return whole, part
+
+    whole, part = asyncio.run(read())
+    assert same(whole, made[1])
+    assert same(part, made[1][3:50, 20:70])
+
+
+@given(array_options(), SEEDS, st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_arrays(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, data: st.DataObject
+):
+    path = tmp_path_factory.mktemp("array") / "a"
+    data_type = dtypes.from_numpy(options["dtype"])
+    shape = options["shape"]
+    fill = values_of(data_type, 1, seed + 1)[0]
+    try:
+        array = sync.create_array(path, fill_value=fill, **options)
+    except UnsupportedByFormat:
+        return
+    values = values_of(data_type, int(np.prod(shape, dtype=int)), seed).reshape(shape)
+    array[...] = values
+    chance = random.Random(seed)
+    for file in files(path):
+        if chance.random() < 0.2:
+            file.unlink()
+    chosen = data.draw(selections(shape, array.write_chunk_sizes))
+    one = check_equal(path, lambda a: accessor(a, chosen.kind)[chosen.key])
+    assert not isinstance(one, tuple)
+
+
+def test_parts_of_a_large_shard(tmp_path: Path):
+    """Several threads share the inner chunks of a shard."""
+    values = np.random.default_rng(0).integers(0, 9, (1024, 1536)).astype("i4")
+    layout: dict[str, Any] = {"chunks": (64, 64), "shards": (1024, 1536)}
+    array = sync.create_array(tmp_path / "a", data=values, config=za.Config(threads=4, native="require"), **layout)
+    assert same(array[...], values)
+    assert same(array[5:1000, ::-1], values[5:1000, ::-1])
+    assert same(array.oindex[[3, 700, 1], 10:1500], values[[3, 700, 1], 10:1500])
+
+
+def test_many_absent_chunks(tmp_path: Path):
+    array = sync.create_array(tmp_path / "a", shape=(300, 300), chunks=(1, 1), dtype="i2", fill_value=-3)
+    array[7, 299] = 5
+    result = array[...]
+    assert result[7, 299] == 5
+    assert (result == -3).sum() == result.size - 1
+
+
+# ------------------------------------------------------------------ files that are not what they should be
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def extend(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"more")
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 0x40
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def make_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def make_loop(file: Path) -> None:
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+DAMAGES = [
+    truncate, extend, flip, make_directory, make_pipe, make_loop, Path.unlink,
+    lambda file: file.write_bytes(b""), lambda file: file.write_bytes(bytes(1 << 20)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_files(made: tuple[Path, np.ndarray], damage: Callable[[Path], None]):
+    path, _ = made
+    chosen = files(path)
+    damage(chosen[len(chosen) // 2])
+    for select in SELECTIONS:
+        found = check_equal(path, select)
+        if damage in (extend, truncate) and isinstance(found, tuple):
+            assert str(chosen[len(chosen) // 2].relative_to(path)) in found[1]
+    damage(chosen[0])
+    check_equal(path, SELECTIONS[0])
+
+
+@given(SEEDS)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_damage(made: tuple[Path, np.ndarray], seed: int):
+    """Damaged chunks give the same errors or values, and the kernel survives them."""
+    chance = random.Random(seed)
+    file = chance.choice(files(made[0]))
+    whole = file.read_bytes()
+    data = bytearray(whole)
+    for _ in range(chance.randint(1, 3)):
+        data[chance.randrange(len(data))] = chance.choice((0, 255, chance.randrange(256)))
+    try:
+        file.write_bytes(data)
+        check_equal(made[0], lambda a: a[...])
+    finally:
+        file.write_bytes(whole)
+
+
+# ------------------------------------------------------------------ what reads report
+
+
+def test_missing_chunks(made: tuple[Path, np.ndarray]):
+    for file in files(made[0])[1::3]:
+        file.unlink()
+    found = check_equal(made[0], lambda a: a.view.read(missing="error"))
+    assert isinstance(found, tuple)
+
+
+def test_progress(made: tuple[Path, np.ndarray]):
+    for select in (lambda v: v, lambda v: v[::2, 3:], lambda v: v.oindex[[5, 60], 3:]):
+        totals = []
+        for native in ("require", "off"):
+            steps: list[int] = []
+            view = select(sync.open_array(made[0], config=za.Config(native=native)).view)
+            view.read(progress=steps.append)
+            totals.append(sum(steps))
+            assert totals[-1] == view.nbytes
+        assert totals[0] == totals[1]
+
+
+def test_reads_into_memory_of_the_caller(made: tuple[Path, np.ndarray]):
+    array = sync.open_array(made[0], config=za.Config(native="require"))
+    for out in (np.zeros(SHAPE, "i4", "F"), np.zeros((SHAPE[0], 200), "i4")[:, 5:80], np.zeros(SHAPE, "i4")[::-1]):
+        array.view.read(out=out)
+        assert same(np.ascontiguousarray(out), made[1])
+
+
+def test_children_read_after_a_fork(made: tuple[Path, np.ndarray]):
+    array = sync.open_array(made[0], config=za.Config(native="require"))
+    array[...]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same(array[...], made[1]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def open_descriptors() -> Iterator[str]:
+    return iter(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_no_descriptor_stays_open(made: tuple[Path, np.ndarray]):
+    array = sync.open_array(made[0], config=za.Config(native="require"))
+    truncate(files(made[0])[0])
+    before = len(list(open_descriptors()))
+    for select in SELECTIONS:
+        outcome(lambda: select(array))
+    assert len(list(open_descriptors())) == before

@@ -1,0 +1,185 @@
+/* Chains of codecs of bytes: the functions of libraries, with every size checked before and after they are called. */
+
+#include "kernel.h"
+
+#include <limits.h>
+#include <string.h>
+
+uint32_t za_load32(const uint8_t *data)
+{
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+}
+
+void za_store32(uint8_t *data, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        data[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* ---------------------------------------------------------------- decoding */
+
+/* The bytes of blosc's header: version, version of the codec, flags, size of elements, then three sizes. */
+enum { BLOSC_HEADER = 16 };
+
+static int decode_blosc(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
+{
+    if (worker->functions.blosc_decompress_ctx == NULL || size < BLOSC_HEADER || out_size > INT_MAX)
+        return 0;
+    if (za_load32(data + 4) != out_size || za_load32(data + 12) != size)
+        return 0;
+    return worker->functions.blosc_decompress_ctx(data, out, (size_t)out_size, 1) == out_size;
+}
+
+static int decode_zstd(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
+{
+    const struct za_functions *functions = &worker->functions;
+    if (functions->ZSTD_decompressDCtx == NULL || functions->ZSTD_createDCtx == NULL || size < 4 ||
+        za_load32(data) != 0xFD2FB528) /* skippable frames have other numbers */
+        return 0;
+    if (functions->ZSTD_getFrameContentSize(data, (size_t)size) != (unsigned long long)out_size ||
+        functions->ZSTD_findFrameCompressedSize(data, (size_t)size) != (size_t)size)
+        return 0; /* a frame without its size, or several frames */
+    if (worker->zstd_decoder == NULL && (worker->zstd_decoder = functions->ZSTD_createDCtx()) == NULL)
+        return 0;
+    return functions->ZSTD_decompressDCtx(worker->zstd_decoder, out, (size_t)out_size, data, (size_t)size) ==
+           (size_t)out_size;
+}
+
+/* numcodecs writes the decoded size before the block. */
+static int decode_lz4(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
+{
+    if (worker->functions.LZ4_decompress_safe == NULL || size < 4 || size > INT_MAX || out_size > INT_MAX)
+        return 0;
+    if (za_load32(data) != out_size)
+        return 0;
+    return worker->functions.LZ4_decompress_safe((const char *)data + 4, (char *)out, (int)size - 4, (int)out_size) ==
+           out_size;
+}
+
+const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
+                         uint8_t *into)
+{
+    int scratch = ZA_STEP;
+    for (int64_t i = chain->step_count - 1; i >= 0; i--) {
+        const struct za_step *step = &chain->steps[i];
+        if (step->kind == ZA_CRC32C) {
+            size -= 4;
+            if (size < 0 || (step->size >= 0 && step->size != size) ||
+                zarrasync_crc32c(0, data, (size_t)size) != za_load32(data + size))
+                return NULL;
+            continue;
+        }
+        int is_last = 1; /* whether only checksums remain, which do not move bytes */
+        for (int64_t j = 0; j < i; j++)
+            is_last &= chain->steps[j].kind == ZA_CRC32C;
+        uint8_t *out = i == 0 && into != NULL ? into : za_reserve(worker, is_last ? ZA_RAW : scratch, step->size);
+        scratch = ZA_STEP + ZA_STEP2 - scratch;
+        int ok = out != NULL;
+        if (ok && step->kind == ZA_BLOSC)
+            ok = decode_blosc(worker, data, size, out, step->size);
+        else if (ok && step->kind == ZA_ZSTD)
+            ok = decode_zstd(worker, data, size, out, step->size);
+        else if (ok && step->kind == ZA_LZ4)
+            ok = decode_lz4(worker, data, size, out, step->size);
+        else
+            ok = 0;
+        if (!ok)
+            return NULL;
+        data = out;
+        size = step->size;
+    }
+    return size == chain->raw_size ? data : NULL;
+}
+
+/* ---------------------------------------------------------------- encoding */
+
+/* Settings: level, shuffle, block size, size of elements, and the name of the compressor as up to eight characters. */
+static int64_t encode_blosc(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size,
+                            uint8_t *out, int64_t room)
+{
+    char name[9] = {0};
+    memcpy(name, &step->settings[4], 8);
+    return worker->functions.blosc_compress_ctx((int)step->settings[0], (int)step->settings[1],
+                                                (size_t)step->settings[3], (size_t)size, data, out, (size_t)room, name,
+                                                (size_t)step->settings[2], 1);
+}
+
+enum { ZSTD_LEVEL = 100, ZSTD_CHECKSUM = 201 }; /* parameters of zstd's stable interface */
+
+/* Settings: level, and whether to store a checksum. */
+static int64_t encode_zstd(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size,
+                           uint8_t *out, int64_t room)
+{
+    const struct za_functions *functions = &worker->functions;
+    if (worker->zstd_encoder == NULL && (worker->zstd_encoder = functions->ZSTD_createCCtx()) == NULL)
+        return -1;
+    void *encoder = worker->zstd_encoder;
+    size_t failed = functions->ZSTD_CCtx_setParameter(encoder, ZSTD_LEVEL, (int)step->settings[0]) |
+                    functions->ZSTD_CCtx_setParameter(encoder, ZSTD_CHECKSUM, (int)step->settings[1]);
+    if ((int64_t)failed < 0) /* errors are large numbers */
+        return -1;
+    size_t count = functions->ZSTD_compress2(encoder, out, (size_t)room, data, (size_t)size);
+    return count > (size_t)room ? -1 : (int64_t)count;
+}
+
+/* Settings: acceleration. */
+static int64_t encode_lz4(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size,
+                          uint8_t *out, int64_t room)
+{
+    if (room - 4 > INT_MAX)
+        return -1;
+    za_store32(out, (uint32_t)size);
+    int count = worker->functions.LZ4_compress_fast((const char *)data, (char *)out + 4, (int)size, (int)(room - 4),
+                                                    (int)step->settings[0]);
+    return count <= 0 ? -1 : count + 4;
+}
+
+/* Return the most bytes of an encoded value of a step; -1 if the step cannot encode. */
+static int64_t encoded_bound(struct za_worker *worker, const struct za_step *step, int64_t size)
+{
+    const struct za_functions *functions = &worker->functions;
+    switch (step->kind) {
+    case ZA_CRC32C: return size + 4;
+    case ZA_BLOSC: return functions->blosc_compress_ctx == NULL || size > INT_MAX - BLOSC_HEADER ? -1 : size + BLOSC_HEADER;
+    case ZA_ZSTD:
+        if (functions->ZSTD_compress2 == NULL || functions->ZSTD_createCCtx == NULL || functions->ZSTD_compressBound == NULL)
+            return -1;
+        return (int64_t)functions->ZSTD_compressBound((size_t)size);
+    case ZA_LZ4:
+        if (functions->LZ4_compress_fast == NULL || functions->LZ4_compressBound == NULL || size > INT_MAX / 2)
+            return -1;
+        return functions->LZ4_compressBound((int)size) + 4;
+    default: return -1;
+    }
+}
+
+const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size)
+{
+    const uint8_t *data = raw;
+    int64_t count = chain->raw_size;
+    int scratch = ZA_STEP;
+    for (int64_t i = 0; i < chain->step_count; i++) {
+        const struct za_step *step = &chain->steps[i];
+        int64_t room = encoded_bound(worker, step, count);
+        uint8_t *out = room < 0 ? NULL : za_reserve(worker, scratch, room);
+        if (out == NULL)
+            return NULL;
+        if (step->kind == ZA_CRC32C) {
+            memcpy(out, data, (size_t)count);
+            za_store32(out + count, zarrasync_crc32c(0, data, (size_t)count));
+            count += 4;
+        } else if (step->kind == ZA_BLOSC) {
+            count = encode_blosc(worker, step, data, count, out, room);
+        } else if (step->kind == ZA_ZSTD) {
+            count = encode_zstd(worker, step, data, count, out, room);
+        } else {
+            count = encode_lz4(worker, step, data, count, out, room);
+        }
+        if (count <= 0)
+            return NULL;
+        data = out;
+        scratch = ZA_STEP + ZA_STEP2 - scratch;
+    }
+    *size = count;
+    return data;
+}

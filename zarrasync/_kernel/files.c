@@ -1,0 +1,204 @@
+/* Files of chunks. */
+
+#include "kernel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#if defined(_WIN32)
+
+/* Files are read by Python on Windows; the kernel decodes and places what it is given. */
+int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps)
+{
+    (void)folder, (void)array, (void)keeps;
+    return 0;
+}
+void za_folder_close(struct za_folder *folder) { (void)folder; }
+int za_open_chunk(struct za_folder *folder, const int64_t *coords)
+{
+    (void)folder, (void)coords;
+    return ZA_FAILED;
+}
+void za_close(int file) { (void)file; }
+int64_t za_read(int file, uint8_t *memory, int64_t size)
+{
+    (void)file, (void)memory, (void)size;
+    return ZA_FAILED;
+}
+int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start)
+{
+    (void)file, (void)memory, (void)size, (void)start;
+    return ZA_FAILED;
+}
+int64_t za_file_size(int file)
+{
+    (void)file;
+    return ZA_FAILED;
+}
+
+#else
+
+#include <unistd.h>
+
+#if defined(O_PATH)
+#define FOLDER_FLAGS (O_PATH | O_DIRECTORY | O_CLOEXEC)
+#else
+#define FOLDER_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+#endif
+
+/* Most bytes of a single read: some systems refuse more than 2 GiB. */
+#define MOST_AT_ONCE ((int64_t)1 << 30)
+
+/* ---------------------------------------------------------------- names */
+
+static char *append_number(char *end, int64_t number)
+{
+    char digits[20];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    while (count > 0)
+        *end++ = digits[--count];
+    return end;
+}
+
+int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps)
+{
+    size_t directory = strlen(array->directory), head = strlen(array->head);
+    folder->array = array;
+    folder->handle = -1;
+    folder->is_absent = 0;
+    folder->keeps = keeps;
+    if (directory + head + (size_t)array->axis_count * 21 + 1 > sizeof folder->path)
+        return 0;
+    memcpy(folder->path, array->directory, directory);
+    memcpy(folder->path + directory, array->head, head + 1);
+    folder->head = directory + head;
+    return 1;
+}
+
+void za_folder_close(struct za_folder *folder)
+{
+    if (folder->handle >= 0)
+        close(folder->handle);
+    folder->handle = -1;
+}
+
+/* Write the name of a chunk into the path, after the head. Returns where the last part of the path begins. */
+static char *write_name(struct za_folder *folder, const int64_t *coords)
+{
+    char *end = folder->path + folder->head, *last;
+    int64_t count = folder->array->axis_count;
+    for (int64_t i = 0; i < count; i++) {
+        if (i > 0)
+            *end++ = (char)folder->array->separator;
+        end = append_number(end, coords[i]);
+    }
+    *end = '\0';
+    last = strrchr(folder->path, '/');
+    return last + 1;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static int is_absent_error(int error) { return error == ENOENT || error == ENOTDIR; }
+
+static int open_file(int folder, const char *name)
+{
+    int file;
+    do
+        file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a named pipe would wait */
+    while (file < 0 && errno == EINTR);
+    if (file >= 0)
+        return file;
+    return is_absent_error(errno) ? ZA_NO_FILE : ZA_FAILED;
+}
+
+/* Whether the kept folder contains a chunk: the coordinates that name folders are the same. */
+static int is_same_folder(const struct za_folder *folder, const int64_t *coords)
+{
+    if (folder->handle < 0 && !folder->is_absent)
+        return 0;
+    if (folder->array->separator != '/')
+        return 1;
+    for (int64_t i = 0; i + 1 < folder->array->axis_count; i++)
+        if (folder->parent[i] != coords[i])
+            return 0;
+    return 1;
+}
+
+/* Open the folder that the path up to `name` names, and remember it. Returns 0 if that fails for another reason than
+ * that there is none. */
+static int enter_folder(struct za_folder *folder, const int64_t *coords, char *name)
+{
+    za_folder_close(folder);
+    name[-1] = '\0';
+    folder->handle = open(folder->path, FOLDER_FLAGS);
+    name[-1] = '/';
+    folder->is_absent = folder->handle < 0 && is_absent_error(errno);
+    for (int64_t i = 0; i + 1 < folder->array->axis_count; i++)
+        folder->parent[i] = coords[i];
+    return folder->handle >= 0 || folder->is_absent;
+}
+
+int za_open_chunk(struct za_folder *folder, const int64_t *coords)
+{
+    char *name = write_name(folder, coords);
+    if (!folder->keeps || name - folder->path < 2)
+        return open_file(AT_FDCWD, folder->path);
+    if (!is_same_folder(folder, coords) && !enter_folder(folder, coords, name))
+        return open_file(AT_FDCWD, folder->path);
+    return folder->is_absent ? ZA_NO_FILE : open_file(folder->handle, name);
+}
+
+void za_close(int file) { close(file); }
+
+/* ---------------------------------------------------------------- reading */
+
+int64_t za_read(int file, uint8_t *memory, int64_t size)
+{
+    int64_t done = 0;
+    while (done < size) {
+        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
+        ssize_t count = read(file, memory + done, (size_t)most);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return ZA_FAILED;
+        done += count;
+        if (count < most) /* the end of the file, or an unusual file system: whoever reads on finds out */
+            break;
+    }
+    return done;
+}
+
+int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start)
+{
+    int64_t done = 0;
+    while (done < size) {
+        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
+        ssize_t count = pread(file, memory + done, (size_t)most, (off_t)(start + done));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return ZA_FAILED;
+        if (count == 0)
+            break;
+        done += count;
+    }
+    return done;
+}
+
+int64_t za_file_size(int file)
+{
+    struct stat state;
+    if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
+        return ZA_FAILED;
+    return (int64_t)state.st_size;
+}
+
+#endif

@@ -1,0 +1,370 @@
+/* Reading a stretch of the chunks of a selection. */
+
+#include "kernel.h"
+
+#include <string.h>
+
+/* A read, and the chunk that it is at. */
+struct read {
+    struct za_worker *worker;
+    const struct za_array *array;
+    const struct za_axis *axes;
+    uint8_t *out;
+    struct za_cut cuts[ZA_MAX_AXES]; /* of the (inner) chunk */
+    struct za_box box;
+};
+
+/* ---------------------------------------------------------------- whole values */
+
+/* Return whether reading from a file into memory is slow. Processors compare addresses within a page to decide whether a
+ * load may precede a store: a target less than 32 bytes after the source there makes a copy at least three times slower. */
+static int slows_copies(const uint8_t *memory) { return (uintptr_t)memory % 4096 - 1 < 31; }
+
+/* Read a value from its beginning into a buffer of the worker. Returns its size, or ZA_FAILED. */
+static int64_t read_value(struct read *read, int file, int64_t expected, uint8_t **value)
+{
+    int64_t count;
+    *value = za_reserve(read->worker, ZA_VALUE, expected + 1);
+    if (*value == NULL || (count = za_read(file, *value, expected + 1)) < 0)
+        return ZA_FAILED;
+    if (count <= expected) /* the additional byte shows that the value ends here */
+        return count;
+    int64_t size = za_file_size(file);
+    if (size < 0 || size > read->array->value_limit)
+        return ZA_FAILED;
+    *value = za_grow(read->worker, ZA_VALUE, count, size + 1);
+    if (*value == NULL)
+        return ZA_FAILED;
+    int64_t more = size + 1 > count ? za_read(file, *value + count, size + 1 - count) : 0;
+    return more < 0 || count + more != size ? ZA_FAILED : size;
+}
+
+/* Decode a value and place its elements. */
+static int place_value(struct read *read, const uint8_t *data, int64_t size)
+{
+    const struct za_chain *chain = &read->array->chain;
+    uint8_t *direct = za_direct(chain, &read->box, read->out);
+    const uint8_t *raw = za_decode(read->worker, chain, data, size, direct);
+    if (raw == NULL)
+        return ZA_LEFT;
+    if (direct == NULL)
+        za_place(chain, &read->box, raw, read->out);
+    else if (raw != direct)
+        memcpy(direct, raw, (size_t)chain->raw_size);
+    return ZA_DONE;
+}
+
+/* ---------------------------------------------------------------- raw chunks */
+
+/* Bytes of a raw chunk from which on a part of it is read alone. */
+enum { DIVISIBLE = 16 << 10 };
+
+/* Return the range of bytes of a raw chunk that contains all elements of the box. */
+static void byte_range(const struct read *read, int64_t *start, int64_t *end)
+{
+    const struct za_chain *chain = &read->array->chain;
+    *start = 0;
+    *end = chain->item_size;
+    for (int i = 0; i < read->box.axis_count; i++) {
+        const struct za_cut *cut = &read->cuts[i];
+        *start += cut->first * chain->strides[i];
+        *end += za_last_index(&read->axes[i], cut) * chain->strides[i];
+    }
+}
+
+/* Read only the wanted part of a raw chunk that starts at a position of a file, if that is at most a half. Returns 0 if
+ * more is wanted. */
+static int read_raw_part(struct read *read, int file, int64_t position, int *status)
+{
+    const struct za_chain *chain = &read->array->chain;
+    int64_t start, end;
+    byte_range(read, &start, &end);
+    if (end - start > chain->raw_size / 2)
+        return 0;
+    uint8_t *part = za_reserve(read->worker, ZA_VALUE, end - start);
+    *status = ZA_LEFT;
+    if (part != NULL && za_read_at(file, part, end - start, position + start) == end - start) {
+        za_place(chain, &read->box, part - start, read->out);
+        *status = ZA_DONE;
+    }
+    return 1;
+}
+
+static int read_raw_chunk(struct read *read, int file)
+{
+    const struct za_chain *chain = &read->array->chain;
+    int64_t size = chain->raw_size;
+    int status;
+    if (size >= DIVISIBLE && read_raw_part(read, file, 0, &status)) /* a file of another size is an error all the same */
+        return za_file_size(file) == size ? status : ZA_LEFT;
+    uint8_t *direct = za_direct(chain, &read->box, read->out);
+    if (direct == NULL || slows_copies(direct)) {
+        uint8_t *value;
+        int64_t count = read_value(read, file, size, &value);
+        return count == size ? place_value(read, value, count) : ZA_LEFT;
+    }
+    uint8_t extra;
+    if (za_read(file, direct, size) != size || za_read(file, &extra, 1) != 0)
+        return ZA_LEFT;
+    return ZA_DONE;
+}
+
+/* ---------------------------------------------------------------- shards */
+
+/* Bytes of inner chunks above which each is read on its own, and bytes that are read at a time of smaller ones. */
+enum { LARGE_CHUNK = 256 << 10, WINDOW = 1 << 20, LARGEST_WINDOW = 8 << 20 };
+
+static uint64_t index_number(const struct za_array *array, const uint8_t *data)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number |= (uint64_t)data[i] << 8 * (array->index_is_big_endian ? 7 - i : i);
+    return number;
+}
+
+/* A shard, and the bytes of it that are in memory. */
+struct shard {
+    int file;
+    int64_t size;
+    const uint8_t *index;
+    const uint8_t *window;
+    int64_t window_start, window_end;
+    int64_t end;       /* of the last inner chunk that is wanted */
+    int64_t read_ahead; /* bytes to read at a time, as neighbouring inner chunks are wanted; else 0 */
+};
+
+/* Read the index and check it. */
+static int open_shard(struct read *read, struct shard *shard)
+{
+    const struct za_array *array = read->array;
+    int64_t length = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    uint8_t *index = za_reserve(read->worker, ZA_INDEX, length);
+    shard->index = index;
+    shard->size = za_file_size(shard->file);
+    if (index == NULL || shard->size < length)
+        return 0;
+    if (za_read_at(shard->file, index, length, array->index_at_end ? shard->size - length : 0) != length)
+        return 0;
+    if (!array->index_has_checksum)
+        return 1;
+    uint8_t checksum[4];
+    za_store32(checksum, zarrasync_crc32c(0, index, (size_t)(length - 4)));
+    return memcmp(checksum, index + length - 4, 4) == 0;
+}
+
+/* Return the start of the inner chunk with a number in the index, and its size; -1 for an absent one. Impossible ones
+ * are ZA_FAILED. */
+static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, int64_t number, int64_t *start)
+{
+    const struct za_array *array = read->array;
+    uint64_t first = index_number(array, shard->index + number * 16);
+    uint64_t size = index_number(array, shard->index + number * 16 + 8);
+    if (first == UINT64_MAX && size == UINT64_MAX)
+        return -1;
+    if (size > (uint64_t)shard->size || first > (uint64_t)shard->size - size ||
+        (int64_t)size < array->chain.least || (int64_t)size > array->chain.most)
+        return ZA_FAILED;
+    *start = (int64_t)first;
+    return (int64_t)size;
+}
+
+/* Return bytes of the shard, which are read with their neighbours if these are wanted as well. */
+static const uint8_t *shard_bytes(struct read *read, struct shard *shard, int64_t start, int64_t size)
+{
+    if (start < shard->window_start || start + size > shard->window_end) {
+        int64_t length = size > shard->read_ahead ? size : shard->read_ahead;
+        if (length > shard->end - start)
+            length = shard->end - start;
+        uint8_t *window = za_reserve(read->worker, ZA_VALUE, length);
+        shard->window_start = shard->window_end = 0;
+        if (window == NULL || za_read_at(shard->file, window, length, start) != length)
+            return NULL;
+        shard->window = window;
+        shard->window_start = start;
+        shard->window_end = start + length;
+    }
+    return shard->window + (start - shard->window_start);
+}
+
+static int read_inner_chunk(struct read *read, struct shard *shard, int64_t number)
+{
+    const struct za_chain *chain = &read->array->chain;
+    int64_t start, size = find_inner_chunk(read, shard, number, &start);
+    if (size == -1) {
+        za_fill(chain, &read->box, read->out);
+        return ZA_DONE;
+    }
+    if (size < 0)
+        return ZA_LEFT;
+    int status;
+    if (chain->step_count == 0 && shard->read_ahead == 0) { /* otherwise it may be in memory already */
+        if (size >= DIVISIBLE && read_raw_part(read, shard->file, start, &status))
+            return status;
+        uint8_t *direct = za_direct(chain, &read->box, read->out);
+        if (direct != NULL)
+            return za_read_at(shard->file, direct, size, start) == size ? ZA_DONE : ZA_LEFT;
+    }
+    const uint8_t *value = shard_bytes(read, shard, start, size);
+    return value == NULL ? ZA_LEFT : place_value(read, value, size);
+}
+
+/* The inner chunks of a shard that a selection touches: ranges along the axes, visited in C order. */
+struct inner_range {
+    int64_t first[ZA_MAX_AXES], count[ZA_MAX_AXES], at[ZA_MAX_AXES];
+    int64_t origin[ZA_MAX_AXES]; /* of the shard */
+    int64_t total;
+};
+
+static void start_range(const struct read *read, struct inner_range *range)
+{
+    range->total = 1;
+    for (int i = 0; i < read->box.axis_count; i++) {
+        const struct za_cut *cut = &read->cuts[i];
+        range->origin[i] = cut->origin;
+        range->first[i] = cut->first / read->axes[i].inner;
+        range->count[i] = za_last_index(&read->axes[i], cut) / read->axes[i].inner - range->first[i] + 1;
+        range->at[i] = 0;
+        range->total *= range->count[i];
+    }
+}
+
+/* Return the number of the current inner chunk in the index. */
+static int64_t inner_number(const struct read *read, const struct inner_range *range)
+{
+    int64_t number = 0;
+    for (int i = 0; i < read->box.axis_count; i++)
+        number += (range->first[i] + range->at[i]) * read->array->inner_strides[i];
+    return number;
+}
+
+static void advance_range(const struct read *read, struct inner_range *range)
+{
+    for (int i = read->box.axis_count - 1; i >= 0 && ++range->at[i] == range->count[i]; i--)
+        range->at[i] = 0;
+}
+
+/* Cut the box of the current inner chunk. Returns 0 if a step or a list of indices skips the chunk. */
+static int cut_inner_chunk(struct read *read, const struct inner_range *range)
+{
+    for (int i = 0; i < read->box.axis_count; i++) {
+        int64_t length = read->axes[i].inner;
+        read->cuts[i] = za_cut_axis(&read->axes[i], range->origin[i] + (range->first[i] + range->at[i]) * length, length);
+        if (read->cuts[i].count == 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* Decide how to read the wanted inner chunks: together, if they are small, and dense in the shard. */
+static int plan_shard(struct read *read, struct shard *shard, struct inner_range *range)
+{
+    int64_t first = INT64_MAX, total = 0, before = 0, present = 0;
+    int is_ascending = 1;
+    shard->end = 0;
+    for (int64_t n = 0; n < range->total; n++, advance_range(read, range)) {
+        int64_t start, size = find_inner_chunk(read, shard, inner_number(read, range), &start);
+        if (size == -1)
+            continue;
+        if (size < 0)
+            return 0;
+        is_ascending &= start >= before;
+        before = start;
+        present++;
+        total += size;
+        first = start < first ? start : first;
+        shard->end = start + size > shard->end ? start + size : shard->end;
+    }
+    shard->read_ahead = 0;
+    if (present < 2 || total / present > LARGE_CHUNK || total < (shard->end - first) / 2)
+        return 1;
+    if (is_ascending)
+        shard->read_ahead = WINDOW;
+    else if (shard->end - first <= LARGEST_WINDOW) /* read all of it, from the first byte */
+        return shard->read_ahead = shard->end - first, shard_bytes(read, shard, first, 1) != NULL;
+    return 1;
+}
+
+static int read_shard(struct read *read, int file)
+{
+    struct shard shard = {.file = file};
+    struct inner_range range;
+    start_range(read, &range);
+    if (!open_shard(read, &shard) || !plan_shard(read, &shard, &range))
+        return ZA_LEFT;
+    for (int64_t n = 0; n < range.total; n++, advance_range(read, &range)) {
+        if (cut_inner_chunk(read, &range) && read_inner_chunk(read, &shard, inner_number(read, &range)) != ZA_DONE)
+            return ZA_LEFT;
+    }
+    return ZA_DONE;
+}
+
+/* ---------------------------------------------------------------- chunks */
+
+/* Cut the box of a chunk, and return its number of elements. */
+static int64_t cut_chunk(struct read *read, const int64_t *coords)
+{
+    int64_t size = 1;
+    for (int i = 0; i < read->box.axis_count; i++) {
+        read->cuts[i] = za_cut_axis(&read->axes[i], coords[i] * read->axes[i].chunk, read->axes[i].chunk);
+        size *= read->cuts[i].count;
+    }
+    return size;
+}
+
+static int read_chunk(struct read *read, struct za_folder *folder, const int64_t *coords)
+{
+    const struct za_chain *chain = &read->array->chain;
+    int file = za_open_chunk(folder, coords), status = ZA_LEFT;
+    if (file == ZA_FAILED)
+        return ZA_LEFT;
+    if (file == ZA_NO_FILE) {
+        za_fill(chain, &read->box, read->out);
+        return ZA_ABSENT;
+    }
+    if (read->array->is_sharded) {
+        status = read_shard(read, file);
+    } else if (chain->step_count == 0) {
+        status = read_raw_chunk(read, file);
+    } else {
+        uint8_t *value;
+        int64_t count = read_value(read, file, chain->size_hint, &value);
+        if (count >= 0)
+            status = place_value(read, value, count);
+    }
+    za_close(file);
+    return status;
+}
+
+int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes, uint8_t *out,
+                       int64_t begin, int64_t end, uint8_t *statuses, const volatile uint8_t *cancelled)
+{
+    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out};
+    struct za_folder folder;
+    int64_t at[ZA_MAX_AXES], coords[ZA_MAX_AXES], elements = 0, rest = begin;
+    int count = (int)array->axis_count;
+
+    read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = count};
+    if (!za_folder_open(&folder, array, end - begin > 2)) {
+        if (statuses != NULL)
+            memset(statuses, ZA_LEFT, (size_t)(end - begin));
+        return 0;
+    }
+    for (int i = count - 1; i >= 0; i--) {
+        at[i] = rest % axes[i].count;
+        rest /= axes[i].count;
+    }
+    for (int64_t n = begin; n < end; n++) {
+        for (int i = 0; i < count; i++)
+            coords[i] = axes[i].chunks != NULL ? axes[i].chunks[at[i]] : axes[i].first + at[i];
+        int64_t size = cut_chunk(&read, coords);
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
+        if (statuses != NULL)
+            statuses[n - begin] = (uint8_t)status;
+        elements += status == ZA_LEFT ? 0 : size;
+        for (int i = count - 1; i >= 0 && ++at[i] == axes[i].count; i--)
+            at[i] = 0;
+    }
+    za_folder_close(&folder);
+    za_release_large(worker);
+    return elements;
+}

@@ -1,0 +1,88 @@
+"""Describing chains of codecs for the compiled kernel, as far as it has their codecs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from zarrasync._kernel.structs import CRC32C, MAX_AXES, MAX_STEPS, ArrayStruct, ChainStruct, StepStruct
+from zarrasync.codecs.bound_chain import BoundChain
+from zarrasync.codecs.bytes import BytesCodec
+from zarrasync.codecs.crc32c import Crc32cCodec
+from zarrasync.codecs.sharding import BoundSharding
+
+__all__ = ["describe_chain"]
+
+
+def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
+    """Describe how the chunks of an array are encoded.
+
+    Args:
+        chain: The codecs of a stored chunk.
+        array: Receives the description.
+
+    Returns:
+        Whether the kernel can decode such chunks. If not, the content of ``array`` is undefined.
+    """
+    sharding, array.inner_count = chain.sharding, 1
+    if sharding is not None:
+        if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
+            return False
+        chain = sharding.inner
+    return _describe_chunk(chain, array.chain)
+
+
+def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
+    """Describe the index of shards."""
+    codecs = sharding.index_codecs
+    serializer = codecs[0]
+    if not isinstance(serializer, BytesCodec) or serializer.endian is None or len(codecs) > 2:
+        return False
+    if not all(isinstance(codec, Crc32cCodec) for codec in codecs[1:]):
+        return False
+    array.is_sharded, array.index_at_end = 1, int(sharding.index_at_end)
+    array.index_is_big_endian, array.index_has_checksum = int(serializer.endian == "big"), len(codecs) - 1
+    array.inner_count = sharding.grid.size
+    lengths = sharding.grid.shape
+    if len(lengths) > MAX_AXES:
+        return False
+    for axis in range(len(lengths)):
+        array.inner_strides[axis] = math.prod(lengths[axis + 1 :])
+    return True
+
+
+def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
+    """Describe the codecs of a chunk that contains elements."""
+    strides, stored, dtype = chain.raw_strides, chain.stored_dtype, chain.spec.dtype.numpy
+    if strides is None or stored is None or not chain.raw_size or len(strides) > MAX_AXES:
+        return False
+    word = _word_size(stored, dtype)
+    if word is None or len(chain.compressors) > MAX_STEPS:
+        return False
+    described.step_count = 0
+    for codec, size in chain.compressors:
+        step = codec.kernel_step
+        if step is None or (size is None and step[0] != CRC32C):
+            return False
+        described.steps[described.step_count] = StepStruct(step[0], -1 if size is None else size, step[1:])
+        described.step_count += 1
+    described.raw_size, described.item_size, described.word_size = chain.raw_size, stored.itemsize, word
+    described.least, described.most = chain.size_bounds
+    described.size_hint = chain.read_size_hint
+    described.strides[: len(strides)] = strides
+    described.fill = np.asarray(chain.spec.scalar, dtype).tobytes()
+    return True
+
+
+def _word_size(stored: np.dtype[Any], dtype: np.dtype[Any]) -> int | None:
+    """Return the bytes of the words that are reversed between stored elements and memory: 0 if none are.
+
+    ``None`` if elements differ in another way.
+    """
+    if stored == dtype:
+        return 0
+    if stored.newbyteorder() != dtype or dtype.fields is not None or dtype.subdtype is not None:
+        return None
+    return {"c": dtype.itemsize // 2, "U": 4}.get(dtype.kind, dtype.itemsize)

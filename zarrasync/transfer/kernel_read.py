@@ -1,0 +1,150 @@
+"""Reading local files with the compiled kernel: jobs, each of which reads a stretch of the chunks in one call."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from functools import cache, partial
+
+from zarrasync._kernel.library import kernel
+from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
+from zarrasync.codecs.spec import Array
+from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.split import runs_at
+from zarrasync.transfer.kernel_plan import KernelPart, kernel_array, kernel_part, split_part
+from zarrasync.transfer.place import Placement
+from zarrasync.transfer.threads import Job, run_jobs
+
+__all__ = ["KernelRead", "read_part_of_chunk"]
+
+_ALONE = 1 << 20
+"""Bytes that one thread reads in less time than sharing the work would take."""
+_MOST = 4096
+"""Chunks in one call, between which it cannot be cancelled by Ctrl-C."""
+
+
+class KernelRead:
+    """A read by the kernel.
+
+    Args:
+        placement: The output.
+        array: The description of the array.
+        part: The description of the selection.
+    """
+
+    def __init__(self, placement: Placement, array: ArrayStruct, part: KernelPart) -> None:
+        self._placement, self._chunks = placement, placement.chunks
+        self._array, self._part = array, part
+        self._left: list[ChunkRun] = []
+        self._read = kernel("auto").zarrasync_read  # type: ignore[union-attr]  # `kernel_array` has checked it
+
+    @classmethod
+    def of(cls, placement: Placement, projection: Projection) -> KernelRead | None:
+        """Return the read of a selection, or ``None`` if the kernel does not support it."""
+        array = kernel_array(placement.chunks)
+        if array is None or placement.fields is not None or (array.is_sharded and placement.missing == "error"):
+            return None
+        part = kernel_part(placement.chunks, projection, placement.out)
+        return None if part is None else cls(placement, array, part)
+
+    async def run(self) -> Sequence[ChunkRun]:
+        """Read, and return the runs of chunks that are left to Python because the kernel cannot read them."""
+        part, placement, config = self._part, self._placement, self._chunks.config
+        work = self._bytes_to_decode()
+        threads = min(config.pool_size, 1 + work // _ALONE) if work > _ALONE else 1
+        if threads == 1 and part.total <= _MOST and work <= _ALONE:
+            self._run_stretch(part, 0, part.total)
+            return self._left
+        parts: Sequence[KernelPart] = [part]
+        if self._array.is_sharded and part.total < 2 * threads:
+            parts = split_part(self._chunks, part, placement.out, 2 * threads)
+        unit = max(1, work // part.total)
+        length = max(1, min(_MOST, config.batch_bytes // unit, -(-part.total // threads)))
+        jobs: list[Job] = [
+            partial(self._run_stretch, one, begin, min(begin + length, one.total))
+            for one in parts
+            for begin in range(0, one.total, length)
+        ]
+        async with self._chunks.budget(2 * threads * min(self._placement.chain.nbytes, config.coalesce_size)):
+            run_jobs(jobs, config, placement.flag, threads)
+        return self._left
+
+    def _bytes_to_decode(self) -> int:
+        """Estimate the bytes that are decoded."""
+        chain, placement = self._placement.chain, self._placement
+        if not chain.supports_partial_reads:
+            return self._part.total * chain.nbytes
+        return min(self._part.total * chain.nbytes, 2 * placement.out.nbytes)
+
+    def _run_stretch(self, part: KernelPart, begin: int, end: int) -> None:
+        """Read the chunks ``begin`` to ``end`` of a part, numbered in C order."""
+        statuses = ctypes.create_string_buffer(end - begin)
+        elements = self._read(
+            worker(),
+            ctypes.addressof(self._array),
+            part.axes,
+            part.out,
+            begin,
+            end,
+            statuses,
+            self._placement.flag.address,
+        )
+        placement = self._placement
+        if placement.progress is not None and elements:
+            placement.progress(elements * placement.out.itemsize)
+        found = statuses.raw
+        if LEFT in found:
+            self._left.extend(self._runs(part, begin, found, LEFT))
+        if placement.missing == "error" and ABSENT in found:
+            for run in self._runs(part, begin, found, ABSENT):
+                placement.absent.append(self._chunks.full_key(self._chunks.key(run.coords)))
+
+    def _runs(self, part: KernelPart, begin: int, statuses: bytes, wanted: int) -> Sequence[ChunkRun]:
+        """Return the runs of the chunks with a status; the first status belongs to the chunk ``begin``."""
+        numbers = [begin + number for number, status in enumerate(statuses) if status == wanted]
+        return runs_at(part.projection, self._chunks.metadata.grid, numbers)
+
+
+def read_part_of_chunk(
+    array: ArrayStruct,
+    chunk_shape: tuple[int, ...],
+    coords: tuple[int, ...],
+    inner_key: Sequence[int | slice],
+    out: Array,
+) -> bool:
+    """Read elements of one chunk that is not a shard, without a plan.
+
+    Args:
+        array: The description of the array.
+        chunk_shape: The shape of the chunk.
+        coords: Its coordinates.
+        inner_key: Selects the elements inside it. Integers drop their axes.
+        out: Receives the elements, or the fill value if the chunk is absent.
+
+    Returns:
+        Whether the kernel could do that.
+    """
+    strides, dim, size = out.strides, 0, 1
+    numbers: list[int] = []
+    for length, coord, item in zip(chunk_shape, coords, inner_key, strict=True):
+        if isinstance(item, int):
+            numbers += (length, length, coord, 1, coord * length + item, 1, 1, 0, 0, 0, 0)
+        else:
+            start, step = item.start, item.step
+            count = (item.stop - start + step - 1) // step
+            numbers += (length, length, coord, 1, coord * length + start, step, count, strides[dim], 0, 0, 0)
+            size *= count
+            dim += 1
+    function = kernel("auto").zarrasync_read  # type: ignore[union-attr]  # `kernel_array` has checked it
+    axes = _axes(len(coords)).pack(*numbers)
+    address = out.__array_interface__["data"][0]
+    done: int = function(worker(), ctypes.addressof(array), axes, address, 0, 1, None, None)
+    return done == size
+
+
+@cache
+def _axes(count: int) -> struct.Struct:
+    """Return the format of a number of axes."""
+    return struct.Struct(f"={11 * count}q")

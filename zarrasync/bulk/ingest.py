@@ -16,7 +16,7 @@ from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, open_source, source_of
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import check_matches, check_options, plan_array
 from zarrasync.model import dtypes
 from zarrasync.model.paths import normalize_path

@@ -1834,24 +1834,43 @@ def ingest(
     *,
     path: str = "",
     mode: Mode = "a",
-    region: tuple[slice, ...] | None = None,
+    region: tuple[slice, ...] | Mapping[str, slice] | Literal["auto"] | None = None,
     unaligned: Unaligned | None = None,
     verify: bool = False,
     concurrency: int = 0,
+    threads: bool = True,
+    concat: str | None = None,
+    append: bool = False,
+    on_duplicate: Literal["error", "skip", "replace"] = "error",
+    on_gap: Literal["report", "error", "ignore"] = "report",
+    variables: Sequence[str] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    decode: bool = False,
+    dims: Sequence[str] | None = None,
+    engine: str | None = None,
+    source_group: str = "",
+    source_options: Mapping[str, Any] | None = None,
+    processes: int = 1,
+    executor: Any = None,
+    wait: float = 600.0,
     progress: bool | Progress = False,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
     **options: Any,
 ) -> IngestReport:
-    """Write a whole source into an array, block by block. After an interruption, the same call resumes.
+    """Write a whole source into an array, or many files into a dataset. After an interruption, the same call resumes.
 
-    Blocks consist of whole chunks (or shards). Several blocks are read, encoded and stored at a time, within
+    An array is written block by block. Blocks consist of whole chunks (or shards). Several blocks are read, encoded and stored at a time, within
     ``config.memory_budget``.
 
     With ``mode="a"``, chunks that are already stored are skipped, because a chunk is stored completely or not at all. Do
     not resume over chunks that were written in part: by an assignment, or by a run with other regions that cut chunks.
     ``verify`` detects such chunks, and ``mode="r+"`` writes everything again. Chunks that contain only the fill value are
     not stored, so a resumed run writes them again.
+
+    Files become the variables of one group. The rows of all files along the dimension ``concat`` are put in order, times
+    get one unit, and the new rows become visible in one step at the end. An attribute of the group records the files, so
+    that none is ingested twice, and none is left out silently.
 
     Args:
         source: The values to write, one of:
@@ -1860,7 +1879,10 @@ def ingest(
               or a variable of xarray. Dask recomputes shared intermediate results for each block; see
               ``integrations.dask.store`` to compute them once.
             - the path of an ``.npy`` file, or the path or URL of a Zarr array.
-            - a function that returns the values of a region (a tuple of slices). Several threads call it at a time.
+            - with ``concat``: a path, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and
+              ``.npz`` files. xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed.
+            - a function that returns the values of a region (a tuple of slices). Several threads call it at a time,
+              unless ``threads`` is false.
             - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of
               the values.
 
@@ -1869,28 +1891,51 @@ def ingest(
         path: The path of the array in the store.
         mode: ``"a"``: resume or create; ``"w"``: replace; ``"w-"``: create, and fail if a node exists; ``"r+"``: write
             all blocks into an existing array.
-        region: The part of the array to write, as a tuple of slices. Default: the whole array.
+        region: The part of the array to write, as a tuple of slices. Default: the whole array. For files, the existing
+            rows to write again: ``"auto"`` for the rows with the labels of the files, or ``{"time": slice(0, 24)}``.
         unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
         verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
             unless the source has a data type and the options specify another one.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
+        threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
+            allow that.
+        concat: For files: the dimension along which they are joined. Files without this dimension are one row each.
+        append: For files: add their rows to an existing dataset, or create it. Files that were ingested before are not
+            read again.
+        on_duplicate: For files: what happens if the label of a row, such as its time, exists already: ``"error"``,
+            ``"skip"`` the row, or let it ``"replace"`` the earlier one.
+        on_gap: For files: whether a gap in the labels is an error, part of the report, or ignored.
+        variables: For files: the variables to write. Their coordinates are added. Default: all.
+        encoding: For files: parameters of ``create_array`` by variable, such as ``{"t2m": {"dtype": "f4"}}``.
+        decode: For files: unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``. By default they are
+            stored as in the files, with these attributes.
+        dims: For files: the names of the axes of ``.npy`` and ``.npz`` arrays.
+        engine: For files: the engine of xarray. Default: the one that recognises the file.
+        source_group: For files: the group inside the files.
+        source_options: For files: options of the filesystem of URLs.
+        processes: For files: the number of processes of this machine that share the work. A script that uses more than
+            one must start below ``if __name__ == "__main__"``.
+        executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
+        wait: For files: seconds to wait for another job that writes the same dataset.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
-        **options: Parameters of ``create_array``. The defaults for the shape, data type, dimension names and attributes
+        **options: Parameters of ``create_array``. For files, ``chunks`` and ``shards`` may be mappings such as
+            ``{"time": 24, "lat": 90}``; dimensions that they do not contain are not divided. The defaults for the shape, data type, dimension names and attributes
             come from the source. A Zarr array is also the default for chunks and shards.
 
     Returns:
-        A report of the written blocks, with bytes and requests.
+        A report of the written blocks, with bytes and requests. For files also with counts of files and rows, and notes
+        about repeated rows and gaps.
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
         ShapeError: If the source does not fit the array or the region, an iterable left out chunks, or the region cuts
             chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
-        NodeExistsError: If a node exists and the mode is ``"w-"``.
+        NodeExistsError: If a node exists and the mode is ``"w-"``, or if a dataset exists that contains other files.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
         ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
@@ -1915,6 +1960,21 @@ def ingest(
         unaligned=unaligned,
         verify=verify,
         concurrency=concurrency,
+        threads=threads,
+        concat=concat,
+        append=append,
+        on_duplicate=on_duplicate,
+        on_gap=on_gap,
+        variables=variables,
+        encoding=encoding,
+        decode=decode,
+        dims=dims,
+        engine=engine,
+        source_group=source_group,
+        source_options=source_options,
+        processes=processes,
+        executor=executor,
+        wait=wait,
         progress=progress,
         config=config,
         **options,

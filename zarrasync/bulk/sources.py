@@ -15,6 +15,7 @@ import numpy as np
 from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.bulk import hdf5
 from zarrasync.errors import NodeNotFoundError, ShapeError
@@ -76,6 +77,17 @@ class Source:
             return self.read(region)
         values = await run_in_worker(partial(self._read, region))
         return await values if inspect.isawaitable(values) else values
+
+    def take_turns(self) -> None:
+        """Let only one thread at a time call ``read``."""
+        if self.read is not None and not self.asynchronous:
+            read, lock = self.read, thread_lock()
+
+            def read_alone(region: Region) -> Any:
+                with lock:
+                    return read(region)
+
+            self.read = read_alone
 
     async def _read(self, region: Region) -> Any:
         assert self.read is not None

@@ -37,7 +37,16 @@ from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.transfer import Chunks
 from zarrasync.transfer.unaligned import check_append
 
-__all__ = ["Append", "check_append_shape", "chunks_at", "fill_box", "give_back_rows", "reserve_rows", "resize"]
+__all__ = [
+    "Append",
+    "check_append_shape",
+    "chunks_at",
+    "erase_pending",
+    "fill_box",
+    "give_back_rows",
+    "reserve_rows",
+    "resize",
+]
 
 Cell: TypeAlias = MetadataCell[ArrayMetadata]
 _BATCH = 1000
@@ -66,7 +75,7 @@ async def resize(cell: Cell, shape: tuple[int, ...]) -> None:
         if _is_smaller(target.shape, present.shape):
             await _erase_beyond(handle, present, target)
         if _is_smaller(present.shape, target.shape):
-            await _erase_pending(handle, present)
+            await erase_pending(handle, present)
         return target
 
     await cell.change(change, fresh=_is_smaller(shape, cell.metadata.shape))
@@ -160,7 +169,7 @@ def _pending_note(metadata: ArrayMetadata) -> bytes:
     return json.dumps(metadata.shape).encode()
 
 
-async def _erase_pending(handle: NodeHandle, present: ArrayMetadata) -> None:
+async def erase_pending(handle: NodeHandle, present: ArrayMetadata) -> None:
     """Erase values beyond the shape that remain from an append whose process was killed."""
     note = await handle.store.pending(handle.document_key)
     if note is None:
@@ -239,7 +248,7 @@ class Append:
             start = present.shape[axis]
             grown = _grow(present, axis, self._count)
             check_append(chunks_at(handle, present), grown, axis, start, start + self._count)
-            await _erase_pending(handle, present)
+            await erase_pending(handle, present)
             await handle.store.set_pending(handle.document_key, _pending_note(grown))
             self._undo_step = partial(self._withdraw, grown, 0)
             await self._write(present, grown, start)

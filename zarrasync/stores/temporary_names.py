@@ -19,7 +19,7 @@ from pathlib import Path
 from zarrasync._concurrency import clock
 from zarrasync.model.paths import TEMPORARY_SUFFIX
 
-__all__ = ["is_abandoned", "temporary_path"]
+__all__ = ["is_abandoned", "is_process_gone", "process_name", "temporary_path"]
 
 _ABANDONED_SECONDS = 86_400.0
 """Age in seconds from which on a file of another machine counts as abandoned."""
@@ -32,12 +32,23 @@ _owner, _owner_pid = "", 0
 
 def temporary_path(path: str) -> str:
     """Return a path next to ``path`` for a temporary file. No other process uses it, even on shared disks."""
+    return f"{path}.{process_name()}-{next(_counter):x}{TEMPORARY_SUFFIX}"
+
+
+def process_name() -> str:
+    """Return a name of this process that no other process has, also not on other machines."""
     global _owner, _owner_pid
     pid = os.getpid()
     if pid != _owner_pid:  # the first call, or the first one after a fork
         start = _start_time(pid) or os.urandom(4).hex()
         _owner, _owner_pid = f"{_machine()}.{pid:x}.{start}", pid
-    return f"{path}.{_owner}-{next(_counter):x}{TEMPORARY_SUFFIX}"
+    return _owner
+
+
+def is_process_gone(name: str) -> bool:
+    """Return whether the process with a name has ended. ``False`` if that is unknown, such as on another machine."""
+    machine, pid, start = name.split(".")
+    return machine == _machine() and _is_gone(int(pid, 16), start)
 
 
 def is_abandoned(path: str) -> bool:

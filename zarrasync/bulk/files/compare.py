@@ -1,0 +1,149 @@
+"""Comparison of headers: whether files fit together, and into an existing dataset. No IO."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.headers import FileHeader, VariableHeader
+from zarrasync.bulk.files.times import units_of
+from zarrasync.errors import ShapeError
+
+__all__ = ["check_fit", "has_rows", "is_equal", "row_count"]
+
+_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes that determine the meaning of stored numbers."""
+
+
+def row_count(header: FileHeader, dim: str) -> int | None:
+    """Return the number of rows of a file, or ``None`` if no variable has the dimension."""
+    sizes = {
+        size: name
+        for name, variable in header.variables.items()
+        for own, size in zip(variable.dims, variable.shape, strict=True)
+        if own == dim
+    }
+    return next(iter(sizes), None)
+
+
+def has_rows(headers: Sequence[FileHeader], dim: str) -> bool:
+    """Return whether the files have a dimension. Otherwise each file is one row.
+
+    Raises:
+        ShapeError: If only some files have it.
+    """
+    with_dim = [header for header in headers if row_count(header, dim) is not None]
+    if with_dim and len(with_dim) < len(headers):
+        other = next(header for header in headers if row_count(header, dim) is None)
+        raise ShapeError(
+            f"{with_dim[0].file.url} has the dimension {dim!r}, but {other.file.url} does not; it has the dimensions "
+            f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}"
+        )
+    return bool(with_dim)
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values or arrays are equal, also if they are NaN."""
+    a, b = np.asarray(one), np.asarray(other)
+    if a.shape != b.shape:
+        return False
+    if a.dtype.kind in "fc" or b.dtype.kind in "fc":
+        try:
+            return bool(np.array_equal(a, b, equal_nan=True))
+        except TypeError:
+            return False
+    return bool(np.array_equal(a, b))
+
+
+def check_fit(
+    name: str,
+    header: VariableHeader,
+    url: str,
+    like: VariableHeader,
+    like_url: str,
+    axis: int | None,
+    *,
+    any_dtype: bool = False,
+) -> None:
+    """Check that a variable of a file continues the same variable of another file or of the destination.
+
+    Args:
+        name: The name of the variable.
+        header: The variable in the file.
+        url: The file.
+        like: The variable that it must fit.
+        like_url: The other file, or the destination.
+        axis: The axis along which sizes may differ.
+        any_dtype: Whether the values are converted to another data type anyway.
+
+    Raises:
+        ShapeError: If it does not fit.
+    """
+    sizes = [size for number, size in enumerate(header.shape) if number != axis]
+    like_sizes = [size for number, size in enumerate(like.shape) if number != axis]
+    if header.dims != like.dims or sizes != like_sizes:
+        raise ShapeError(
+            f"{name!r} has the dimensions {_sizes(header)} in {url}, but {_sizes(like)} in {like_url}",
+            found=header.shape,
+            wanted=like.shape,
+        )
+    if header.dtype != like.dtype and not any_dtype and not _is_safe(header.dtype, like.dtype):
+        raise ShapeError(
+            f"{name!r} has the data type {header.dtype} in {url}, but {like.dtype} in {like_url}; pass "
+            f"encoding={{{name!r}: {{'dtype': …}}}} to convert both"
+        )
+    for key in _PACKING:
+        if not _is_same(header.attributes, like.attributes, key):
+            raise ShapeError(
+                f"{name!r} has {key} {header.attributes.get(key)!r} in {url}, but {like.attributes.get(key)!r} in "
+                f"{like_url}, so its stored numbers have another meaning; pass decode=True to store unpacked values"
+            )
+    units, like_units = header.attributes.get("units"), like.attributes.get("units")
+    if units_of(header.attributes) is None and units != like_units and None not in (units, like_units):
+        raise ShapeError(
+            f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first"
+        )
+
+
+def _is_safe(dtype: str, target: str) -> bool:
+    """Return whether a data type holds all values of another one."""
+    if "str" in (dtype, target):
+        return dtype == target
+    return np.can_cast(np.dtype(dtype), np.dtype(target), "safe")
+
+
+def _is_same(attributes: Mapping[str, Any], others: Mapping[str, Any], key: str) -> bool:
+    value, other = attributes.get(key), others.get(key)
+    if value is None or other is None:
+        default = {"scale_factor": 1, "add_offset": 0}.get(key)
+        return value is other or (default is not None and default in (value, other)) or _is_missing_nan(value, other)
+    return is_equal(value, other)
+
+
+def _is_missing_nan(value: Any, other: Any) -> bool:
+    """Return whether the only difference is that NaN is stated to be missing, which it is anyway."""
+    found = other if value is None else value
+    return isinstance(found, float) and math.isnan(found)
+
+
+def _sizes(header: VariableHeader) -> str:
+    return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
+
+
+def check_equal(
+    name: str, values: npt.NDArray[Any] | None, url: str, like: npt.NDArray[Any] | None, like_url: str, dim: str
+) -> None:
+    """Check that a variable without rows has the same values in two files.
+
+    Raises:
+        ShapeError: If it does not.
+    """
+    if values is not None and like is not None and not is_equal(values, like):
+        raise ShapeError(
+            f"{name!r} has no dimension {dim!r} and differs between {url} and {like_url}; choose the variables to store "
+            "with variables=[…], without it"
+        )

@@ -1,0 +1,205 @@
+"""``ingest`` for many files: from the arguments of users to a ``Job``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.files.headers import ReaderOptions
+from zarrasync.bulk.files.identify import find_files
+from zarrasync.bulk.files.job import Job
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.planning import Parameters
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.tasks import planned_array
+from zarrasync.display.progress import report_progress
+from zarrasync.errors import UnsupportedByFormat
+from zarrasync.metadata.create import check_options
+from zarrasync.nodes.open_nodes import resolve_node
+from zarrasync.stores import CountingStore
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["FilesRequest", "ingest_files", "make_job"]
+
+_ON_DUPLICATE = ("error", "skip", "replace")
+_ON_GAP = ("report", "error", "ignore")
+
+
+@dataclass
+class FilesRequest:
+    """The arguments of ``ingest`` for files.
+
+    Attributes:
+        sources: A pattern, a path, or a list of them.
+        store: The destination, as users pass it.
+        options: ``chunks``, ``shards`` and other parameters of new arrays.
+
+    The other attributes are arguments of ``ingest``.
+    """
+
+    sources: Any
+    store: Any
+    concat: str | None
+    path: str = ""
+    mode: str = "a"
+    append: bool = False
+    region: Any = None
+    on_duplicate: Any = "error"
+    on_gap: Any = "report"
+    variables: Any = None
+    encoding: Mapping[str, Mapping[str, Any]] | None = None
+    decode: bool = False
+    dims: Any = None
+    engine: str | None = None
+    group: str = ""
+    source_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    processes: int = 1
+    executor: Any = None
+    tasks: int = 0
+    wait: float = 600.0
+    verify: bool = False
+    unaligned: Any = None
+    progress: bool | Progress = False
+    config: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+async def ingest_files(request: FilesRequest) -> FilesReport:
+    """Ingest files; see ``ingest``."""
+    return _ingest(request) if driven() else await run_in_new_thread(partial(_ingest, request))
+
+
+def _ingest(request: FilesRequest) -> FilesReport:
+    with transaction(request.store) as store:
+        job = make_job(request, store)
+        workers = Workers(request.processes, request.executor)
+        counting = job.handle.store
+        assert isinstance(counting, CountingStore)
+        try:
+            with ExitStack() as bars:
+                report = job.run(
+                    workers,
+                    verify=request.verify,
+                    unaligned=request.unaligned or job.handle.config.unaligned,
+                    progress=partial(_progress, request, bars, job),
+                )
+        finally:
+            workers.close()
+        if workers.is_local:
+            report.requests = counting.reset().requests
+        return report
+
+
+def make_job(request: FilesRequest, store: Any) -> Job:
+    """Return the job for a request.
+
+    Args:
+        request: The request.
+        store: The destination: the store of the request, or of a transaction.
+
+    Raises:
+        ValueError: If an argument is invalid.
+        TypeError: If a parameter of new arrays is unknown.
+        FileNotFoundError: If a file does not exist.
+    """
+    options = dict(request.options)
+    zarr_format = options.pop("zarr_format", None)
+    check_options(options)
+    for name, value, known in (
+        ("on_duplicate", request.on_duplicate, _ON_DUPLICATE),
+        ("on_gap", request.on_gap, _ON_GAP),
+        ("mode", request.mode, ("a", "w", "w-", "r+")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
+    if request.append and request.region is not None:
+        raise ValueError("append and region exclude each other: append adds rows, region writes existing rows again")
+    if (request.append or request.region is not None) and request.mode in ("w", "w-"):
+        raise ValueError(f"mode={request.mode!r} creates a dataset, but append and region change an existing one")
+    for name, own in (request.encoding or {}).items():
+        if not isinstance(own, Mapping):
+            raise TypeError(f"the encoding of {name!r} must be a mapping, found {own!r}")
+        check_options(own)
+    handle, _ = resolve_node(store, request.path, zarr_format, request.storage_options, request.config)
+    format_ = handle.format
+    if not isinstance(format_.zarr_format, int):
+        raise UnsupportedByFormat(
+            f"files can be ingested into Zarr format 2 or 3, not {format_.zarr_format!r}",
+            zarr_format=format_.zarr_format,
+            feature="dimension names",
+        )
+    counting = handle.store if isinstance(handle.store, CountingStore) else CountingStore(handle.store)
+    handle = type(handle)(counting, handle.path, format_, handle.config, handle.is_format_known)
+    source_options = dict(request.source_options or {})
+    files = find_files(request.sources, source_options)
+    concat = request.concat
+    if concat is None:
+        if len(files) > 1:
+            raise ValueError(
+                f"{len(files):,} files need the name of a dimension to join them along; pass concat='time'"
+            )
+        concat = ""
+    dims = tuple(request.dims.split(",")) if isinstance(request.dims, str) else request.dims
+    reader = ReaderOptions(
+        request.engine, request.group, request.decode, None if dims is None else tuple(dims), source_options
+    )
+    variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
+    parameters = Parameters(
+        concat,
+        request.append,
+        _region(request.region, concat),
+        request.on_duplicate,
+        request.on_gap,
+        variables,
+        options,
+        dict(request.encoding or {}),
+        reader,
+        request.tasks,
+    )
+    return Job(files, handle, parameters, request.mode, request.wait)
+
+
+def _region(region: Any, dim: str) -> Any:
+    """Return the region as a slice, ``"auto"`` or ``None``.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if region is None or region == "auto" or isinstance(region, slice):
+        return region
+    if isinstance(region, Mapping) and set(region) == {dim}:
+        return _region(region[dim], dim)
+    if isinstance(region, tuple | list) and len(region) == 1:
+        return _region(region[0], dim)
+    raise ValueError(f"the region must be 'auto' or {{{dim!r}: slice(start, stop)}}, found {region!r}")
+
+
+def _progress(request: FilesRequest, bars: ExitStack, job: Job, plan: JobPlan) -> Progress:
+    total = 0
+    for array in plan.arrays:
+        if array.kind != "inline":
+            target = planned_array(plan, array, job.handle.store, job.handle.config)
+            share = 1.0 if array.axis is None else plan.rows / max(plan.length, 1)
+            total += int(target.size * max(target.dtype.itemsize, 1) * share)
+    bar = bars.enter_context(report_progress(request.progress, total, f"ingest {job.handle.name}", plan.rows))
+    return bar or ignore_progress
+
+
+@contextmanager
+def transaction(store: Any) -> Iterator[Any]:
+    """Yield the store to write to. An icechunk repository gets one commit at the end, or none after an error."""
+    if not hasattr(store, "writable_session"):
+        yield store
+        return
+    session = store.writable_session("main")
+    yield session.store
+    if session.has_uncommitted_changes:
+        session.commit("ingest files")

@@ -1,0 +1,87 @@
+"""Headers of source files: the variables, their metadata, and the values of small variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+__all__ = ["FileHeader", "ReaderOptions", "SourceFile", "VariableHeader"]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """The identity of a source file.
+
+    Attributes:
+        url: The absolute path or the URL.
+        size: The size in bytes, or ``None`` if it is unknown.
+        stamp: The ETag, or the time of the last change. Empty if neither is known.
+    """
+
+    url: str
+    size: int | None = None
+    stamp: str = ""
+
+    def to_json(self) -> list[Any]:
+        """Return the identity as JSON values."""
+        return [self.url, self.size, self.stamp]
+
+
+@dataclass(frozen=True)
+class ReaderOptions:
+    """How to open source files.
+
+    Attributes:
+        engine: xarray's engine, or ``None`` to detect it.
+        group: The group inside the files.
+        decode: Whether to unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``.
+        dims: The names of the axes of arrays that have none.
+        storage_options: Options for the filesystem of URLs.
+    """
+
+    engine: str | None = None
+    group: str = ""
+    decode: bool = False
+    dims: tuple[str, ...] | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, eq=False)
+class VariableHeader:
+    """The metadata of a variable in a file.
+
+    Attributes:
+        dims: The names of the dimensions.
+        shape: The shape.
+        dtype: The data type, as ``numpy.dtype.str`` or ``"str"``.
+        attributes: The attributes as JSON values.
+        chunks: The shape of chunks in the file, or ``None``.
+        is_coordinate: Whether the variable is a coordinate.
+        values: The values of a small variable; ``None`` for others.
+    """
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    attributes: Mapping[str, Any]
+    chunks: tuple[int, ...] | None = None
+    is_coordinate: bool = False
+    values: npt.NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FileHeader:
+    """The metadata of a file.
+
+    Attributes:
+        file: The identity of the file.
+        variables: The variables by name.
+        attributes: The attributes of the dataset as JSON values.
+    """
+
+    file: SourceFile
+    variables: Mapping[str, VariableHeader]
+    attributes: Mapping[str, Any]

@@ -1,0 +1,277 @@
+"""A job from its files to the published dataset: in one call, or divided into planning, tasks and finishing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.files.claim import Claim
+from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.journal import Journal
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.planning import Parameters, plan_job
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
+from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.target import Target, read_target
+from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
+from zarrasync.display.progress import IngestReport
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeExistsError, NodeNotFoundError
+from zarrasync.model.paths import join
+from zarrasync.nodes.append_resize import erase_pending
+from zarrasync.nodes.erase import erase_node
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.transfer.threads import Progress
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["Job"]
+
+T = TypeVar("T")
+
+
+class Job:
+    """A job with many files. All methods block.
+
+    Args:
+        files: The files.
+        handle: The location of the destination, in a ``CountingStore`` or another store.
+        parameters: The parameters.
+        mode: ``"a"``: create, or continue the same job; ``"w"``: replace; ``"w-"``: create.
+        wait: Seconds to wait for another job that writes the same dataset.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        handle: NodeHandle,
+        parameters: Parameters,
+        mode: str = "a",
+        wait: float = 600.0,
+    ) -> None:
+        self.files, self.handle, self.parameters, self.mode, self._wait = list(files), handle, parameters, mode, wait
+        self.claim = Claim(handle.store, handle.path)
+        self.journal = Journal()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self.handle.store.blocking)
+
+    # -------------------------------------------------------------- all of it
+
+    def run(
+        self,
+        workers: Workers,
+        *,
+        verify: bool = False,
+        unaligned: Unaligned = "safe",
+        progress: Callable[[JobPlan], Progress] | None = None,
+    ) -> FilesReport:
+        """Plan the job, run its tasks, and publish the result."""
+        begin = clock.monotonic()
+        with self.claim:
+            self.claim.acquire(self._wait)
+            plan, report = self.plan(workers)
+            if plan is None:
+                self.claim.release()
+            else:
+                done = progress(plan) if progress is not None else None
+                self.run_tasks(plan, workers, report, verify=verify, unaligned=unaligned, progress=done)
+                self.finish(plan, report)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    # -------------------------------------------------------------- planning
+
+    def plan(self, workers: Workers) -> tuple[JobPlan | None, FilesReport]:
+        """Return the plan and a report without counts. The plan is ``None`` if all files were ingested before."""
+        target = self._run(read_target(self.handle, self.parameters.dim)) if self.mode != "w" else Target(self.handle)
+        self._check_destination(target)
+        report, files = FilesReport(), self.files
+        self.journal = target.journal
+        if target.group is not None:
+            length = target.length(self.parameters.dim)
+            if self.parameters.on_duplicate != "replace" and self.parameters.region is None:
+                files = [file for file in files if not target.journal.contains(file, target.labels, length)]
+            report.known = len(self.files) - len(files)
+            if not files:
+                return None, report
+            if not self.parameters.append and self.parameters.region is None:
+                self._refuse_existing(target, files)
+        headers = workers.headers(files, self.parameters.reader)
+        plan = plan_job(headers, target, self.parameters)
+        self.handle = target.handle
+        report.files, report.rows, report.notes = len(files), plan.rows, list(plan.notes)
+        if not plan.rows and not plan.is_new:
+            report.notes.append("all rows exist already")
+        self._check_unfinished(plan)
+        if self.mode == "w" and self.claim.found.get("plan") != plan.digest:
+            self._erase()
+        self.claim.update(
+            plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
+        )
+        if plan.is_new:
+            self._refuse_members(plan)
+        return plan, report
+
+    def _check_destination(self, target: Target) -> None:
+        needs = "region" if self.parameters.region is not None else ""
+        if self.mode == "r+" or needs:
+            if target.group is None:
+                raise NodeNotFoundError(
+                    f"{needs or 'mode r+'} needs an existing dataset, but no group exists at {self.handle.name} in "
+                    f"{self.handle.store!r}",
+                    path=self.handle.path,
+                    store=repr(self.handle.store),
+                )
+        elif self.mode == "w-" and target.group is not None:
+            raise self._exists("a group exists at {place}; pass mode='w' to replace it")
+        if target.group is not None and target.journal.dim not in ("", self.parameters.dim):
+            raise self._exists(
+                f"the files of {{place}} were joined along {target.journal.dim!r}; pass concat={target.journal.dim!r}"
+            )
+        is_same = not target.journal.parameters or target.journal.parameters == self.parameters.digest
+        if target.group is not None and not self.parameters.append and not needs and not is_same:
+            raise self._exists(
+                "{place} contains files that were ingested with other parameters (chunks, encoding, variables or decode); "
+                "pass mode='w' to replace them, or append=True to add files with the existing layout"
+            )
+
+    def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
+        """Raise an error, because a dataset exists and contains other files."""
+        contents = target.journal.text() if target.journal.files else "data of an unknown source"
+        changed = [file for file in files if file.url in {known.url for known in target.journal.files}]
+        what = f"{changed[0].url} has changed since" if changed else f"it does not contain {_text(files)}"
+        raise self._exists(
+            f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "
+            "again, or mode='w' to replace the dataset"
+        )
+
+    def _check_unfinished(self, plan: JobPlan) -> None:
+        """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""
+        found = self.claim.found
+        if plan.is_new and self.mode != "w" and found.get("is_new") and found.get("plan") != plan.digest:
+            raise self._exists(
+                f"an ingestion of {found.get('files')} into {{place}} was interrupted; repeat it with the same files and "
+                "parameters to complete it, or pass mode='w' to replace it"
+            )
+
+    def _exists(self, text: str) -> NodeExistsError:
+        place = f"{self.handle.name} in {self.handle.store!r}"
+        return NodeExistsError(text.replace("{place}", place), path=self.handle.path, store=repr(self.handle.store))
+
+    def _refuse_members(self, plan: JobPlan) -> None:
+        """Raise an error if arrays or groups exist where a new dataset will be, although the group does not exist."""
+        paths = [join(self.handle.path, array.name) for array in plan.arrays]
+        nodes = self._run(find_all(self.handle, paths, (self.handle.format,), strict=False))
+        for path, node in zip(paths, nodes, strict=True):
+            if node is not None and self.claim.found.get("plan") != plan.digest:
+                raise self._exists(
+                    f"a node exists at /{path}, although no group exists at {{place}}; pass mode='w' to replace it"
+                )
+
+    def _erase(self) -> None:
+        """Erase the dataset that is replaced, or what an interrupted job has left."""
+        self._run(erase_node(self.handle))
+        for name in self.claim.found.get("arrays", ()) if self.claim.found.get("is_new") else ():
+            for prefix in self.handle.format.erase_prefixes(join(self.handle.path, name)):
+                self._run(self.handle.store.erase_prefix(prefix))
+
+    # -------------------------------------------------------------- tasks
+
+    def prepare(self, plan: JobPlan) -> None:
+        """Make the destination ready for tasks."""
+        if self.handle.store.bounded:  # a transaction, in which nothing is visible before it is committed
+            self._run(publish_arrays(plan, self.handle))
+            self._run(publish_group(plan, self.handle, self.journal))
+        for array in plan.arrays:
+            if array.shape is not None:
+                target = planned_array(plan, array, self.handle.store, self.handle.config)
+                present = target.metadata.with_shape(array.shape)
+                place = NodeHandle(self.handle.store, target.path, self.handle.format, self.handle.config)
+                self._run(erase_pending(place, present))
+
+    def run_tasks(
+        self,
+        plan: JobPlan,
+        workers: Workers,
+        report: IngestReport,
+        *,
+        numbers: Sequence[int] | None = None,
+        verify: bool = False,
+        unaligned: Unaligned = "safe",
+        progress: Progress | None = None,
+    ) -> None:
+        """Run the tasks that are not finished, and mark each one.
+
+        Args:
+            plan: The plan.
+            workers: Where to run them.
+            report: The report to add counts to.
+            numbers: The numbers of the tasks; all by default.
+            verify: Whether to compare stored values with the files.
+            unaligned: Whether tasks may share chunks. Where only this process writes, they may.
+            progress: Called with the number of bytes written since the last call.
+        """
+        self.prepare(plan)
+        finished = self.claim.finished(plan.digest)
+        waiting = [n for n in (range(len(plan.parts)) if numbers is None else numbers) if n not in finished]
+        total = len(plan.parts) if numbers is None else len(numbers)
+        report.skipped += total - len(waiting)
+
+        def done(number: int, part: IngestReport) -> None:
+            add_reports(report, part)
+            self.claim.check()
+
+        def mark(number: int) -> str:
+            return self.claim.task_key(plan.digest, number)
+
+        store, config = self.handle.store, self.handle.config
+        if not workers.is_local:
+
+            def done_elsewhere(number: int, part: IngestReport) -> None:
+                done(number, part)
+                if progress is not None:
+                    progress(part.nbytes)
+
+            workers.run(
+                plan, waiting, store, config, verify=verify, unaligned=unaligned, mark=mark, done=done_elsewhere
+            )
+            return
+        runner = TaskRunner(plan, store, config, verify, "allow")  # tasks run one after the other
+        try:
+            for number in waiting:
+                done(number, runner.run(plan.parts[number], mark(number), progress or (lambda nbytes: None)))
+        finally:
+            if runner.files is not None:
+                runner.files.close()
+
+    # -------------------------------------------------------------- finishing
+
+    def finish(self, plan: JobPlan, report: FilesReport | None = None) -> None:
+        """Publish the result of all tasks, and remove the claim.
+
+        Raises:
+            NodeNotFoundError: If tasks have not been run.
+        """
+        finished = self.claim.finished(plan.digest)
+        missing = [number for number in range(len(plan.parts)) if number not in finished]
+        if self.claim.is_enabled and missing:
+            raise NodeNotFoundError(
+                f"{counted(len(missing), 'task')} of {len(plan.parts):,} have not been run, the first is {missing[0]}; run "
+                "them, then finish again. Nothing was published",
+                path=plan.path,
+            )
+        self.claim.check()
+        journal = self.journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
+        self._run(write_inline(plan, self.handle))
+        self._run(publish_arrays(plan, self.handle))
+        self.claim.check()
+        self._run(publish_group(plan, self.handle, journal))
+        self.claim.release()
+
+
+def _text(files: Sequence[SourceFile]) -> str:
+    names = [file.url.rpartition("/")[2] for file in files[:2]]
+    return ", ".join(names) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")

@@ -1,0 +1,461 @@
+"""From the headers of files and the state of the destination to a ``JobPlan``. No IO."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.axis import Axis, OnDuplicate, merge_rows, stack_rows
+from zarrasync.bulk.files.compare import check_equal, check_fit, has_rows, is_equal, row_count
+from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, VariableHeader
+from zarrasync.bulk.files.journal import digest_labels
+from zarrasync.bulk.files.layout import array_metadata, split_rows
+from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
+from zarrasync.bulk.files.target import Target
+from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, units_of
+from zarrasync.display.text import counted
+from zarrasync.errors import ShapeError
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.model import dtypes
+from zarrasync.model.paths import join
+
+__all__ = ["Parameters", "plan_job"]
+
+_INLINE_BYTES = 32 << 20
+"""Rows of small variables up to this size in all become part of the plan."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a job.
+
+    Attributes:
+        dim: The dimension along which files are joined.
+        append: Whether to add rows to an existing dataset.
+        region: The rows of an existing dataset to write: a slice, or ``"auto"`` for those with the files' labels.
+        on_duplicate: What happens if a label exists already.
+        on_gap: What happens if the labels have a gap.
+        variables: The variables to store; all if empty.
+        layout: ``chunks``, ``shards`` and other parameters of ``create_array`` for new arrays. Shapes may be mappings of
+            dimensions to sizes.
+        encoding: The same for single variables.
+        reader: How to open the files.
+        tasks: The number of tasks; 0 for a default.
+    """
+
+    dim: str
+    append: bool = False
+    region: slice | Literal["auto"] | None = None
+    on_duplicate: OnDuplicate = "error"
+    on_gap: Literal["report", "error", "ignore"] = "report"
+    variables: tuple[str, ...] = ()
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reader: ReaderOptions = field(default_factory=ReaderOptions)
+    tasks: int = 0
+
+    @property
+    def digest(self) -> str:
+        """A digest of the parameters that determine the stored values of a new dataset."""
+        reader = [self.reader.group, self.reader.decode, self.reader.dims]
+        values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
+        return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> JobPlan:
+    """Return the plan of a job.
+
+    Raises:
+        ShapeError: If the files do not fit together or into the destination.
+        CodecError: If times cannot be converted to one unit.
+    """
+    return _Planner(headers, target, parameters).plan()
+
+
+class _Planner:
+    def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
+        self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
+        self.stacks = not has_rows(headers, self.dim)
+        self.counts = [1 if self.stacks else row_count(header, self.dim) or 0 for header in headers]
+        self.names = self._choose_variables()
+        self.notes: list[str] = []
+        self._known_units: dict[str, TimeUnits | None] = {}
+        self._metadata: dict[str, ArrayMetadata] = {}
+
+    def plan(self) -> JobPlan:
+        """Return the plan."""
+        self._check_files()
+        labels = self._labels()
+        axis = self._merge(labels)
+        arrays = [plan for name in self.names if (plan := self._array(name, axis)) is not None]
+        arrays = self._limit_inline(arrays, axis)
+        path, format_ = self.target.handle.path, self.target.handle.format
+        sized = [array for array in arrays if array.kind == "rows"]
+        metadata = {array.name: self._metadata[array.name] for array in sized}
+        parts = [
+            Part(*rows)
+            for rows in split_rows(axis, metadata, {a.name: a.axis or 0 for a in sized}, self.parameters.tasks)
+        ]
+        parts += [Part(array=array.name) for array in arrays if array.kind == "whole"]
+        is_new = self.target.group is None
+        assert isinstance(format_.zarr_format, int)
+        return JobPlan(
+            format_.zarr_format,
+            path,
+            self.dim,
+            axis.length,
+            [header.file for header in self.headers],
+            self.parameters.reader,
+            arrays,
+            axis.segments,
+            parts,
+            dict(self.headers[0].attributes) if is_new else None,
+            self.parameters.digest if is_new else self.target.journal.parameters,
+            self._journal(axis, labels),
+            self.notes,
+        )
+
+    # -------------------------------------------------------------- variables
+
+    def _choose_variables(self) -> list[str]:
+        """Return the names of the variables to store, with the coordinates of their dimensions."""
+        first, chosen = self.headers[0], self.parameters.variables
+        for header in self.headers:
+            for name in chosen:
+                if name not in header.variables:
+                    known = ", ".join(sorted(header.variables))
+                    raise ShapeError(f"{header.file.url} has no variable {name!r}; its variables are {known}")
+        if not chosen:
+            names = list(first.variables)
+            for header in self.headers[1:]:
+                if set(header.variables) != set(names):
+                    name = min(set(header.variables) ^ set(names))
+                    one, other = (first, header) if name in first.variables else (header, first)
+                    raise ShapeError(
+                        f"{one.file.url} has the variable {name!r}, but {other.file.url} does not; choose the variables "
+                        "to store with variables=[…]"
+                    )
+            return names
+        dims = {dim for name in chosen for dim in first.variables[name].dims} | {self.dim}
+        attributes = [first.variables[name].attributes for name in chosen]
+        linked = {str(item.get("grid_mapping")) for item in attributes}
+        linked |= {part for item in attributes for part in str(item.get("coordinates", "")).split()}
+        return [name for name in first.variables if name in dims or name in linked or name in chosen]
+
+    def _has_rows(self, name: str) -> bool:
+        """Return whether a variable has a value for each row."""
+        if not self.dim:
+            return False
+        if name in self.target.arrays:
+            return self.dim in self.target.dims[name]
+        variable = self.headers[0].variables[name]
+        if not self.stacks:
+            return self.dim in variable.dims
+        if name == self.dim:
+            return True
+        if not variable.is_coordinate and variable.dims:
+            return True
+        values = [header.variables[name].values for header in self.headers]
+        return values[0] is not None and not all(is_equal(values[0], other) for other in values)
+
+    def _row_header(self, name: str, header: VariableHeader) -> VariableHeader:
+        """Return the header of a variable with the axis of rows."""
+        if not self.stacks or not self._has_rows(name):
+            return header
+        chunks = None if header.chunks is None else (1, *header.chunks)
+        values = None if header.values is None else header.values[None]
+        return replace(header, dims=(self.dim, *header.dims), shape=(1, *header.shape), chunks=chunks, values=values)
+
+    def _variable(self, number: int, name: str) -> VariableHeader:
+        return self._row_header(name, self.headers[number].variables[name])
+
+    def _axis(self, name: str) -> int | None:
+        dims = self._variable(0, name).dims
+        return dims.index(self.dim) if self.dim in dims else None
+
+    # -------------------------------------------------------------- checks
+
+    def _check_files(self) -> None:
+        first_url = self.headers[0].file.url
+        for name in self.names:
+            axis, first = self._axis(name), self._variable(0, name)
+            any_dtype = "dtype" in self.parameters.encoding.get(name, {})
+            for number, header in enumerate(self.headers[1:], 1):
+                other = self._variable(number, name)
+                check_fit(name, other, header.file.url, first, first_url, axis, any_dtype=any_dtype)
+                if axis is None:
+                    check_equal(name, other.values, header.file.url, first.values, first_url, self.dim)
+            if name in self.target.arrays:
+                like = self._stored_header(name)
+                text = f"{self.target.handle.name} of {self.target.handle.store!r}"
+                for number, header in enumerate(self.headers):
+                    check_fit(name, self._variable(number, name), header.file.url, like, text, axis)
+                if axis is None:
+                    check_equal(name, first.values, first_url, self.target.values.get(name), text, self.dim)
+        if self.target.group is not None:
+            rows = {name for name, dims in self.target.dims.items() if self.dim in dims}
+            own = {name for name in self.names if self._axis(name) is not None}
+            if missing := sorted(rows - own):
+                raise ShapeError(
+                    f"the destination has rows of {missing[0]!r} along {self.dim!r}, which {first_url} does not have; all "
+                    "variables must get the same rows"
+                )
+            if new := [name for name in self.names if name not in self.target.arrays]:
+                raise ShapeError(
+                    f"{first_url} has the variable {new[0]!r}, but the destination does not; choose the variables to "
+                    f"store with variables=[{', '.join(map(repr, self.target.arrays))}]"
+                )
+
+    def _stored_header(self, name: str) -> VariableHeader:
+        """Return the header of an array of the destination."""
+        metadata = self.target.arrays[name].metadata
+        dims = tuple(str(dim) for dim in self.target.dims[name])
+        attributes = dict(metadata.attributes)
+        has_fill = self.target.handle.format.has_undefined_fill
+        properties = XarrayProperties(metadata.dtype, attributes, dims, metadata.fill_value, has_fill)
+        missing = properties.missing_value
+        attributes.pop("_FillValue", None)
+        if missing is not None:
+            attributes["_FillValue"] = missing
+        dtype = metadata.dtype.numpy
+        text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
+        return VariableHeader(dims, metadata.shape, text, attributes)
+
+    # -------------------------------------------------------------- rows
+
+    def _labels(self) -> list[npt.NDArray[Any]] | None:
+        """Return the labels of each file in the units of the destination, or ``None`` if the rows have no labels."""
+        name = self.dim
+        if name not in self.names:
+            if self.target.labels is not None:
+                raise ShapeError(
+                    f"the rows of the destination have labels {name!r}, but {self.headers[0].file.url} has none"
+                )
+            return None
+        headers = [self._variable(number, name) for number in range(len(self.headers))]
+        values = [header.values for header in headers]
+        if headers[0].dims != (name,) or any(item is None for item in values):
+            return None
+        found = [item for item in values if item is not None]
+        units = self._units(name)
+        if units is None:
+            return found
+        dtype = self._dtype(name)
+        return [
+            convert_times(item, units_of(header.attributes) or units, units, dtype, f"{name!r} of {source.file.url}")
+            for item, header, source in zip(found, headers, self.headers, strict=True)
+        ]
+
+    def _merge(self, labels: Sequence[npt.NDArray[Any]] | None) -> Axis:
+        parameters, target = self.parameters, self.target
+        start = target.length(self.dim) if target.group is not None else 0
+        if isinstance(parameters.region, slice):
+            return self._merge_region(parameters.region, start, labels)
+        if labels is None or (start and target.labels is None):
+            if parameters.region is not None:
+                raise ShapeError(f"region='auto' needs labels: the files or the destination have no {self.dim!r}")
+            return stack_rows(self.counts, start)
+        axis = merge_rows(
+            labels,
+            [header.file.url for header in self.headers],
+            target.labels,
+            on_duplicate=parameters.on_duplicate,
+            only_existing=parameters.region is not None,
+            show=self._show,
+        )
+        self._report(axis)
+        return axis
+
+    def _merge_region(self, region: slice, length: int, labels: Sequence[npt.NDArray[Any]] | None) -> Axis:
+        start, stop, step = region.indices(length)
+        count = sum(self.counts)
+        if step != 1 or stop - start != count:
+            raise ShapeError(
+                f"the region {start}:{stop} of {self.dim!r} has {max(stop - start, 0)} rows, but the files have {count}",
+                found=(count,),
+                wanted=(max(stop - start, 0),),
+            )
+        stored = self.target.labels
+        if labels is not None and stored is not None and not is_equal(np.concatenate(labels), stored[start:stop]):
+            raise ShapeError(
+                f"the labels of the files differ from those of the rows {start}:{stop} of {self.dim!r}; locate the rows by "
+                "their labels with region='auto'"
+            )
+        axis = stack_rows(self.counts, start)
+        return replace(axis, length=length, replaced=count)
+
+    def _report(self, axis: Axis) -> None:
+        if axis.duplicates:
+            verb = "left out" if self.parameters.on_duplicate == "skip" else "left out for a later file"
+            self.notes.append(f"{counted(axis.duplicates, 'repeated row')} {verb}")
+        if axis.gaps and self.parameters.on_gap != "ignore":
+            shown = "; ".join(f"{before} to {after}" for before, after in axis.gaps[:3])
+            text = f"{counted(len(axis.gaps), 'gap')} in {self.dim!r}: {shown}" + ("; …" if len(axis.gaps) > 3 else "")
+            if self.parameters.on_gap == "error":
+                raise ShapeError(f"{text}; add the missing files, or pass on_gap='report'")
+            self.notes.append(text)
+
+    def _show(self, label: Any) -> str:
+        units = self._units(self.dim)
+        if units is None:
+            return str(label)
+        from xarray.coding.times import decode_cf_datetime
+
+        date = decode_cf_datetime(np.array([label]), units.units, units.calendar)[0]
+        text = np.datetime_as_string(date, unit="s") if isinstance(date, np.datetime64) else date.isoformat()
+        return str(text)
+
+    def _journal(self, axis: Axis, labels: Sequence[npt.NDArray[Any]] | None) -> list[tuple[int, int, str]]:
+        """Return for each file its first row, the row after its last one, and a digest of the labels between."""
+        everything = None
+        if labels is not None:
+            dtype = np.concatenate([part for part in labels if len(part)] or [labels[0]]).dtype
+            everything = np.zeros(axis.length, dtype)
+            if self.target.labels is not None:
+                everything[: len(self.target.labels)] = self.target.labels
+            for start, stop, source, offset in axis.segments:
+                everything[start:stop] = labels[source][offset : offset + stop - start]
+        rows: dict[int, tuple[int, int]] = {}
+        for segment in axis.segments:
+            start, stop = rows.get(segment.source, (segment.start, segment.stop))
+            rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
+        spans = [rows.get(number, (0, 0)) for number in range(len(self.headers))]
+        return [(a, b, "" if everything is None else digest_labels(everything[a:b])) for a, b in spans]
+
+    # -------------------------------------------------------------- arrays
+
+    def _units(self, name: str) -> TimeUnits | None:
+        """Return the units that the times of a variable are converted to; ``None`` for other variables."""
+        if name not in self._known_units:
+            self._known_units[name] = self._find_units(name)
+        return self._known_units[name]
+
+    def _find_units(self, name: str) -> TimeUnits | None:
+        parent = self._parent_of_bounds(name)
+        if parent is not None:
+            return self._units(parent)
+        if name in self.target.arrays:
+            return units_of(self.target.arrays[name].metadata.attributes)
+        first = units_of(self.headers[0].variables[name].attributes)
+        if first is None or self._axis(name) is None:
+            return first
+        headers = [self._variable(number, name) for number in range(len(self.headers))]
+        parts = [(h.values, units_of(h.attributes) or first) for h in headers if h.values is not None]
+        distinct = {units for _, units in parts}
+        if len(parts) < len(headers) or len(distinct) < 2:
+            return first
+        return common_units([(values, units) for values, units in parts if values is not None], self._dtype(name), name)
+
+    def _parent_of_bounds(self, name: str) -> str | None:
+        """Return the variable whose bounds a variable contains. Bounds have its units."""
+        if units_of(self.headers[0].variables[name].attributes) is not None:
+            return None
+        variables = self.headers[0].variables
+        return next((other for other in variables if variables[other].attributes.get("bounds") == name), None)
+
+    def _source_units(self, name: str, target: TimeUnits | None) -> dict[str, tuple[str, str]]:
+        """Return the units of each file in which they differ."""
+        if target is None:
+            return {}
+        origin = self._parent_of_bounds(name) or name
+        units = {str(n): units_of(h.variables[origin].attributes) for n, h in enumerate(self.headers)}
+        return {number: (found[0], found[1]) for number, found in units.items() if found not in (None, target)}
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        if name in self.target.arrays:
+            return self.target.arrays[name].metadata.dtype.numpy
+        dtype = self.parameters.encoding.get(name, {}).get("dtype", self.headers[0].variables[name].dtype)
+        return np.dtype(object) if dtype == "str" else dtypes.from_numpy(dtype).numpy
+
+    def _array(self, name: str, axis: Axis) -> ArrayPlan | None:
+        """Return the plan of an array, or ``None`` if it exists and does not change."""
+        number, first = self._axis(name), self._variable(0, name)
+        stored = self.target.arrays.get(name)
+        if stored is not None and number is None:
+            return None
+        units = self._units(name)
+        are_small = all(self._variable(n, name).values is not None for n in range(len(self.headers)))
+        if stored is not None:
+            assert number is not None
+            shape = list(stored.shape)
+            shape[number] = axis.length
+            metadata = stored.metadata.with_shape(tuple(shape))
+        else:
+            shape = list(first.shape)
+            attributes = dict(first.attributes)
+            if number is not None:
+                shape[number] = axis.length
+            if units is not None and units_of(attributes) not in (None, units):
+                attributes["units"] = units.units
+            header = replace(first, shape=tuple(shape), attributes=attributes)
+            format_ = self.target.handle.format
+            metadata = array_metadata(
+                format_, name, header, self.parameters.layout, self.parameters.encoding, number if are_small else None
+            )
+        self._metadata[name] = metadata
+        documents = self.target.handle.format.render(join(self.target.handle.path, name), metadata)
+        plan = ArrayPlan(
+            name,
+            "rows" if number is not None else "whole",
+            {key: data.decode() for key, data in documents.items()},
+            None if stored is None else stored.shape,
+            number,
+            first.chunks,
+            self.stacks and number is not None,
+            None if units is None else (units.units, units.calendar),
+            self._source_units(name, units) if number is not None else {},
+        )
+        if number is None and first.values is not None:
+            return plan.with_values(self._convert(first.values, metadata))
+        return plan
+
+    def _limit_inline(self, arrays: Sequence[ArrayPlan], axis: Axis) -> list[ArrayPlan]:
+        """Return plans in which the rows of small variables are part of the plan."""
+        total, result = 0, []
+        for plan in arrays:
+            headers = [self._variable(n, plan.name) for n in range(len(self.headers))]
+            nbytes = sum(0 if header.values is None else header.values.nbytes for header in headers)
+            is_small = plan.kind == "rows" and all(header.values is not None for header in headers)
+            if (
+                is_small
+                and (total := total + nbytes) <= _INLINE_BYTES
+                and (plan.name == self.dim or self._is_minor(plan))
+            ):
+                values = self._convert(self._joined(plan, headers, axis), self._metadata[plan.name])
+                result.append(plan.with_values(values))
+            else:
+                result.append(plan)
+        return result
+
+    def _is_minor(self, plan: ArrayPlan) -> bool:
+        """Return whether a variable describes rows, and is not itself data that deserves tasks."""
+        return math.prod(self._metadata[plan.name].shape[1:]) <= 16
+
+    def _joined(self, plan: ArrayPlan, headers: Sequence[VariableHeader], axis: Axis) -> npt.NDArray[Any]:
+        """Return the rows of a small variable in the order of the segments."""
+        assert plan.axis is not None
+        rows = []
+        for start, stop, source, offset in axis.segments:
+            values = headers[source].values
+            assert values is not None
+            index = (slice(None),) * plan.axis + (slice(offset, offset + stop - start),)
+            part = values[index]
+            if str(source) in plan.source_units:
+                assert plan.units is not None
+                own, units = TimeUnits(*plan.source_units[str(source)]), TimeUnits(*plan.units)
+                text = f"{plan.name!r} of {self.headers[source].file.url}"
+                part = convert_times(part, own, units, self._dtype(plan.name), text)
+            rows.append(part)
+        return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,))
+
+    def _convert(self, values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
+        dtype = metadata.dtype.numpy
+        return values.astype(object) if dtype.kind in "OT" else values.astype(dtype)

@@ -1,0 +1,187 @@
+"""Running tasks in this process, in processes of this machine, or on any executor, such as one of a dask cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.readers import OpenFiles, read_header
+from zarrasync.bulk.files.tasks import TaskRunner
+from zarrasync.config import Config
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import StoreError
+from zarrasync.stores import Store
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["Workers"]
+
+T = TypeVar("T")
+_MOST_CRASHES = 3
+"""A task whose process ends this many times fails."""
+_HEADERS_PER_CALL = 8
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task as it is sent to another process."""
+
+    plan: JobPlan
+    store: Store
+    config: Config
+    verify: bool
+    unaligned: Unaligned
+    mark: str
+
+
+_files: dict[ReaderOptions, OpenFiles] = {}
+
+
+def _run_task(task: _Task) -> IngestReport:
+    """Run the only task of a plan in a worker process, which keeps files open for the next one."""
+    options = task.plan.reader
+    files = _files.setdefault(options, OpenFiles(options))
+    runner = TaskRunner(task.plan, task.store, task.config, task.verify, task.unaligned, files)
+    return runner.run(task.plan.parts[0], task.mark)
+
+
+def _read_headers(files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
+    return [read_header(file, options) for file in files]
+
+
+class Workers:
+    """Processes that run tasks; none for this process.
+
+    Args:
+        processes: The number of processes of this machine; 1 for this process.
+        executor: An executor, or a client of dask, instead of processes.
+
+    Raises:
+        ValueError: If both are passed.
+        TypeError: If the executor is not one.
+    """
+
+    def __init__(self, processes: int = 1, executor: Any = None) -> None:
+        if executor is not None and processes > 1:
+            raise ValueError("pass either processes or executor")
+        if executor is not None and hasattr(executor, "get_executor"):  # a client of dask
+            executor = executor.get_executor(pure=False)
+        if executor is not None and not hasattr(executor, "submit"):
+            raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
+        self._processes, self._executor = processes, executor
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks run in this process."""
+        return self._executor is None and self._processes == 1
+
+    def headers(self, files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
+        """Return the headers of files."""
+        if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
+            return _read_headers(files, options)
+        groups = [files[n : n + _HEADERS_PER_CALL] for n in range(0, len(files), _HEADERS_PER_CALL)]
+        found: dict[int, list[FileHeader]] = {}
+        calls = {number: partial(_read_headers, group, options) for number, group in enumerate(groups)}
+        self._run(calls, found.__setitem__)
+        return [header for number in sorted(found) for header in found[number]]
+
+    def run(
+        self,
+        plan: JobPlan,
+        numbers: Iterable[int],
+        store: Store,
+        config: Config,
+        *,
+        verify: bool,
+        unaligned: Unaligned,
+        mark: Callable[[int], str],
+        done: Callable[[int, IngestReport], None],
+    ) -> None:
+        """Run tasks on other processes. Tasks whose process ended are run again by another one.
+
+        Args:
+            plan: The job.
+            numbers: The numbers of the tasks.
+            store: The store of the destination.
+            config: The settings.
+            verify: Whether to compare stored values with the files.
+            unaligned: Whether tasks may share chunks.
+            mark: Returns the key that marks a task as finished.
+            done: Called with the number and the report of each finished task.
+
+        Raises:
+            StoreError: If processes that run the same task ended several times.
+        """
+        share = replace(config, memory_budget=max(config.memory_budget // max(self._processes, 1), 1 << 20))
+        calls = {
+            number: partial(
+                _run_task, _Task(plan.for_part(plan.parts[number]), store, share, verify, unaligned, mark(number))
+            )
+            for number in numbers
+        }
+        self._run(calls, done)
+
+    def _run(self, calls: Mapping[int, Callable[[], T]], done: Callable[[int, T], None]) -> None:
+        crashes: dict[int, int] = {}
+        waiting = list(calls)
+        running: dict[Future[T], int] = {}
+        try:
+            while waiting or running:
+                raise_if_cancelled()
+                while waiting and len(running) < self._width:
+                    number = waiting.pop(0)
+                    running[self._submit(calls[number])] = number
+                ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    number = running.pop(future)
+                    try:
+                        done(number, future.result())
+                    except BrokenProcessPool as error:
+                        self._replace_pool()
+                        crashes[number] = crashes.get(number, 0) + 1
+                        if crashes[number] >= _MOST_CRASHES:
+                            raise StoreError(
+                                f"the processes that ran task {number} ended {_MOST_CRASHES} times, for example because "
+                                "memory ran out; lower config.memory_budget, or use fewer processes"
+                            ) from error
+                        waiting.insert(0, number)
+        finally:
+            for future in running:
+                future.cancel()
+
+    @property
+    def _width(self) -> int:
+        """The number of tasks to submit at a time."""
+        return 2 * self._processes if self._executor is None else 1 << 30
+
+    def _submit(self, call: Callable[[], T]) -> Future[T]:
+        if self._executor is not None:
+            future: Future[T] = self._executor.submit(call)
+            return future
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self._processes, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return self._pool.submit(call)
+        except BrokenProcessPool:
+            self._replace_pool()
+            return self._submit(call)
+
+    def _replace_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """End the processes that this object has started."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None

@@ -1,0 +1,164 @@
+"""Publishing a job: small arrays and documents of arrays first, then the group's document, which shows all at once.
+
+The group's document contains copies of the documents of all arrays, with their new shapes, and the journal. Readers of
+consolidated metadata, such as xarray, see the dataset before or after the job, and nothing between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zarrasync._concurrency.gather import gather
+from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.tasks import planned_array
+from zarrasync.errors import ShapeError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.create import checked_attributes
+from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
+from zarrasync.nodes.documents import fetch_documents, put_documents
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.metadata_cell import MetadataCell
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.walk import documents_below
+
+__all__ = ["publish_arrays", "publish_group", "write_inline"]
+
+
+async def write_inline(plan: JobPlan, handle: NodeHandle) -> None:
+    """Write the arrays whose values are part of the plan."""
+    await gather([partial(_write_inline, plan, array, handle) for array in plan.arrays if array.kind == "inline"])
+
+
+async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+    target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
+    values = array.values(target.dtype)
+    if array.axis is None:
+        await target.view[...].write(values)
+        return
+    done = 0
+    for start, stop, _, _ in _joined(plan):
+        rows = slice(done, done + stop - start)
+        done = rows.stop
+        inner = (slice(None),) * array.axis
+        await target.view[(*inner, slice(start, stop))].write(np.ascontiguousarray(values[(*inner, rows)]))
+
+
+def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:
+    """Return the segments, those that follow each other joined."""
+    runs: list[tuple[int, int, int, int]] = []
+    for start, stop, source, offset in plan.segments:
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], stop, 0, 0)
+        else:
+            runs.append((start, stop, source, offset))
+    return runs
+
+
+async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
+    """Store the documents of new arrays, and the new shapes of others.
+
+    Raises:
+        ShapeError: If another writer has changed the shape of an array.
+    """
+    await gather([partial(_publish_array, plan, array, handle) for array in plan.arrays])
+
+
+async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+    target = planned_array(plan, array, handle.store, handle.config)
+    if array.shape is None:
+        await put_documents(handle.store, {key: text.encode() for key, text in array.documents.items()}, {})
+        return
+    if array.shape == target.shape:
+        return
+    expected, shape = tuple(array.shape), target.shape
+
+    async def grow(present: ArrayMetadata) -> ArrayMetadata:
+        if present.shape not in (expected, shape):
+            raise ShapeError(
+                f"another writer changed the shape of {target.name} from {expected} to {present.shape} meanwhile; nothing "
+                "was published, repeat the call",
+                found=present.shape,
+                wanted=expected,
+            )
+        return present.with_shape(shape)
+
+    await MetadataCell(NodeHandle(handle.store, target.path, handle.format, handle.config), target.metadata).change(
+        grow, fresh=True
+    )
+
+
+async def publish_group(plan: JobPlan, handle: NodeHandle, journal: Journal) -> None:
+    """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one."""
+    above = _groups_above(handle)
+    nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
+    for path, node in zip(above, nodes, strict=True):
+        if node is None:
+            await put_documents(handle.store, handle.format.render(path, GroupMetadata()), {})
+    copies_key = handle.format.consolidated_key(handle.path)
+    keys = handle.format.document_keys(handle.path, GroupMetadata)
+    if copies_key not in keys or not handle.store.supports_consolidated_metadata:
+        await _put_group(plan, handle, journal)
+    if copies_key is not None and handle.store.supports_consolidated_metadata:
+        make = partial(_copies, plan, handle, journal)
+        await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
+    changed = [key for array in plan.arrays for key in array.documents]
+    changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
+    for path, node in zip(above, nodes, strict=True):
+        copies: Consolidated | None = None if node is None else node.consolidated
+        if copies is not None:
+            own = [key for key in changed if key not in handle.format.document_keys(path)]
+            await copies.update(handle.store, own, config=handle.config)
+
+
+def _groups_above(handle: NodeHandle) -> list[str]:
+    path, paths = handle.path, list[str]()
+    while path:
+        path = path.rpartition("/")[0]
+        paths.append(path)
+    return paths[::-1]
+
+
+async def _put_group(plan: JobPlan, handle: NodeHandle, journal: Journal) -> None:
+    """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
+    if plan.is_new:
+        metadata = GroupMetadata(attributes=_attributes(plan, {}, journal))
+        await put_documents(handle.store, handle.format.render(handle.path, metadata), {})
+        return
+
+    async def change(present: GroupMetadata) -> GroupMetadata:
+        return replace(present, attributes=_attributes(plan, present.attributes, journal))
+
+    await MetadataCell(handle.without_consolidated(), GroupMetadata()).change(change, fresh=True)
+
+
+def _attributes(plan: JobPlan, present: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
+    return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
+
+
+async def _copies(
+    plan: JobPlan, handle: NodeHandle, journal: Journal, group_documents: Mapping[str, bytes]
+) -> GroupCopies:
+    """Return the documents of the group with the journal, and copies of all documents below."""
+    format_, path = handle.format, handle.path
+    keys = format_.document_keys(path)
+    found = format_.parse(path, {key: group_documents.get(key) for key in keys})
+    metadata = found if isinstance(found, GroupMetadata) else GroupMetadata()
+    metadata = replace(metadata, attributes=_attributes(plan, metadata.attributes, journal))
+    rendered: Mapping[str, Any] = format_.render(path, metadata)
+    below = format_.parse_consolidated(path, group_documents) if found is not None else {}
+    if below is None:  # the group had no copies
+        below, _ = await documents_below(handle.without_consolidated())
+    changed = [key for array in plan.arrays for key in array.documents]
+    values = await fetch_documents(handle.store, changed, handle.config)  # others may have changed attributes
+    below = {
+        **below,
+        **{key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None},
+    }
+    copied = {key: format_.copied_document(key, data) for key, data in below.items()}
+    return GroupCopies(format_.own_documents(path, rendered), copied)

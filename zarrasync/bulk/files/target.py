@@ -1,0 +1,115 @@
+"""The state of the destination of a job: its arrays, the labels of its rows, and the journal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import formats
+from zarrasync.bulk.files.journal import Journal
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.nodes.access import handle_of, with_handle
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.open_nodes import open_node_at
+
+__all__ = ["Target", "read_target"]
+
+_SMALL_BYTES = 64 * 1024
+"""Arrays up to this size are compared with the files."""
+
+
+@dataclass
+class Target:
+    """The destination of a job.
+
+    Attributes:
+        handle: Its location and format.
+        group: The group, or ``None`` if it does not exist.
+        arrays: The arrays by name, as readers see them.
+        dims: The dimensions of each array.
+        labels: The labels of the rows, or ``None``.
+        values: The values of small arrays without rows.
+        journal: The files that were ingested before.
+    """
+
+    handle: NodeHandle
+    group: AsyncGroup | None = None
+    arrays: Mapping[str, AsyncArray] = field(default_factory=dict)
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    labels: npt.NDArray[Any] | None = None
+    values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
+
+    def length(self, dim: str) -> int:
+        """Return the length of a dimension; 0 if no array has it."""
+        sizes = {
+            size: name
+            for name, dims in self.dims.items()
+            for own, size in zip(dims, self.arrays[name].shape, strict=True)
+            if own == dim
+        }
+        if len(sizes) > 1:
+            (a, one), (b, other), *_ = sizes.items()
+            raise ShapeError(
+                f"{one!r} of {self.handle.name} has {a} rows along {dim!r}, but {other!r} has {b}; resize() the arrays to "
+                "the same length",
+                found=(a,),
+                wanted=(b,),
+            )
+        return next(iter(sizes), 0)
+
+
+async def read_target(handle: NodeHandle, dim: str) -> Target:
+    """Return the state of a destination, as readers of consolidated metadata see it.
+
+    Args:
+        handle: The location of the group.
+        dim: The dimension along which files are joined.
+
+    Raises:
+        NodeTypeError: If an array exists at the path.
+        ShapeError: If arrays have different lengths along the dimension.
+    """
+    candidates = [format_ for format_ in formats.CANDIDATES if isinstance(format_.zarr_format, int)]
+    try:
+        node = await open_node_at(handle, tuple(candidates), explain=False, consolidated=None)
+    except NodeNotFoundError:
+        return Target(handle)
+    if not isinstance(node, AsyncGroup):
+        raise NodeTypeError(
+            f"{handle.name} in {handle.store!r} is an array, but files become the arrays of a group; write to another "
+            "path, or pass mode='w' to replace it",
+            path=handle.path,
+            found="array",
+            wanted="group",
+        )
+    arrays = {name: with_handle(array, handle_of(array).without_consolidated()) for name, array in await node.arrays()}
+    dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
+    target = Target(handle_of(node), node, arrays, dims)
+    target.journal = Journal.of(node.attrs)
+    length = target.length(dim)
+    values: dict[str, npt.NDArray[Any]] = {}
+    for name, array in arrays.items():
+        nbytes = math.prod(array.shape) * max(array.dtype.itemsize, 1)
+        if (name == dim and dims[name] == (dim,)) or (dim not in dims[name] and nbytes <= _SMALL_BYTES):
+            values[name] = np.asarray(await array.view[...].read())
+    target.labels = values.pop(dim, None) if length else None
+    target.values = values
+    return target
+
+
+def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
+    """Return the names of an array's dimensions."""
+    properties = XarrayProperties(
+        metadata.dtype, metadata.attributes, metadata.dimension_names, metadata.fill_value, fill_is_missing=False
+    )
+    return properties.names_of_axes(metadata.ndim) or (None,) * metadata.ndim

@@ -1,0 +1,164 @@
+"""Running one task of a job: reading its rows from the files, and writing them to the arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import formats, transfer
+from zarrasync._concurrency import bridge
+from zarrasync.bulk.block_plan import BlockPlan
+from zarrasync.bulk.blocks import ignore_progress, write_blocks
+from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
+from zarrasync.bulk.files.readers import OpenFiles
+from zarrasync.bulk.files.times import TimeUnits, convert_times
+from zarrasync.bulk.sources import Source
+from zarrasync.config import Config
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import ChecksumError
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import CountingStore, Store
+from zarrasync.transfer.threads import Progress
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["TaskRunner", "add_reports", "planned_array"]
+
+
+def planned_array(plan: JobPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+    """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
+    format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
+    documents = {
+        key: array.documents[key].encode() if key in array.documents else None for key in format_.document_keys(path)
+    }
+    metadata = format_.parse(path, documents)
+    assert isinstance(metadata, ArrayMetadata)
+    return AsyncArray(NodeHandle(store, path, format_, config, is_format_known=True), metadata)
+
+
+@dataclass
+class TaskRunner:
+    """Runs tasks of a job in this process.
+
+    Attributes:
+        plan: The job.
+        store: The store of the destination.
+        config: The settings.
+        verify: Whether to read the values back, and to compare them with the files.
+        unaligned: Whether tasks may share chunks.
+        files: The open files.
+    """
+
+    plan: JobPlan
+    store: Store
+    config: Config
+    verify: bool = False
+    unaligned: Unaligned = "safe"
+    files: OpenFiles | None = None
+
+    def run(self, part: Part, mark: str = "", progress: Progress = ignore_progress) -> IngestReport:
+        """Run a task.
+
+        Args:
+            part: The task.
+            mark: The key of the value to store when the task has ended; empty for none.
+            progress: Called with the number of bytes written since the last call.
+
+        Raises:
+            ValueError: If a file cannot be read.
+            ChecksumError: If the stored values differ from the values of the files.
+            StoreError: If the store failed.
+        """
+        report = IngestReport()
+        arrays = [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
+        for array in arrays:
+            add_reports(report, self._write(array, part, progress))
+        if mark:
+            bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
+        return report
+
+    def _write(self, array: ArrayPlan, part: Part, progress: Progress) -> IngestReport:
+        target = planned_array(self.plan, array, CountingStore(self.store), self.config)
+        shape = list(target.shape)
+        region = [slice(0, n) for n in shape]
+        if array.axis is not None:
+            shape[array.axis] = part.stop - part.start
+            region[array.axis] = slice(part.start, part.stop)
+        source = Source(
+            tuple(shape), target.dtype, lambda block: self._read(array, part.start, block), chunks=array.chunks
+        )
+        report: IngestReport = bridge.run(
+            write_blocks(source, target, tuple(region), self.unaligned, is_new=array.shape is None, progress=progress),
+            blocking=self.store.blocking,
+        )
+        if self.verify:
+            report.verified += self._compare(array, source, target, tuple(region))
+        return report
+
+    def _compare(self, array: ArrayPlan, source: Source, target: AsyncArray, region: Region) -> int:
+        """Compare stored values with the values of the files, block by block. Return the number of blocks."""
+        plan, count = BlockPlan(source, target, region), 0
+        fill = target.metadata.spec.fill_value
+        for block in plan.regions(1, ignore_progress):
+            assert source.read is not None
+            values = transfer.cast(
+                transfer.as_array(source.read(plan.to_source(block)), target.dtype, fill), target.dtype
+            )
+            stored = bridge.run(target.view[block].read(), blocking=self.store.blocking)
+            if checksum(values) != checksum(transfer.as_array(stored, target.dtype, fill)):
+                place = ", ".join(f"{part.start}:{part.stop}" for part in block)
+                raise ChecksumError(
+                    f"verification failed: {target.name}[{place}] in {self.store!r} differs from the files; another "
+                    "writer may have changed it"
+                )
+            count += 1
+        return count
+
+    # -------------------------------------------------------------- reading
+
+    def _read(self, array: ArrayPlan, start: int, region: Region) -> npt.NDArray[Any]:
+        """Return a region of a task's rows.
+
+        Args:
+            array: The array.
+            start: The row of the destination at which the region's coordinates begin.
+            region: The region, relative to the first row of the task.
+        """
+        if array.axis is None:
+            return self._read_file(array, 0, region)
+        rows = region[array.axis]
+        parts = []
+        for segment in self.plan.segments_of(rows.start + start, rows.stop + start):
+            own_rows = slice(segment.offset, segment.offset + segment.stop - segment.start)
+            own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
+            parts.append(self._read_file(array, segment.source, own))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
+
+    def _read_file(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+        if self.files is None:
+            self.files = OpenFiles(self.plan.reader)
+        url = self.plan.files[number].url
+        if array.stacks:
+            assert array.axis is not None
+            inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
+            values = np.expand_dims(self.files.read(url, array.name, inner), array.axis)
+        else:
+            values = self.files.read(url, array.name, region)
+        if str(number) in array.source_units:
+            assert array.units is not None
+            own, units = TimeUnits(*array.source_units[str(number)]), TimeUnits(*array.units)
+            return convert_times(values, own, units, values.dtype, f"{array.name!r} of {url}")
+        return values
+
+
+def add_reports(total: IngestReport, report: IngestReport) -> None:
+    """Add the counts of a report to another one, except the duration."""
+    for name in ("blocks", "skipped", "nbytes", "stored", "requests", "retries", "conflicts", "verified"):
+        setattr(total, name, getattr(total, name) + getattr(report, name))

@@ -1,0 +1,102 @@
+"""Times in one unit: conversion of encoded times between CF units. Needs xarray, and cftime for unusual calendars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import CodecError
+
+__all__ = ["TimeUnits", "common_units", "convert_times", "units_of"]
+
+_FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+
+
+class TimeUnits(NamedTuple):
+    """The units of encoded times.
+
+    Attributes:
+        units: For example ``"hours since 1970-01-01"``.
+        calendar: The calendar.
+    """
+
+    units: str
+    calendar: str = "standard"
+
+
+def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
+    """Return the units of a variable with encoded times, or ``None`` for other variables."""
+    units = attributes.get("units")
+    if not isinstance(units, str) or " since " not in units:
+        return None
+    calendar = str(attributes.get("calendar", "standard")).lower()
+    return TimeUnits(units, "standard" if calendar == "gregorian" else calendar)
+
+
+def convert_times(
+    values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, dtype: np.dtype[Any], name: str
+) -> npt.NDArray[Any]:
+    """Return encoded times in other units.
+
+    Args:
+        values: The encoded times.
+        source: Their units.
+        target: The units to convert to.
+        dtype: The data type of the result.
+        name: The name of the variable and the file, for messages.
+
+    Raises:
+        CodecError: If the calendars differ, or a time is not exact in the units and the data type.
+    """
+    if source == target or not values.size:
+        return values.astype(dtype)
+    from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
+
+    try:
+        dates = decode_cf_datetime(values, source.units, source.calendar)
+        encoded = np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
+    except Exception as error:  # of several classes in xarray, pandas and cftime
+        raise CodecError(
+            f"the times of {name} in {source.units!r} (calendar {source.calendar!r}) cannot be converted to "
+            f"{target.units!r} (calendar {target.calendar!r}): {error}",
+            direction="encode",
+        ) from error
+    result = encoded.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(result, encoded):
+        position = int(np.flatnonzero(result.reshape(-1) != encoded.reshape(-1))[0])
+        raise CodecError(
+            f"the time {dates.reshape(-1)[position]} of {name} is not a whole number of {target.units!r}, the units of "
+            f"the destination; create it with finer units, or with encoding={{'dtype': 'f8'}} for the variable",
+            direction="encode",
+        )
+    return result
+
+
+def common_units(parts: Sequence[tuple[npt.NDArray[Any], TimeUnits]], dtype: np.dtype[Any], name: str) -> TimeUnits:
+    """Return units in which the times of all files are exact: these of the first file, or finer ones.
+
+    Args:
+        parts: The encoded times of each file and their units.
+        dtype: The data type to encode in.
+        name: The name of the variable, for messages.
+
+    Raises:
+        CodecError: If the calendars differ, or times are finer than nanoseconds.
+    """
+    first = parts[0][1]
+    start = first.units.partition(" since ")[2]
+    candidates = [first, *(TimeUnits(f"{unit} since {start}", first.calendar) for unit in _FINER)]
+    failure: CodecError | None = None
+    for target in candidates:
+        try:
+            for values, units in parts:
+                convert_times(values, units, target, dtype, name)
+        except CodecError as error:
+            failure = failure or error
+        else:
+            return target
+    assert failure is not None
+    raise failure

@@ -18,7 +18,7 @@ from zarrasync.errors import ChecksumError, CodecError, NodeExistsError, NodeNot
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.netcdf import PACKED, START, assert_same, day, joined, write_days  # noqa: E402
+from tests.support.netcdf import PACKED, START, assert_same, day, joined, write_days
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf", "scipy"])
@@ -42,12 +42,15 @@ async def test_a_pattern(api: Api, tmp_path: Path, engine: str):
     assert (again.files, again.known, again.blocks) == (0, 4, 0)
 
 
-async def test_all_stores(api: Api, tmp_path: Path, s3_url: str, s3_options: dict[str, Any]):
+async def test_all_stores(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    s3_url, s3_options = s3
     paths = write_days(tmp_path / "nc", [0, 1])
     for store, options in [({}, {}), (f"{s3_url}/files.zarr", {"storage_options": s3_options})]:
         await api(api.ingest(paths[:1], store, path="a/b", concat="time", chunks={"time": 7}, **options))
         await api(api.ingest(paths, store, path="a/b", concat="time", append=True, verify=True, **options))
-        opened = xr.open_dataset(store, engine="zarrasync", group="a/b", **({"storage_options": s3_options} if options else {}))
+        opened = xr.open_dataset(
+            store, engine="zarrasync", group="a/b", **({"storage_options": s3_options} if options else {})
+        )
         xr.testing.assert_equal(opened.load(), joined(paths))
         keys = await api(api.list_nodes(store, **options))
         assert "a/b/t2m" in str(keys)
@@ -67,7 +70,7 @@ async def test_formats(api: Api, tmp_path: Path, zarr_format: int):
 async def test_the_order_of_labels_counts(api: Api, tmp_path: Path):
     paths = write_days(tmp_path / "nc", [2, 0, 1])
     await api(api.ingest(paths, store := {}, concat="time"))
-    np.testing.assert_array_equal(sync.open_array(store, path="time")[:], np.arange(72))
+    xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), joined(paths))
 
 
 async def test_rows_of_files_may_alternate(api: Api, tmp_path: Path):
@@ -148,7 +151,9 @@ async def test_packing(api: Api, tmp_path: Path):
     day(1).to_netcdf(tmp_path / "1.nc", encoding=other)
     with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, but 0.01 in .*0.nc.*decode=True"):
         await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
-    await api(api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", decode=True, encoding={"t2m": {"dtype": "f4"}}))
+    await api(
+        api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", decode=True, encoding={"t2m": {"dtype": "f4"}})
+    )
     found = sync.open_array(store, path="t2m")
     assert found.dtype == np.dtype("f4")
     assert "scale_factor" not in found.attrs
@@ -170,13 +175,17 @@ async def test_times_get_one_unit(api: Api, tmp_path: Path):
 
 
 async def test_times_that_are_not_exact(api: Api, tmp_path: Path):
-    day(0).isel(time=[0]).to_netcdf(tmp_path / "0.nc", encoding={"time": {"units": "days since 2024-01-01", "dtype": "i8"}})
+    day(0).isel(time=[0]).to_netcdf(
+        tmp_path / "0.nc", encoding={"time": {"units": "days since 2024-01-01", "dtype": "i8"}}
+    )
     day(1).to_netcdf(tmp_path / "1.nc", encoding={"time": {"units": "hours since 2024-01-01", "dtype": "i8"}})
     await api(api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", on_gap="ignore"))
     assert sync.open_array(store, path="time").attrs["units"] == "hours since 2024-01-01"
     np.testing.assert_array_equal(sync.open_array(store, path="time")[:3], [0, 24, 25])
     await api(api.ingest(tmp_path / "0.nc", store := {}, concat="time"))
-    with pytest.raises(CodecError, match=r"2024-01-02T01.* is not a whole number of 'days since"):
+    with pytest.raises(
+        CodecError, match=r"the time 25 hours since 2024-01-01 of 'time' of .*1.nc is not a whole number of 'days since"
+    ):
         await api(api.ingest(tmp_path / "1.nc", store, concat="time", append=True))
 
 
@@ -189,7 +198,7 @@ async def test_calendars(api: Api, tmp_path: Path):
         dataset["time"] = ("time", values / 24 if number == 1 else values, {"units": units, "calendar": calendar})
         dataset.to_netcdf(tmp_path / f"{number}.nc")
     await api(api.ingest([tmp_path / "0.nc", tmp_path / "1.nc"], store := {}, concat="time"))
-    np.testing.assert_allclose(sync.open_array(store, path="time")[:], np.arange(48.0))
+    np.testing.assert_array_equal(sync.open_array(store, path="time")[:], np.arange(48.0))
     with pytest.raises(CodecError, match="360_day"):
         await api(api.ingest(tmp_path / "2.nc", store, concat="time", append=True))
 
@@ -217,7 +226,9 @@ async def test_numpy_files(api: Api, tmp_path: Path):
     np.testing.assert_array_equal(found[:], values)
     assert (found.chunks, found.metadata.dimension_names) == ((2, 4, 5), ("time", "lat", "lon"))
     for number in range(2):
-        np.savez(tmp_path / f"{number}.npz", a=values[3 * number : 3 * number + 3], b=-values[3 * number : 3 * number + 3])
+        np.savez(
+            tmp_path / f"{number}.npz", a=values[3 * number : 3 * number + 3], b=-values[3 * number : 3 * number + 3]
+        )
     dims = ("time", "lat", "lon")
     await api(api.ingest(str(tmp_path / "*.npz"), store := {}, concat="time", dims=dims, verify=True))
     np.testing.assert_array_equal(sync.open_array(store, path="b")[:], -values)
@@ -227,16 +238,21 @@ async def test_numpy_files(api: Api, tmp_path: Path):
 
 async def test_zarr_files(api: Api, tmp_path: Path):
     for number in range(2):
-        day(number).to_zarr(tmp_path / f"{number}.zarr", zarr_format=2 + number)
+        day(number).to_zarr(tmp_path / f"{number}.zarr", zarr_format=2 + number, consolidated=False)
     await api(api.ingest(str(tmp_path / "*.zarr"), store := {}, concat="time", verify=True))
-    expected = xr.concat([day(0), day(1)], "time", data_vars="minimal", coords="minimal", compat="override", join="override")
+    expected = xr.concat(
+        [day(0), day(1)], "time", data_vars="minimal", coords="minimal", compat="override", join="override"
+    )
     xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), expected)
 
 
+@pytest.mark.filterwarnings("ignore")  # of rioxarray
 async def test_geotiff(api: Api, tmp_path: Path):
     pytest.importorskip("rioxarray")
     for number in range(3):
-        image = xr.DataArray(np.full((4, 5), number, "u2"), dims=("y", "x"), coords={"y": np.arange(4.0), "x": np.arange(5.0)})
+        image = xr.DataArray(
+            np.full((4, 5), number, "u2"), dims=("y", "x"), coords={"y": np.arange(4.0), "x": np.arange(5.0)}
+        )
         image.rio.write_crs("EPSG:32632").rio.to_raster(tmp_path / f"{number}.tif")
     await api(api.ingest(str(tmp_path / "*.tif"), store := {}, concat="time"))
     found = sync.open_array(store, path="band_data")
@@ -357,7 +373,7 @@ async def test_a_copied_journal_is_not_believed(api: Api, tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(2))
     await api(api.ingest(paths, store := {}, concat="time"))
     with xr.open_dataset(store, engine="zarrasync") as dataset:
-        dataset.isel(time=slice(0, 24)).to_zarr(part := tmp_path / "part.zarr")
+        dataset.isel(time=slice(0, 24)).to_zarr(part := tmp_path / "part.zarr", consolidated=False)
     report = await api(api.ingest(paths, part, concat="time", append=True, on_duplicate="skip"))
     assert (report.files, report.rows, report.known) == (1, 24, 1)
     assert_same(part, joined(paths))
@@ -367,7 +383,7 @@ async def test_datasets_of_others(api: Api, tmp_path: Path):
     """A dataset that xarray has written, without a journal."""
     paths = write_days(tmp_path / "nc", range(2))
     with xr.open_dataset(paths[0]) as dataset:
-        dataset.to_zarr(out := tmp_path / "out.zarr")
+        dataset.to_zarr(out := tmp_path / "out.zarr", consolidated=False)
     with pytest.raises(NodeExistsError, match="contains data of an unknown source"):
         await api(api.ingest(paths[1], out, concat="time"))
     await api(api.ingest(paths[1], out, concat="time", append=True))
@@ -432,7 +448,9 @@ async def test_functions_that_are_not_thread_safe(api: Api):
         running -= 1
         return values
 
-    await api(api.ingest(read, store := {}, shape=(200, 200), dtype="f8", chunks=(10, 200), threads=False, concurrency=8))
+    await api(
+        api.ingest(read, store := {}, shape=(200, 200), dtype="f8", chunks=(10, 200), threads=False, concurrency=8)
+    )
     assert sync.open_array(store)[:].sum() == 40_000
 
 
@@ -460,14 +478,16 @@ def test_icechunk_gets_one_commit(tmp_path: Path):
     icechunk = pytest.importorskip("icechunk")
     paths = write_days(tmp_path / "nc", range(3))
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
-    sync.ingest(paths[:2], repository, concat="time", chunks={"time": 24})
-    sync.ingest(paths, repository, concat="time", append=True)
+    with repository.transaction("main", message="two days") as store:
+        sync.ingest(paths[:2], store, concat="time", chunks={"time": 24})
+    with repository.transaction("main", message="a day") as store:
+        sync.ingest(paths, store, concat="time", append=True)
     found = xr.open_zarr(repository.readonly_session("main").store, consolidated=False).load()
     xr.testing.assert_equal(found, joined(paths))
     assert len(list(repository.ancestry(branch="main"))) == 3
     day(3).rename(t2m="t").to_netcdf(bad := tmp_path / "bad.nc")
-    with pytest.raises(ShapeError):
-        sync.ingest(bad, repository, concat="time", append=True)
+    with pytest.raises(ShapeError), repository.transaction("main", message="bad") as store:
+        sync.ingest(bad, store, concat="time", append=True)
     assert len(list(repository.ancestry(branch="main"))) == 3
 
 

@@ -15,7 +15,7 @@ START = np.datetime64("2024-01-01", "ns")
 def day(number: int, *, rows: int = 24, seed: int | None = None, **sizes: int) -> xr.Dataset:
     """Return the dataset of one day."""
     lat, lon = sizes.get("lat", 6), sizes.get("lon", 8)
-    random = np.random.default_rng(number if seed is None else seed)
+    random = np.random.default_rng(abs(number) if seed is None else seed)
     values = random.normal(280, 5, (rows, lat, lon)).astype("f4")
     time = START + np.arange(number * 24, number * 24 + rows).astype("m8[h]")
     return xr.Dataset(

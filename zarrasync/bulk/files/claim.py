@@ -229,4 +229,4 @@ class Claim:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._stop.is_set() and self._thread is not None:
-            self.leave()
+            self.leave() if "plan" in self._content else self.release()

@@ -91,7 +91,8 @@ def check_fit(
             found=header.shape,
             wanted=like.shape,
         )
-    if header.dtype != like.dtype and not any_dtype and not _is_safe(header.dtype, like.dtype):
+    are_times = units_of(header.attributes) is not None and units_of(like.attributes) is not None  # checked one by one
+    if header.dtype != like.dtype and not any_dtype and not are_times and not _is_safe(header.dtype, like.dtype):
         raise ShapeError(
             f"{name!r} has the data type {header.dtype} in {url}, but {like.dtype} in {like_url}; pass "
             f"encoding={{{name!r}: {{'dtype': …}}}} to convert both"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -78,32 +78,27 @@ async def ingest_files(request: FilesRequest) -> FilesReport:
 
 
 def _ingest(request: FilesRequest) -> FilesReport:
-    with transaction(request.store) as store:
-        job = make_job(request, store)
-        workers = Workers(request.processes, request.executor)
-        counting = job.handle.store
-        assert isinstance(counting, CountingStore)
-        try:
-            with ExitStack() as bars:
-                report = job.run(
-                    workers,
-                    verify=request.verify,
-                    unaligned=request.unaligned or job.handle.config.unaligned,
-                    progress=partial(_progress, request, bars, job),
-                )
-        finally:
-            workers.close()
-        if workers.is_local:
-            report.requests = counting.reset().requests
-        return report
+    job = make_job(request)
+    workers = Workers(request.processes, request.executor)
+    counting = job.handle.store
+    assert isinstance(counting, CountingStore)
+    try:
+        with ExitStack() as bars:
+            report = job.run(
+                workers,
+                verify=request.verify,
+                unaligned=request.unaligned or job.handle.config.unaligned,
+                progress=partial(_progress, request, bars, job),
+            )
+    finally:
+        workers.close()
+    if workers.is_local:
+        report.requests = counting.reset().requests
+    return report
 
 
-def make_job(request: FilesRequest, store: Any) -> Job:
+def make_job(request: FilesRequest) -> Job:
     """Return the job for a request.
-
-    Args:
-        request: The request.
-        store: The destination: the store of the request, or of a transaction.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -128,7 +123,7 @@ def make_job(request: FilesRequest, store: Any) -> Job:
         if not isinstance(own, Mapping):
             raise TypeError(f"the encoding of {name!r} must be a mapping, found {own!r}")
         check_options(own)
-    handle, _ = resolve_node(store, request.path, zarr_format, request.storage_options, request.config)
+    handle, _ = resolve_node(request.store, request.path, zarr_format, request.storage_options, request.config)
     format_ = handle.format
     if not isinstance(format_.zarr_format, int):
         raise UnsupportedByFormat(
@@ -191,15 +186,3 @@ def _progress(request: FilesRequest, bars: ExitStack, job: Job, plan: JobPlan) -
             total += int(target.size * max(target.dtype.itemsize, 1) * share)
     bar = bars.enter_context(report_progress(request.progress, total, f"ingest {job.handle.name}", plan.rows))
     return bar or ignore_progress
-
-
-@contextmanager
-def transaction(store: Any) -> Iterator[Any]:
-    """Yield the store to write to. An icechunk repository gets one commit at the end, or none after an error."""
-    if not hasattr(store, "writable_session"):
-        yield store
-        return
-    session = store.writable_session("main")
-    yield session.store
-    if session.has_uncommitted_changes:
-        session.commit("ingest files")

@@ -34,7 +34,9 @@ def array_metadata(
     header: VariableHeader,
     layout: Mapping[str, Any],
     encoding: Mapping[str, Mapping[str, Any]],
-    label_axis: int | None,
+    *,
+    is_label: bool,
+    minor_axis: int | None,
 ) -> ArrayMetadata:
     """Return the metadata of a new array.
 
@@ -44,22 +46,23 @@ def array_metadata(
         header: The variable, with the shape of the array.
         layout: Parameters of ``create_array`` for all arrays. Shapes apply to arrays that have the dimensions.
         encoding: Parameters for single arrays.
-        label_axis: The axis of rows if the variable is small, such as a time coordinate.
+        is_label: Whether the array contains labels of an axis, or their bounds. Shapes for all arrays do not apply.
+        minor_axis: The axis of rows if each row has only a few values. Many rows then share a chunk by default.
 
     Raises:
         ShapeError: If the shapes of chunks or shards do not fit.
     """
     own = dict(encoding.get(name, {}))
     common = {key: value for key, value in layout.items() if key not in _SHAPES}
-    if len(header.dims) > 1 and math.prod(header.shape) > _ROWS_PER_CHUNK:
+    if not is_label:
         common.update({key: layout[key] for key in _SHAPES if key in layout and _applies(layout[key], header)})
     options = {**common, **own}
     for key in _SHAPES:
         if isinstance(options.get(key), Mapping):
             options[key] = _sizes(key, options[key], header, options.get("chunks"))
-    if label_axis is not None and not set(_SHAPES) & options.keys():
+    if minor_axis is not None and not set(_SHAPES) & options.keys():
         shape = list(header.shape)
-        shape[label_axis] = max(_ROWS_PER_CHUNK, 1)
+        shape[minor_axis] = _ROWS_PER_CHUNK
         options["chunks"] = tuple(max(n, 1) for n in shape)
     dtype: Any = str if header.dtype == "str" else np.dtype(header.dtype)
     if options.get("dtype") == "str":

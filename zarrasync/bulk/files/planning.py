@@ -31,6 +31,8 @@ __all__ = ["Parameters", "plan_job"]
 
 _INLINE_BYTES = 32 << 20
 """Rows of small variables up to this size in all become part of the plan."""
+_MINOR_VALUES = 16
+"""A variable with at most this many values in a row is small."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +384,6 @@ class _Planner:
         if stored is not None and number is None:
             return None
         units = self._units(name)
-        are_small = all(self._variable(n, name).values is not None for n in range(len(self.headers)))
         if stored is not None:
             assert number is not None
             shape = list(stored.shape)
@@ -398,7 +399,13 @@ class _Planner:
             header = replace(first, shape=tuple(shape), attributes=attributes)
             format_ = self.target.handle.format
             metadata = array_metadata(
-                format_, name, header, self.parameters.layout, self.parameters.encoding, number if are_small else None
+                format_,
+                name,
+                header,
+                self.parameters.layout,
+                self.parameters.encoding,
+                is_label=self._is_label(name),
+                minor_axis=number if number is not None and _is_minor(header.shape, number) else None,
             )
         self._metadata[name] = metadata
         documents = self.target.handle.format.render(join(self.target.handle.path, name), metadata)
@@ -427,7 +434,7 @@ class _Planner:
             if (
                 is_small
                 and (total := total + nbytes) <= _INLINE_BYTES
-                and (plan.name == self.dim or self._is_minor(plan))
+                and _is_minor(self._metadata[plan.name].shape, plan.axis or 0)
             ):
                 values = self._convert(self._joined(plan, headers, axis), self._metadata[plan.name])
                 result.append(plan.with_values(values))
@@ -435,9 +442,14 @@ class _Planner:
                 result.append(plan)
         return result
 
-    def _is_minor(self, plan: ArrayPlan) -> bool:
-        """Return whether a variable describes rows, and is not itself data that deserves tasks."""
-        return math.prod(self._metadata[plan.name].shape[1:]) <= 16
+    def _is_label(self, name: str) -> bool:
+        """Return whether a variable labels an axis, or contains the bounds of such labels."""
+        first = self.headers[0].variables[name]
+        return (
+            (first.is_coordinate and len(first.dims) < 2)
+            or name == self.dim
+            or self._parent_of_bounds(name) is not None
+        )
 
     def _joined(self, plan: ArrayPlan, headers: Sequence[VariableHeader], axis: Axis) -> npt.NDArray[Any]:
         """Return the rows of a small variable in the order of the segments."""
@@ -459,3 +471,8 @@ class _Planner:
     def _convert(self, values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
         dtype = metadata.dtype.numpy
         return values.astype(object) if dtype.kind in "OT" else values.astype(dtype)
+
+
+def _is_minor(shape: tuple[int, ...], axis: int) -> bool:
+    """Return whether each row of an array has only a few values, such as a time and its bounds."""
+    return math.prod(n for number, n in enumerate(shape) if number != axis) <= _MINOR_VALUES

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
 
 __all__ = ["TimeUnits", "common_units", "convert_times", "units_of"]
 
+_warning_filters = thread_lock()
+"""Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
@@ -51,13 +55,8 @@ def convert_times(
     Raises:
         CodecError: If the calendars differ, or a time is not exact in the units and the data type.
     """
-    if source == target or not values.size:
-        return values.astype(dtype)
-    from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
-
     try:
-        dates = decode_cf_datetime(values, source.units, source.calendar)
-        encoded = np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
+        encoded = values if source == target or not values.size else _convert(values, source, target)
     except Exception as error:  # of several classes in xarray, pandas and cftime
         raise CodecError(
             f"the times of {name} in {source.units!r} (calendar {source.calendar!r}) cannot be converted to "
@@ -68,11 +67,21 @@ def convert_times(
     if dtype.kind in "iu" and not np.array_equal(result, encoded):
         position = int(np.flatnonzero(result.reshape(-1) != encoded.reshape(-1))[0])
         raise CodecError(
-            f"the time {dates.reshape(-1)[position]} of {name} is not a whole number of {target.units!r}, the units of "
-            f"the destination; create it with finer units, or with encoding={{'dtype': 'f8'}} for the variable",
+            f"the time {values.reshape(-1)[position]} {source.units} of {name} is not a whole number of {target.units!r}, "
+            "the units of the destination; create the destination with finer units, or with the data type f8 in the "
+            "encoding of the variable",
             direction="encode",
         )
     return result
+
+
+def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits) -> npt.NDArray[Any]:
+    from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
+
+    with _warning_filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about times that are not whole numbers, which are found below
+        dates = decode_cf_datetime(values, source.units, source.calendar)
+        return np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
 
 
 def common_units(parts: Sequence[tuple[npt.NDArray[Any], TimeUnits]], dtype: np.dtype[Any], name: str) -> TimeUnits:

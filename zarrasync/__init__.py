@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zarrasync.bulk.copy import copy
     from zarrasync.bulk.ingest import ingest
     from zarrasync.bulk.manifest import manifest
+    from zarrasync.bulk.pyramid import pyramid
     from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
@@ -74,6 +75,7 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "pyramid",
     "register_codec",
     "register_data_type",
     "register_storage_transformer",
@@ -92,6 +94,7 @@ _HOME_MODULES = {
     "copy": "bulk.copy",
     "ingest": "bulk.ingest",
     "manifest": "bulk.manifest",
+    "pyramid": "bulk.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",
     "register_storage_transformer": "metadata.extensions",

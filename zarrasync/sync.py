@@ -12,6 +12,7 @@ array([0, 7, 7, 0], dtype=int32)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -23,8 +24,11 @@ from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, 
 from zarrasync.bulk import copy as _copy
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import manifest as _manifest
+from zarrasync.bulk import pyramid as _pyramid
 from zarrasync.bulk import validate as _validate
 from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.downsample import Method
+from zarrasync.bulk.pyramid import PyramidReport
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
@@ -66,6 +70,7 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "pyramid",
     "register_codec",
     "register_data_type",
     "register_storage_transformer",
@@ -2014,6 +2019,125 @@ def manifest(
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _manifest.manifest(store_, path=path, config=config)
+    return run(coroutine_, blocking=store_.blocking)
+
+
+def pyramid(
+    store: StoreLike,
+    *,
+    path: str = "",
+    dest: Any = None,
+    dest_path: str = "",
+    levels: int | Literal["auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
+    factors: int | Mapping[str, int] | None = None,
+    missing: Any = "auto",
+    axes: Sequence[str] | None = None,
+    scale: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
+    version: Literal["0.4", "0.5", "0.6"] | None = None,
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    executor: Executor | None = None,
+    concurrency: int = 0,
+    progress: bool | Progress = False,
+    storage_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> PyramidReport:
+    """Compute coarser levels of an array, and describe them in OME-Zarr or zarr-conventions.
+
+    Each level is computed from the one before it, block by block and within ``config.memory_budget``. Where an array has
+    no stored values, its levels have none, and are not computed. After an interruption, the same call resumes: it keeps
+    stored values, because a value is stored completely or not at all. The attributes that describe the levels are written
+    last. If the values of the finest level have changed, pass ``overwrite=True``.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of an array, whose levels become members of its group, or of a group with a pyramid or with one
+            array.
+        dest: The store of another group for the pyramid, into which the finest level is copied as ``"0"``. Default: the
+            group of the array.
+        dest_path: The path of that group.
+        levels: The number of levels, with the finest one. ``"auto"``: until no axis that becomes coarser has more than 256
+            elements.
+        method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
+            become one. ``"auto"``: ``"mode"`` for label images, and ``"mean"`` for others.
+        factors: The factor between levels along spatial axes, or along axes by name. Default: 2 along spatial axes whose
+            step is at most 1.5 times the smallest one, so that steps become more even. If no axis is known to be spatial,
+            the last two are.
+        missing: The value of missing elements, which are left out like NaN. ``"auto"``: the one that CF attributes of a
+            geographic grid specify; ``None``: none.
+        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
+        scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
+        units: The units by the names of axes, such as ``{"x": "micrometer"}``.
+        convention: ``"ome"``: OME-Zarr; ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``. ``"auto"``: the
+            second one for geographic grids.
+        version: The version of OME-Zarr. Default: that of the group, or 0.5, or 0.4 in Zarr format 2.
+        chunks: The shape of chunks. ``"keep"``: as in the finest level.
+        shards: The shape of shards. ``"keep"``: as in the finest level if it has shards, and otherwise chosen by size.
+            ``None``: no shards.
+        compressors: The compressors. ``"keep"``: as in the finest level.
+        overwrite: Replace existing levels, but not the finest one in its own group.
+        executor: Runs the computation in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
+            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
+        storage_options: Options of the filesystem or object store of a URL.
+        dest_options: Options of the filesystem or object store of the URL ``dest``.
+        config: Settings for this call.
+
+    Returns:
+        A report of the levels.
+
+    Raises:
+        NodeNotFoundError: If no node exists at the path.
+        NodeTypeError: If it is a group with several arrays, or an array without a group, and ``dest`` is omitted.
+        NodeExistsError: If a level exists that was not computed with the same parameters, and ``overwrite`` is not set.
+        MetadataError: If axes have no names, or the coordinates of the finest level cannot be described.
+        UnsupportedOperation: If the method cannot reduce the data type.
+        StoreError: If the store failed, or the executor runs in other processes and the store exists only in this one.
+
+    Example:
+        >>> store = {}
+        >>> array = sync.create_array(store, path="0", data=np.arange(16.0).reshape(4, 4), dimension_names=("y", "x"))
+        >>> report = sync.pyramid(store, levels=2)
+        >>> coarse = sync.open_array(store, path="1")
+        >>> coarse[...]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]])
+        >>> (sync.open_group(store)).info["Levels"]
+        '0 (y 1, x 1), 1 (y 2, x 2)'
+    """
+    store_ = resolve(store, storage_options, config)
+    coroutine_ = _pyramid.pyramid(
+        store_,
+        path=path,
+        dest=dest,
+        dest_path=dest_path,
+        levels=levels,
+        method=method,
+        factors=factors,
+        missing=missing,
+        axes=axes,
+        scale=scale,
+        units=units,
+        convention=convention,
+        version=version,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        overwrite=overwrite,
+        executor=executor,
+        concurrency=concurrency,
+        progress=progress,
+        dest_options=dest_options,
+        config=config,
+    )
     return run(coroutine_, blocking=store_.blocking)
 
 

@@ -40,6 +40,7 @@ array([0, 7, 7, 0], dtype=int32)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -53,12 +54,15 @@ from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.nodes import selection as _selection
 from zarrasync.bulk import manifest as _manifest
+from zarrasync.bulk import pyramid as _pyramid
 from zarrasync.bulk import validate as _validate
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.downsample import Method
+from zarrasync.bulk.pyramid import PyramidReport
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
@@ -78,7 +82,14 @@ T = TypeVar("T")
 
 '''
 
-MODULES = ("nodes/functions.py", "bulk/copy.py", "bulk/ingest.py", "bulk/manifest.py", "bulk/validate.py")
+MODULES = (
+    "nodes/functions.py",
+    "bulk/copy.py",
+    "bulk/ingest.py",
+    "bulk/manifest.py",
+    "bulk/pyramid.py",
+    "bulk/validate.py",
+)
 """The modules whose public functions are generated."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

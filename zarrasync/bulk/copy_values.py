@@ -16,7 +16,7 @@ from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError, UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import plan_blocks
-from zarrasync.indexing.coverage import touched_chunks
+from zarrasync.indexing.coverage import coarser_chunks
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks
@@ -76,13 +76,8 @@ async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool
     except UnsupportedOperation:
         return None
     chosen = set(filter(grid.__contains__, existing))
-    axes, shape = source.metadata.grid.axes, source.shape
-    for coords in filter(source.metadata.grid.__contains__, stored):
-        starts = tuple(axis.start(i) for i, axis in zip(coords, axes, strict=True))
-        sizes = (axis.size(i) for i, axis in zip(coords, axes, strict=True))
-        stops = tuple(min(start + size, n) for start, size, n in zip(starts, sizes, shape, strict=True))
-        chosen.update(touched_chunks(tuple(map(slice, starts, stops)), grid))
-    return chosen
+    present = filter(source.metadata.grid.__contains__, stored)
+    return chosen | coarser_chunks(present, source.metadata.grid, grid, (1,) * source.ndim)
 
 
 async def _copy_stored(

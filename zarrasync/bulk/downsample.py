@@ -139,7 +139,8 @@ def _mean(cells: Sequence[Values], missing: Any) -> Values:
         for cell in cells[2:]:
             np.add(total, cell, out=total, casting="unsafe")
         total += wide.type(len(cells) // 2)
-        return (total // wide.type(len(cells))).astype(dtype)
+        means: Values = (total // wide.type(len(cells))).astype(dtype)
+        return means
     if dtype.itemsize == 8:
         return _mean_of_long_integers(cells, masks or [np.zeros(cells[0].shape, bool)] * len(cells))
     assert masks is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -23,7 +23,7 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector
 from zarrasync.model.chunk_grids import Axis, Grid
 
-__all__ = ["Coverage", "Touched", "partial_chunks", "touched_chunks"]
+__all__ = ["Coverage", "Touched", "coarser_chunks", "partial_chunks", "touched_chunks"]
 
 _MOST_DRAWN = 1 << 16
 """The number of chunks along an axis up to which a picture shows the chunks that a slice skips."""
@@ -44,6 +44,27 @@ def partial_chunks(box: Sequence[Selector], grid: Grid) -> Iterator[tuple[int, .
         for coords in touched_chunks(box, grid)
         if any(i in numbers for i, numbers in zip(coords, partial, strict=True))
     )
+
+
+def coarser_chunks(
+    chunks: Iterable[tuple[int, ...]], grid: Grid, coarser: Grid, factors: Sequence[int]
+) -> set[tuple[int, ...]]:
+    """Return the chunks of another grid that overlap chunks of a grid.
+
+    Args:
+        chunks: Grid coordinates of chunks of the grid.
+        grid: The grid.
+        coarser: The other grid.
+        factors: The number of elements of the grid along each axis per element of the other grid.
+    """
+    found: set[tuple[int, ...]] = set()
+    for coords in chunks:
+        box = (
+            slice(part.start // factor, -(-part.stop // factor))
+            for part, factor in zip(grid.box(coords), factors, strict=True)
+        )
+        found.update(touched_chunks(tuple(box), coarser))
+    return found
 
 
 @dataclass(frozen=True)

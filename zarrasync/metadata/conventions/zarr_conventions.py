@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis, Level, Meaning
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["ATTRIBUTES", "interpret_zarr_conventions"]
+__all__ = ["ATTRIBUTES", "declaration", "interpret_zarr_conventions"]
 
 ATTRIBUTES = ("zarr_conventions", "multiscales", "spatial:", "proj:", "uom")
 """Attributes, or their beginnings, of which a node with one of these conventions has at least one."""
@@ -19,6 +19,8 @@ _UUIDS = {
     "proj": "f17cb550-5864-4468-aeb7-f3180cfb622f",
     "uom": "3bbe438d-df37-49fe-8e2b-739296d46dfb",
 }
+_RELEASE = "refs/tags/v0.1"
+"""The release of the specifications that are written."""
 _IDENTIFIERS = ("uuid", "schema_url", "spec_url")
 _GEOGRAPHIC = ("EPSG:4326", "OGC:CRS84")
 """Reference systems whose coordinates are certainly latitudes and longitudes in degrees."""
@@ -48,6 +50,17 @@ def interpret_zarr_conventions(attributes: Mapping[str, Any]) -> Meaning | None:
         facts={"Other conventions": ", ".join(others)} if others else {},
         violations=tuple(reader.violations),
     )
+
+
+def declaration(name: str) -> dict[str, str]:
+    """Return the object in ``zarr_conventions`` that declares a convention."""
+    release = _RELEASE.rpartition("/")[2]
+    return {
+        "uuid": _UUIDS[name],
+        "schema_url": f"https://raw.githubusercontent.com/zarr-conventions/{name}/{_RELEASE}/schema.json",
+        "spec_url": f"https://github.com/zarr-conventions/{name}/blob/{release}/README.md",
+        "name": name,
+    }
 
 
 def _used(attributes: Mapping[str, Any]) -> dict[str, bool]:

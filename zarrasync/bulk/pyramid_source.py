@@ -1,0 +1,256 @@
+"""The finest level of a pyramid: its array, its axes with coordinates, and its place on the globe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
+from zarrasync.metadata import ArrayMetadata, NodeMetadata
+from zarrasync.metadata.conventions import CRS, Axis, Meaning, XarrayProperties, axes_of, meaning_of
+from zarrasync.metadata.conventions.meaning import Affine
+from zarrasync.metadata.conventions.ome import interpret_ome
+from zarrasync.model.paths import join
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.node import run_on_store
+
+__all__ = ["AxisChanges", "PyramidSource", "find_source"]
+
+_MOST_COORDINATES = 1_000_000
+"""The most elements of a coordinate array that is read."""
+_TOLERANCE = 1e-3
+"""How much a step of stored coordinates may differ from the mean one, as a share of it."""
+_KINDS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
+_GLOBES = ("degrees_north", "degrees_east")
+
+
+@dataclass(frozen=True)
+class AxisChanges:
+    """What a caller specifies about axes.
+
+    Attributes:
+        names: The names of all axes; ``None`` to keep them.
+        steps: The distance between elements, by the names of axes.
+        units: The units, by the names of axes.
+    """
+
+    names: Sequence[str] | None = None
+    steps: Mapping[str, float] | None = None
+    units: Mapping[str, str] | None = None
+
+    def apply(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        """Return axes with the changes.
+
+        Raises:
+            MetadataError: If a name is missing or occurs twice, or a change is for an axis that does not exist.
+        """
+        if self.names is not None and len(self.names) != len(axes):
+            raise MetadataError(f"axes must have a name for each of the {len(axes)} axes, found {self.names!r}")
+        if self.names is not None:
+            axes = [replace(axis, name=name) for axis, name in zip(axes, self.names, strict=True)]
+        names = [axis.name for axis in axes]
+        if not all(names) or len({*names}) < len(names):
+            found = ", ".join(name or "(unnamed)" for name in names)
+            raise MetadataError(
+                f"a pyramid needs different names for all axes, found {found}; pass axes, such as 'zyx'"
+            )
+        steps, units = self.steps or {}, self.units or {}
+        unknown = [name for name in (*steps, *units) if name not in names]
+        if unknown:
+            raise MetadataError(f"no axis has the name {unknown[0]!r}; the axes are {', '.join(names)}")
+        return tuple(
+            replace(
+                axis,
+                kind=axis.kind or _KINDS.get(axis.name.lower(), ""),
+                step=float(steps[axis.name]) if axis.name in steps else 1.0 if axis.step is None else axis.step,
+                unit=units.get(axis.name, axis.unit),
+            )
+            for axis in axes
+        )
+
+
+@dataclass(frozen=True)
+class PyramidSource:
+    """The finest level of a pyramid.
+
+    Attributes:
+        array: The array.
+        axes: Its axes, with the coordinates of its elements.
+        affine: The affine transformation of the last two axes from the corner of the first cell, if it is known.
+        crs: The coordinate reference system, if it is known.
+        meaning: What conventions specify about the group of the array.
+        path: The path of the array relative to the group.
+    """
+
+    array: AsyncArray
+    axes: tuple[Axis, ...]
+    affine: Affine | None
+    crs: CRS | None
+    meaning: Meaning
+    path: str
+
+    @property
+    def is_geographic(self) -> bool:
+        """Whether the array is a geographic grid, and not an image."""
+        has_title = any(title.startswith("OME-Zarr") for title in self.meaning.titles)
+        return not has_title and (self.affine is not None or self.crs is not None)
+
+    @property
+    def missing_value(self) -> Any:
+        """The value of missing elements according to CF and xarray; ``None`` if there is none."""
+        metadata = self.array.metadata
+        properties = XarrayProperties(
+            metadata.dtype,
+            metadata.attributes,
+            metadata.dimension_names,
+            metadata.fill_value,
+            handle_of(self.array).format.has_undefined_fill,
+        )
+        return properties.missing_value
+
+
+async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> PyramidSource:
+    """Return the finest level of a node: the array itself, the first level of a pyramid, or the only array of a group.
+
+    Raises:
+        NodeTypeError: If a group contains no such array, or several.
+        MetadataError: If the coordinates of the first level cannot be expressed in other levels.
+    """
+    handle = handle_of(node)
+    if isinstance(node, AsyncArray):
+        above, _, name = handle.path.rpartition("/")
+        array, metadata = node, await _metadata_at(node, above) if handle.path else None
+    else:
+        array, metadata = await _finest_of(node), node.metadata
+        name = array.path[len(handle.path) :].strip("/")
+    meaning = meaning_of(metadata) if metadata is not None else Meaning()
+    own = meaning_of(array.metadata)
+    context = meaning.for_member(name, own, is_array=True)
+    axes = axes_of(array.metadata, context.axes)
+    if any(level.path == name for level in meaning.levels) and any(axis.step is None for axis in axes):
+        raise MetadataError(
+            f"the coordinates of {array.name} are not a scale and an offset along each axis, so coarser levels cannot be "
+            "described"
+        )
+    axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
+    axes, crs = await _with_stored_coordinates(array, axes, context)
+    return PyramidSource(array, axes, context.affine or _affine_of(axes, context), crs, meaning, name)
+
+
+def _without_common_transformations(
+    metadata: NodeMetadata | None, name: str, array: AsyncArray
+) -> tuple[Axis, ...] | None:
+    """Return the axes of an OME-Zarr level before the transformations of all levels, which stay in the document."""
+    if metadata is None:
+        return None
+    ome = metadata.attributes.get("ome")
+    holder = ome if isinstance(ome, Mapping) else metadata.attributes
+    pyramids = holder.get("multiscales")
+    first = pyramids[0] if isinstance(pyramids, list) and pyramids else None
+    if not isinstance(first, Mapping) or "coordinateTransformations" not in first:
+        return None
+    own = {key: value for key, value in first.items() if key != "coordinateTransformations"}
+    changed = {**holder, "multiscales": [own]}
+    meaning = interpret_ome({"ome": changed} if holder is ome else changed)
+    levels = meaning.levels if meaning is not None else ()
+    return next((axes_of(array.metadata, level.axes) for level in levels if level.path == name), None)
+
+
+async def _finest_of(group: AsyncGroup) -> AsyncArray:
+    handle = handle_of(group)
+    levels = meaning_of(group.metadata).levels
+    if levels:
+        try:
+            node = await group.getitem(levels[0].path)
+        except NodeNotFoundError as error:
+            raise NodeNotFoundError(f"the finest level of the pyramid {handle.name} does not exist: {error}") from error
+        if isinstance(node, AsyncArray):
+            return node
+        raise NodeTypeError(
+            f"the levels of {handle.name} are groups; pass the path of an array in the first one, and a destination",
+            path=handle.path,
+            found="group",
+            wanted="array",
+        )
+    arrays = await group.arrays()
+    if len(arrays) == 1:
+        return arrays[0][1]
+    names = ", ".join(name for name, _ in arrays[:20]) or "none"
+    raise NodeTypeError(
+        f"{handle.name} in {handle.store!r} is a group with {len(arrays)} arrays; pass the path of one: {names}",
+        path=handle.path,
+        found="group",
+        wanted="array",
+    )
+
+
+async def _metadata_at(node: AsyncArray, path: str) -> NodeMetadata | None:
+    """Return the metadata of a node in the same store, or ``None`` if it does not exist."""
+    handle = handle_of(node)
+    (found,) = await run_on_store(partial(find_all, handle, [path], (handle.format,)), handle.store)
+    return None if found is None else found.metadata
+
+
+# ------------------------------------------------------------------ geographic grids
+
+
+def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
+    """Return the affine transformation of regular coordinates that are on the globe or on a map."""
+    if len(axes) < 2:
+        return None
+    rows, columns = axes[-2:]
+    is_map = context.crs is not None or (rows.unit, columns.unit) == _GLOBES or {"axis"} <= rows.attributes.keys()
+    if not is_map or not rows.step or not columns.step:
+        return None
+    return (columns.step, 0.0, columns.origin - columns.step / 2, 0.0, rows.step, rows.origin - rows.step / 2)
+
+
+async def _with_stored_coordinates(
+    array: AsyncArray, axes: tuple[Axis, ...], context: Meaning
+) -> tuple[tuple[Axis, ...], CRS | None]:
+    """Return the last two axes with coordinates that are stored in arrays with their names, and the CRS of a grid mapping."""
+    above = array.path.rpartition("/")[0]
+    if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
+        return axes, context.crs
+    pairs = zip(axes[-2:], array.shape[-2:], strict=True)
+    located = [await _locate(array, join(above, axis.name), axis, size) for axis, size in pairs]
+    crs = context.crs
+    for link in context.links:
+        if crs is None and link.kind == "grid mapping":
+            metadata = await _metadata_at(array, join(above, link.path))
+            crs = meaning_of(metadata).crs if metadata is not None else None
+    return (*axes[:-2], *located), crs
+
+
+async def _locate(array: AsyncArray, path: str, axis: Axis, size: int) -> Axis:
+    """Return an axis with regular coordinates that are stored in an array."""
+    handle = handle_of(array)
+    try:
+        metadata = await _metadata_at(array, path)
+    except UnsupportedOperation:
+        return axis
+    if not isinstance(metadata, ArrayMetadata) or path == array.path or not 1 < size <= _MOST_COORDINATES:
+        return axis
+    node = AsyncArray(handle.at(path), metadata)
+    is_packed = bool({"scale_factor", "add_offset"} & node.attrs.keys())
+    if node.shape != (size,) or node.dtype.kind not in "iuf" or is_packed:
+        return axis
+    values = np.asarray(await node.view[:].read(), np.float64)
+    steps = np.diff(values)
+    step = float(values[-1] - values[0]) / len(steps)
+    if not step or not np.isfinite(values).all() or np.abs(steps - step).max() > _TOLERANCE * abs(step):
+        return axis
+    unit = node.attrs.get("units")
+    letter = node.attrs.get("axis")
+    is_map = letter in ("X", "Y") or "projection" in str(node.attrs.get("standard_name"))
+    attributes = {**axis.attributes, **({"axis": letter or ""} if is_map else {})}
+    return replace(
+        axis, step=step, origin=float(values[0]), unit=unit if isinstance(unit, str) else "", attributes=attributes
+    )

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import raise_if_cancelled
-from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync.bulk.blocks import Ingestion, ignore_progress
 from zarrasync.bulk.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
+from zarrasync.codecs.fill_check import fill_word, is_fill
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import StoreError, UnsupportedOperation
-from zarrasync.indexing.coverage import coarser_chunks
+from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
 from zarrasync.indexing.regions import Region
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import stored_chunks
@@ -31,11 +32,27 @@ from zarrasync.transfer.threads import Progress
 
 __all__ = ["Reduction", "compute_level"]
 
+Coordinates: TypeAlias = tuple[int, ...]
+"""The place of a stored value in the grid of an array."""
+
 _CONCURRENT_READS = 8
 """Number of blocks that are read at a time at least, among which memory is divided."""
 _MOST_JOBS = 256
 """The number of jobs for other processes per level, which bounds the messages between processes."""
 _POLL_SECONDS = 0.2
+
+
+class Work(NamedTuple):
+    """Stored values of a level to compute.
+
+    Attributes:
+        coordinates: Their grid coordinates.
+        present: The grid coordinates of the stored values of the level before that contribute to them; ``None`` if they
+            are unknown.
+    """
+
+    coordinates: list[Coordinates]
+    present: set[Coordinates] | None
 
 
 @dataclass(frozen=True)
@@ -56,13 +73,11 @@ class Reduction:
     method: Method
     missing: Any
 
-    async def run(
-        self, chosen: Collection[tuple[int, ...]] | None, progress: Progress, concurrency: int, *, is_new: bool
-    ) -> IngestReport:
+    async def run(self, work: Work, progress: Progress, concurrency: int, *, is_new: bool) -> IngestReport:
         """Compute stored values of the level.
 
         Args:
-            chosen: Their grid coordinates; ``None`` for all.
+            work: The stored values.
             progress: Called with the number of bytes written since the last call.
             concurrency: The number of blocks at a time; 0 for a default that suits the store.
             is_new: Whether none of them exists in the store.
@@ -72,24 +87,35 @@ class Reduction:
         source = Source(
             self.target.shape,
             self.target.dtype,
-            self._read_now if is_blocking else self._read,
+            partial(self._read_now if is_blocking else self._read, work.present),
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
-        ingestion = Ingestion(source, self.target, None, "allow", report, concurrency, chosen)
+        ingestion = Ingestion(source, self.target, None, "allow", report, concurrency, {*work.coordinates})
         await ingestion.run(progress, resume=False, is_new=is_new, verify=False)
         return report
 
-    def _read_now(self, region: Region) -> npt.NDArray[Any]:
-        return drive(self._read(region))
+    def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        return drive(self._read(present, region))
 
-    async def _read(self, region: Region) -> npt.NDArray[Any]:
-        """Return the values of a region of the level. The level before is read part by part."""
-        result = np.empty([part.stop - part.start for part in region], self.target.dtype)
+    async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        """Return the values of a region of the level. The level before is read part by part.
+
+        Args:
+            present: The grid coordinates of the stored values of the level before; ``None`` if they are unknown.
+            region: The region.
+        """
+        spec, grid = self.source.metadata.spec, self.source.metadata.grid
+        fill, word = spec.fill_value, fill_word(spec.scalar)
+        result = np.full([part.stop - part.start for part in region], fill, self.target.dtype)
         for part in self._parts(region):
-            values = await self.source.view[self._above(part)].read()
+            above = self._above(part)
+            if present is not None and present.isdisjoint(touched_chunks(above, grid)):
+                continue
+            values = await self.source.view[above].read()
             place = tuple(slice(p.start - r.start, p.stop - r.start) for p, r in zip(part, region, strict=True))
-            result[place] = await compute(partial(downsample, values, self.factors, self.method, self.missing))
+            if not is_fill(values, fill, word):  # inner chunks of a shard may be absent
+                result[place] = await compute(partial(downsample, values, self.factors, self.method, self.missing))
         return result
 
     def _above(self, region: Region) -> Region:
@@ -139,37 +165,47 @@ async def compute_level(
         StoreError: If other processes would write into copies of a store in the memory of this process.
     """
     target = reduction.target
-    skipped = 0
-    existing: set[tuple[int, ...]] = set()
+    existing: set[Coordinates] = set()
+    sources: dict[Coordinates, list[Coordinates]] | None = None
     is_new = not resume
     try:
         if resume:
             existing, is_new = await stored_chunks(target), True
-        chosen = await _chosen(reduction)
+        if not target.config.write_empty_chunks:
+            sources = await _find_sources(reduction)
     except UnsupportedOperation:  # the store cannot list
-        chosen = None
-    if existing:
-        everything = chosen if chosen is not None else {*lazy_product([range(n) for n in target.metadata.grid.shape])}
-        chosen = everything - existing
-        skipped = len(everything) - len(chosen)
-    if executor is None or chosen == set():
-        report = await reduction.run(chosen, progress, concurrency, is_new=is_new)
+        pass
+    sizes = [range(n) for n in target.metadata.grid.shape]
+    candidates = lazy_product(sizes) if sources is None else sorted(sources)
+    coordinates = [coords for coords in candidates if coords not in existing]
+    work = [Work(coordinates, _present(sources, coordinates))]
+    if executor is None or not coordinates:
+        report = await reduction.run(work[0], progress, concurrency, is_new=is_new)
     else:
-        sizes = [range(n) for n in target.metadata.grid.shape]
-        coordinates = sorted(chosen) if chosen is not None else list(lazy_product(sizes))
-        report = await _run_elsewhere(executor, reduction, coordinates, progress, concurrency, is_new=is_new)
+        size = -(-len(coordinates) // _MOST_JOBS)
+        parts = [coordinates[start : start + size] for start in range(0, len(coordinates), size)]
+        work = [Work(part, _present(sources, part)) for part in parts]
+        report = await _run_elsewhere(executor, reduction, work, progress, concurrency, is_new=is_new)
         skip(target.nbytes - report.nbytes)
-    report.skipped = skipped
+    report.skipped = sum(coords in existing for coords in (sources if sources is not None else lazy_product(sizes)))
     return report
 
 
-async def _chosen(reduction: Reduction) -> set[tuple[int, ...]] | None:
-    """Return the grid coordinates of values to which stored values of the level before contribute. ``None`` for all."""
+async def _find_sources(reduction: Reduction) -> dict[Coordinates, list[Coordinates]]:
+    """Return the stored values of the level before by the stored values of the level to which they contribute."""
     source, target = reduction.source, reduction.target
-    if target.config.write_empty_chunks:
-        return None
-    stored = filter(source.metadata.grid.__contains__, await stored_chunks(source))
-    return coarser_chunks(stored, source.metadata.grid, target.metadata.grid, reduction.factors)
+    sources: dict[Coordinates, list[Coordinates]] = {}
+    for coords in filter(source.metadata.grid.__contains__, await stored_chunks(source)):
+        for place in coarser_chunks([coords], source.metadata.grid, target.metadata.grid, reduction.factors):
+            sources.setdefault(place, []).append(coords)
+    return sources
+
+
+def _present(
+    sources: Mapping[Coordinates, Sequence[Coordinates]] | None, coordinates: Iterable[Coordinates]
+) -> set[Coordinates] | None:
+    """Return the stored values of the level before that contribute to some of the level; ``None`` if they are unknown."""
+    return None if sources is None else {place for coords in coordinates for place in sources[coords]}
 
 
 # ------------------------------------------------------------------ other processes
@@ -178,7 +214,7 @@ async def _chosen(reduction: Reduction) -> set[tuple[int, ...]] | None:
 async def _run_elsewhere(
     executor: Executor,
     reduction: Reduction,
-    coordinates: Sequence[tuple[int, ...]],
+    work: Sequence[Work],
     progress: Progress,
     concurrency: int,
     *,
@@ -190,16 +226,15 @@ async def _run_elsewhere(
             f"{store!r} exists only in this process, so levels that other processes compute would be lost; write to files "
             "or an object store, or omit the executor"
         )
-    size = -(-len(coordinates) // _MOST_JOBS)
-    parts = [coordinates[start : start + size] for start in range(0, len(coordinates), size)]
-    jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in parts]
-    return await run_in_new_thread(partial(_collect, executor, jobs, progress))
+    jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
+    collect = partial(_collect, executor, jobs, progress)
+    return collect() if driven() else await run_in_new_thread(collect)
 
 
-def _run_part(reduction: Reduction, chosen: Sequence[tuple[int, ...]], concurrency: int, is_new: bool) -> IngestReport:
+def _run_part(reduction: Reduction, work: Work, concurrency: int, is_new: bool) -> IngestReport:
     """Compute some stored values, in another process."""
-    work = reduction.run({*chosen}, ignore_progress, concurrency, is_new=is_new)
-    return bridge.run(work, blocking=reduction.target.store.blocking)
+    coroutine = reduction.run(work, ignore_progress, concurrency, is_new=is_new)
+    return bridge.run(coroutine, blocking=reduction.target.store.blocking)
 
 
 def _collect(executor: Executor, jobs: Iterable[Callable[[], IngestReport]], progress: Progress) -> IngestReport:

@@ -1,4 +1,4 @@
-"""Compare pyramids with those of ome-zarr-py and of dask, and measure a sparse source of 100 GB.
+"""Compare pyramids with ome-zarr-py and dask, and measure a sparse source of 100 GB.
 
 python benchmarks/pyramids.py               prints two Markdown tables
 python benchmarks/pyramids.py --size 4096   uses smaller planes for the comparison
@@ -55,7 +55,7 @@ def write_sparse_source(path: Path) -> None:
             array[plane, row : row + 1024, column : column + 1024] = values + np.uint16(number)
 
 
-# ------------------------------------------------------------------ what is compared
+# ------------------------------------------------------------------ tasks
 
 
 def with_zarrasync(source: Path, target: Path) -> None:

@@ -76,7 +76,7 @@ def commands_below(parser: Any, prefix: str = "") -> dict[str, Any]:
 
 def test_every_command_has_help_with_examples(capsys):
     commands = commands_below(make_parser())
-    assert len(commands) == 19
+    assert len(commands) == 20
     for name, own in commands.items():
         with pytest.raises(SystemExit, match="0"):
             main([*name.split(), "--help"])

@@ -52,7 +52,7 @@ def downsample(values: Values, factors: Sequence[int], method: Method, missing: 
         values: The values.
         factors: The number of elements of a cell along each axis.
         method: The method.
-        missing: The value of missing elements; ``None`` if there are none.
+        missing: The value of missing elements; ``None`` if all elements have values.
 
     Returns:
         An array of the same data type, whose shape is ``coarser_shape(values.shape, factors)``.

@@ -155,7 +155,7 @@ async def pyramid(
         units: The units by the names of axes, such as ``{"x": "micrometer"}``.
         convention: ``"ome"``: OME-Zarr; ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``. ``"auto"``: the
             second one for geographic grids.
-        version: The version of OME-Zarr. Default: that of the group, or 0.5, or 0.4 in Zarr format 2.
+        version: The version of OME-Zarr. Default: as in the group, or 0.5, or 0.4 in Zarr format 2.
         chunks: The shape of chunks. ``"keep"``: as in the finest level.
         shards: The shape of shards. ``"keep"``: as in the finest level if it has shards, and otherwise chosen by size.
             ``None``: no shards.

@@ -64,7 +64,7 @@ class Reduction:
         target: The level to compute.
         factors: The number of elements along each axis that become one.
         method: The method.
-        missing: The value of missing elements; ``None`` if there are none.
+        missing: The value of missing elements; ``None`` if all elements have values.
     """
 
     source: AsyncArray

@@ -13,7 +13,7 @@ from zarrasync.metadata.conventions.pyramids import PyramidLevel
 __all__ = ["Factors", "check_factors", "plan_levels"]
 
 Factors = int | Mapping[str, int] | None
-"""The factor of all spatial axes, or factors by the names of axes; ``None`` for 2 where that makes elements more even."""
+"""The factor of all spatial axes, or factors by the names of axes; ``None``: 2 along axes with small steps."""
 _SMALLEST = 256
 """The extent along each axis below which no more levels are added: one tile of a viewer."""
 _ANISOTROPY = 1.5
@@ -97,7 +97,7 @@ def _next_factors(
         last: The level before.
         axes: The axes with the coordinates of the finest level.
         requested: The factor of each axis.
-        is_even: Whether axes stay whose steps are larger than those of other axes.
+        is_even: Whether axes stay with larger steps than other axes.
     """
     steps = [abs(axis.step or 1.0) for axis in last.axes(axes)]
     active = [factor > 1 and n > 1 for factor, n in zip(requested, last.shape, strict=True)]

@@ -21,7 +21,10 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["AxisChanges", "PyramidSource", "find_source"]
+__all__ = ["ORIGIN", "AxisChanges", "PyramidSource", "find_source"]
+
+ORIGIN = "downsampling"
+"""The attribute of a level with the parameters that it was computed with."""
 
 _MOST_COORDINATES = 1_000_000
 """The most elements of a coordinate array that is read."""
@@ -104,7 +107,7 @@ class PyramidSource:
 
     @property
     def missing_value(self) -> Any:
-        """The value of missing elements according to CF and xarray; ``None`` if there is none."""
+        """The value of missing elements according to CF and xarray; ``None`` without such attributes."""
         metadata = self.array.metadata
         properties = XarrayProperties(
             metadata.dtype,
@@ -179,8 +182,8 @@ async def _finest_of(group: AsyncGroup) -> AsyncArray:
             found="group",
             wanted="array",
         )
-    arrays = await group.arrays()
-    if len(arrays) == 1:
+    arrays = [(name, array) for name, array in await group.arrays() if ORIGIN not in array.attrs]
+    if len(arrays) == 1:  # others may be levels of an interrupted run
         return arrays[0][1]
     names = ", ".join(name for name, _ in arrays[:20]) or "none"
     raise NodeTypeError(

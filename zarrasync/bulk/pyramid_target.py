@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from zarrasync.bulk.pyramid_source import PyramidSource
+from zarrasync.bulk.pyramid_source import ORIGIN, PyramidSource
 from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import meaning_of
@@ -27,9 +27,6 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import run_on_store
 
 __all__ = ["PyramidTarget"]
-
-_ORIGIN = "downsampling"
-"""The attribute of a level with the parameters that it was computed with."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class PyramidTarget:
         return created, True
 
     def _plan(self, level: PyramidLevel, changes: LayoutChanges, notes: list[str]) -> ArrayMetadata:
-        """Return the metadata of a level: that of the finest array with another shape and layout."""
+        """Return the metadata of a level: the metadata of the finest array, with another shape and layout."""
         array, target = self.source.array, handle_of(self.group).format
         finest, source_format = array.metadata, handle_of(array).format
         chunks = finest.chunks if changes.chunks == "keep" else changes.chunks
@@ -117,14 +114,14 @@ class PyramidTarget:
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)
         if level == self.levels[0]:
             return values
-        return {**values, _ORIGIN: {**self.origin, "factors": list(level.factors)}}
+        return {**values, ORIGIN: {**self.origin, "factors": list(level.factors)}}
 
     def _is_same(self, planned: ArrayMetadata, existing: ArrayMetadata) -> bool:
         """Return whether an existing array is the result of an interrupted run."""
 
         def comparable(metadata: ArrayMetadata) -> Any:
-            origin = metadata.attributes.get(_ORIGIN)
-            plain = replace(metadata, attributes={_ORIGIN: origin} if origin else {}, source=None)
+            origin = metadata.attributes.get(ORIGIN)
+            plain = replace(metadata, attributes={ORIGIN: origin} if origin else {}, source=None)
             return handle_of(self.group).format.render("", plain)
 
         return bool(comparable(planned) == comparable(existing))

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import zarrasync
 from zarrasync import config
-from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, serve
+from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
 from zarrasync.cli.arguments import CommandParser, Commands, Run
 from zarrasync.cli.console import Console
 from zarrasync.display.text import counted, printable
@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=CommandParser)
-    for module in (inspect, ingest, modify, attributes, move, serve):
+    for module in (inspect, ingest, modify, attributes, move, pyramid, serve):
         module.add(Commands(commands))
     completion.add(commands, make_parser)
     return parser

@@ -27,6 +27,7 @@ __all__ = [
     "Run",
     "add_destination",
     "add_layout",
+    "add_shapes",
     "arrays_of",
     "codec",
     "count",
@@ -125,6 +126,11 @@ def add_destination(command: argparse.ArgumentParser) -> None:
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
     """Add the arguments of a command that may change format, chunks and compressors, with their defaults."""
     command.add_argument("--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
+    add_shapes(command, default)
+
+
+def add_shapes(command: argparse.ArgumentParser, default: str) -> None:
+    """Add the arguments of a command that may change chunks and compressors, with their default."""
     command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
     command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
     command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")

@@ -12,7 +12,7 @@ from zarrasync.metadata.conventions.zarr_conventions import declaration
 __all__ = ["PyramidLevel", "geo_level_attributes", "geo_pyramid_attributes", "ome_pyramid_attributes"]
 
 _RESAMPLING = {"mean": "average", "mode": "mode", "nearest": "nearest", "max": "max", "min": "min"}
-"""The names of methods in zarr-conventions, which are those of GDAL."""
+"""The names of methods in zarr-conventions, as in GDAL."""
 _DESCRIPTION = "cells of several elements are reduced to one element; the last cells may have fewer elements"
 
 
@@ -35,7 +35,7 @@ class PyramidLevel:
     shift: tuple[float, ...]
 
     def axes(self, finest: Sequence[Axis]) -> tuple[Axis, ...]:
-        """Return the axes with the coordinates of this level, given those of the finest level."""
+        """Return the axes with the coordinates of this level, given the axes of the finest level."""
         return tuple(
             replace(axis, step=(axis.step or 1.0) * factor, origin=axis.origin + (axis.step or 1.0) * shift)
             for axis, factor, shift in zip(finest, self.total, self.shift, strict=True)

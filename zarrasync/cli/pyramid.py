@@ -1,0 +1,139 @@
+"""The command pyramid, which computes coarser levels of an array."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from zarrasync import sync
+from zarrasync.bulk.downsample import METHODS
+from zarrasync.cli.arguments import Commands, add_shapes, count, destination, options, shows_bar
+from zarrasync.cli.console import Console
+
+__all__ = ["add"]
+
+
+def add(command: Commands) -> None:
+    """Add the command."""
+    pyramid = command(
+        "pyramid",
+        "compute coarser levels of an array, in OME-Zarr or zarr-conventions; resumes after interruption",
+        _pyramid,
+        examples=[
+            "pyramid cells.zarr --path 0 --scale y=0.65,x=0.65 --units y=micrometer,x=micrometer",
+            "pyramid era5.zarr t2m.zarr --path t2m --method max --processes 8",
+        ],
+    )
+    pyramid.add_argument(
+        "dest", nargs="?", help="a path or URL to copy the array to (default: add levels to its group)"
+    )
+    pyramid.add_argument("--dest-path", default="", help="the path of the new group in the destination")
+    pyramid.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
+    pyramid.add_argument(
+        "--levels", type=_levels, default="auto", help="the number of levels, with the finest one (default: auto)"
+    )
+    pyramid.add_argument("--method", choices=("auto", *METHODS), default="auto", help="how elements become one")
+    pyramid.add_argument("--factors", type=_factors, metavar="N | y=N,x=N", help="the factors between levels")
+    pyramid.add_argument("--missing", type=_missing, default="auto", help="the value of missing elements, or none")
+    pyramid.add_argument(
+        "--axes", type=_names, metavar="NAMES", help="the names of all axes, such as czyx or time,lat,lon"
+    )
+    pyramid.add_argument("--scale", type=_numbers, metavar="y=N,x=N", help="the distances between elements")
+    pyramid.add_argument("--units", type=_pairs, metavar="y=UNIT,x=UNIT", help="the units of axes")
+    pyramid.add_argument("--convention", choices=("auto", "ome", "zarr-conventions"), default="auto")
+    pyramid.add_argument("--version", dest="ome_version", choices=("0.4", "0.5", "0.6"), help="the version of OME-Zarr")
+    add_shapes(pyramid, "keep")
+    pyramid.add_argument("--overwrite", action="store_true", help="replace existing levels")
+    pyramid.add_argument(
+        "--processes", type=count, default=0, metavar="N", help="compute in N processes (default: threads)"
+    )
+    pyramid.add_argument("--scheduler", metavar="ADDRESS", help="compute on the dask cluster at this address")
+    pyramid.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _pyramid(args: argparse.Namespace, console: Console) -> int:
+    with destination(args) if args.dest else nullcontext() as dest, _executor(args) as executor:
+        report = sync.pyramid(
+            args.url,
+            path=args.path,
+            dest=dest,
+            dest_path=args.dest_path,
+            levels=args.levels,
+            method=args.method,
+            factors=args.factors,
+            missing=args.missing,
+            axes=args.axes,
+            scale=args.scale,
+            units=args.units,
+            convention=args.convention,
+            version=args.ome_version,
+            chunks=args.chunks,
+            shards=args.shards,
+            compressors=args.compressor,
+            overwrite=args.overwrite,
+            executor=executor,
+            progress=shows_bar(args),
+            storage_options=options(args.option),
+            dest_options=options(args.dest_option),
+        )
+    if console.as_json:
+        console.data(report.to_dict())
+    else:
+        console.text(report)
+    return 0
+
+
+@contextmanager
+def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
+    """Yield the executor that the arguments specify; ``None`` for threads of this process."""
+    if args.scheduler:
+        from distributed import Client
+
+        with Client(args.scheduler) as client:
+            yield client.get_executor()
+    elif args.processes > 1:
+        with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as executor:
+            yield executor
+    else:
+        yield None
+
+
+def _levels(text: str) -> Any:
+    return text if text == "auto" else count(text)
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",") if "," in text else list(text)
+
+
+def _missing(text: str) -> Any:
+    """Parse a number, ``none`` as ``None``, and ``auto`` as itself."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, none or auto, found {text!r}") from None
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Parse ``y=a,x=b``."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    if not all(name and value for name, _, value in pairs):
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, found {text!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def _numbers(text: str) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in _pairs(text).items()}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected NAME=NUMBER,…, found {text!r}") from None
+
+
+def _factors(text: str) -> int | dict[str, int]:
+    return {name: count(value) for name, value in _pairs(text).items()} if "=" in text else count(text)

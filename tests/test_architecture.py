@@ -186,7 +186,7 @@ PUBLIC = {
 }
 FUNCTIONS = (
     "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load manifest open "
-    "open_array open_group register_codec register_data_type register_storage_transformer save validate"
+    "open_array open_group pyramid register_codec register_data_type register_storage_transformer save validate"
 )
 
 

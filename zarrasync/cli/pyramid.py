@@ -11,7 +11,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.downsample import METHODS
-from zarrasync.cli.arguments import Commands, add_shapes, count, destination, options, shows_bar
+from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options, shows_bar
 from zarrasync.cli.console import Console
 
 __all__ = ["add"]
@@ -103,7 +103,7 @@ def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
 
 
 def _levels(text: str) -> Any:
-    return text if text == "auto" else count(text)
+    return text if text == "auto" else levels(text)
 
 
 def _names(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import Any
 
 from zarrasync import sync
@@ -91,9 +92,8 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
 def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
     """Yield the executor that the arguments specify; ``None`` for threads of this process."""
     if args.scheduler:
-        from distributed import Client
-
-        with Client(args.scheduler) as client:
+        distributed: Any = import_module("distributed")  # untyped
+        with distributed.Client(args.scheduler) as client:
             yield client.get_executor()
     elif args.processes > 1:
         with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as executor:

@@ -78,6 +78,8 @@ def test_a_kernel_that_cannot_be_used(package, damage, reason):
         path.unlink()
     target = package / library._NAME
     if damage == "stale":
+        if not [*package.glob("*.[ch]")]:
+            pytest.skip("this installation has no sources")
         target.touch()
         newest = max(path.stat().st_mtime for path in package.glob("*.[ch]"))
         os.utime(target, (newest - 1, newest - 1))

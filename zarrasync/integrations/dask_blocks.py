@@ -113,7 +113,13 @@ def _split(sizes: Sequence[int], axis: Axis, start: int, parts: int) -> tuple[in
 
 
 def check_blocks(
-    source: Any, target: ArrayMetadata, start: tuple[int, ...], unaligned: Unaligned, *, safe: bool
+    source: Any,
+    target: ArrayMetadata,
+    start: tuple[int, ...],
+    unaligned: Unaligned,
+    *,
+    safe: bool,
+    append_axis: int | None = None,
 ) -> None:
     """Check that blocks do not share chunks, unless that is allowed.
 
@@ -123,11 +129,12 @@ def check_blocks(
         start: The position of the source in it.
         unaligned: Whether blocks may share chunks.
         safe: Whether the store keeps the values of all writers.
+        append_axis: An axis along which no other writer writes next to the source.
 
     Raises:
         ShapeError: If blocks share chunks and that is not allowed.
     """
-    shared = _shared_axes(source.chunks, target, start)
+    shared = _shared_axes(source.chunks, target, start, append_axis)
     if not shared or is_allowed(unaligned, safe=safe):
         return
     raise ShapeError(
@@ -139,7 +146,9 @@ def check_blocks(
     )
 
 
-def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...]) -> list[int]:
+def _shared_axes(
+    chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...], append_axis: int | None
+) -> list[int]:
     """Return the axes along which a stored value belongs to several blocks, or is partly outside the source."""
     shared = []
     for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
@@ -147,6 +156,8 @@ def _shared_axes(chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, sta
         for size in sizes:
             edge += size
             edges.append(edge)
+        if number == append_axis:
+            edges = edges[1:-1]
         inside = (edge for edge in edges if 0 < edge < axis.extent)
         if any(edge != axis.start(axis.find(edge)) for edge in inside):
             shared.append(number)

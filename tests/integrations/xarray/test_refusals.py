@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,12 @@ import numpy as np
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.errors import CodecError, MetadataError, NodeExistsError, ShapeError
+from zarrasync.errors import CodecError, MetadataError, NodeExistsError, ShapeError, UnsupportedOperation
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
-from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -204,6 +208,93 @@ def test_dask_blocks_that_share_chunks_change_nothing(mode: Any, compute: bool):
         strict: Any = {"align_chunks": False, "config": {"unaligned": "error"}}
         write_dataset(new, store, mode=mode, compute=compute, **strict)
     assert contents(store) == before
+
+
+KILLED = """
+import os, signal, sys
+import dask.array as da, numpy as np, xarray as xr
+from zarrasync.integrations.xarray import write_dataset
+path, mode, zarr_format = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def kill(block):
+    os.kill(os.getpid(), signal.SIGKILL)
+lazy = da.zeros(4, chunks=2).map_blocks(kill, meta=np.empty(0))
+new = xr.Dataset({"t": ("time", lazy), "u": ("time", np.ones(4))})
+write_dataset(new, path, group="g", mode=mode, zarr_format=zarr_format)
+"""
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_copies_above_a_group_whose_writer_was_killed(tmp_path: Path, mode: str, zarr_format: Any):
+    """They do not describe the arrays that were replaced."""
+    pytest.importorskip("dask.array")
+    old = xr.Dataset({"t": ("time", np.arange(4, dtype="i4"))})
+    write_dataset(xr.DataTree.from_dict({"/g": old, "/h": old}), tmp_path, zarr_format=zarr_format)
+    command = [sys.executable, "-c", KILLED, str(tmp_path), mode, str(zarr_format)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -signal.SIGKILL
+    for at, path in (("", "g/t"), ("g", "t")):
+        group = sync.open_group(tmp_path, path=at)
+        found = dict(group.members(max_depth=None)).get(path)
+        assert found is None or found.dtype == "f8"
+    root = sync.open_group(tmp_path, use_consolidated=True)
+    assert root["h/t"].dtype == "i4"
+    write_dataset(old, tmp_path, group="g", mode="w", zarr_format=zarr_format)
+    assert sync.open_group(tmp_path, use_consolidated=True)["g/t"][...].tolist() == [0, 1, 2, 3]
+
+
+def test_sizes_that_differ_from_existing_arrays():
+    store = stores.MemoryStore()
+    write_dataset(days("t"), store)
+    before = contents(store)
+    with pytest.raises(ShapeError, match=r"shape \(3,\) in the store, not \(5,\), and mode='r\+' changes no sizes"):
+        write_dataset(days("t", count=5), store, mode="r+")
+    assert contents(store) == before
+
+
+class Unconsolidated(stores.WrapperStore):
+    """A store without support for consolidated metadata, like sessions of icechunk."""
+
+    def __init__(self, inner: stores.Store) -> None:
+        super().__init__(inner)
+        self.supports_consolidated_metadata = False
+
+
+async def test_stores_without_consolidated_metadata(tmp_path: Path):
+    store = Unconsolidated(stores.LocalStore(tmp_path))
+    with pytest.raises(UnsupportedOperation, match="does not support consolidated metadata; pass consolidated=False"):
+        write_dataset(days("t"), store, consolidated=True)
+    with pytest.raises(UnsupportedOperation, match="does not support consolidated metadata"):
+        await write_dataset_async(days("t"), store, consolidated=True)
+    assert not list(tmp_path.iterdir())
+    for consolidated in (None, False):
+        write_dataset(days("t"), store, mode="w", consolidated=consolidated)
+
+
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("where", ["conditional", "unconditional"])
+def test_appended_blocks_that_share_chunks_change_nothing(tmp_path: Path, where: str, compute: bool):
+    """Rows that continue a chunk are alright, but no two blocks share one."""
+    pytest.importorskip("dask.array")
+    store = stores.LocalStore(tmp_path)
+    write_dataset(days("t", count=7), store, encoding={"t": {"chunks": (5,)}})
+    options: Any = {"append_dim": "time", "align_chunks": False, "compute": compute}
+    if where == "conditional":
+        options["config"] = {"unaligned": "error"}
+    else:
+        store.conditional = False
+    before = contents(store)
+    new = days("t", start=70, count=8)
+    with pytest.raises(ShapeError, match="blocks of the source share chunks"):
+        write_dataset(new.chunk(time=5), store, **options)
+    assert contents(store) == before
+    if where == "unconditional":  # 7 rows, then blocks of 3 and 5
+        written = write_dataset(new.chunk(time=(3, 5)), store, **options)
+        assert compute or written.compute()
+        assert xr.open_dataset(store, engine="zarrasync").sizes["time"] == 15
+    options |= {"safe_chunks": False, "config": None}
+    written = write_dataset(days("t", start=90, count=7).chunk(time=2), store, **options)
+    assert compute or written.compute()
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

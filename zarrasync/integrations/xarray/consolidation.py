@@ -16,7 +16,7 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.consolidate_group import add_copies
 from zarrasync.nodes.consolidated import Consolidated
 
-__all__ = ["consolidate", "update_after_failure"]
+__all__ = ["consolidate", "forget_replaced", "update_after_failure"]
 
 
 async def consolidate(jobs: Sequence[WriteJob]) -> None:
@@ -46,6 +46,35 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     else:
         options: Any = {"zarr_format": group.zarr_format, "config": request.config}
         await consolidate_metadata(request.store, path=path, **options)
+
+
+async def forget_replaced(jobs: Sequence[WriteJob]) -> None:
+    """Remove the copies of nodes that will be replaced, also in groups above.
+
+    If the writer is killed, readers find no copies that describe the erased nodes instead of the new ones.
+    """
+    first, request = jobs[0], jobs[0].request
+    if request.mode == "w":
+        replaced = [request.group] if request.group else []
+    else:
+        replaced = [
+            join(job.request.group, plan.name)
+            for job in jobs
+            for plan in job.plans
+            if not plan.updates and plan.name in job.arrays
+        ]
+    if not replaced or not request.store.supports_consolidated_metadata:
+        return
+    prefixes = tuple(prefix for path in replaced for prefix in first.format.erase_prefixes(path))
+    groups = [*await _groups_above(first), *(job.group for job in jobs if job.group is not None)]
+    outdated = [
+        copies
+        for group in groups
+        if (copies := handle_of(group).consolidated) is not None
+        and any(key.startswith(prefixes) for key in copies.documents)
+    ]
+    config = settings.resolve(request.config)
+    await gather([partial(copies.update, request.store, (), prefixes, config=config) for copies in outdated])
 
 
 async def update_after_failure(jobs: Sequence[WriteJob]) -> None:

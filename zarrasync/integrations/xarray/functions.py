@@ -68,7 +68,8 @@ async def write_dataset_async(
             ``_FillValue``, …) and parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``,
             …). For a tree, encodings by the path of the group.
         zarr_format: 2 or 3. Default: the existing group's format, or 3.
-        consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``.
+        consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``, and to
+            stores without support for it.
         compute: Whether to write dask variables now. Otherwise their arrays are created, all other variables are
             written, and the values of dask variables are written by the returned object, or later as regions. If that
             fails, rows that ``append_dim`` has added stay, with the fill value.
@@ -97,6 +98,7 @@ async def write_dataset_async(
         ShapeError: If a variable does not fit the stored one, if variables differ in length before or after an append,
             or if values of other writers could be lost.
         MetadataError: If an attribute cannot be written as JSON.
+        UnsupportedOperation: If ``consolidated`` is set and the store does not support it.
         CodecError: If values cannot be stored in the data type or the units of the stored variable.
         ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, an existing
             variable has an encoding, or parameters contradict each other.

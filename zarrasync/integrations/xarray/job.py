@@ -50,6 +50,11 @@ class WriteRequest:
     compute_options: Mapping[str, Any]
     config: Any
 
+    @property
+    def unaligned(self) -> Unaligned:
+        """Whether several writers, or blocks of dask, may write parts of a chunk."""
+        return settings.resolve(self.config).unaligned if self.safe_chunks else "allow"
+
     def at(self, path: str, encoding: Encodings) -> WriteRequest:
         """Return the request for a group below this one."""
         return replace(self, group=join(self.group, path), encoding=encoding)
@@ -108,9 +113,7 @@ class WriteJob:
     @property
     def unaligned(self) -> Unaligned:
         """How to treat chunks that are written in part. Only this writer writes reserved rows."""
-        if self.request.append_dim is not None or not self.request.safe_chunks:
-            return "allow"
-        return settings.resolve(self.request.config).unaligned
+        return "allow" if self.request.append_dim is not None else self.request.unaligned
 
     def document_keys(self, names: Iterable[str]) -> list[str]:
         """Return the keys of the documents of some members of the group."""

@@ -148,7 +148,13 @@ class Planner:
         sizes = zip(stored.dims, stored.shape, strict=True)
         shape = tuple(len(range(*region.get(str(dim), slice(None)).indices(n))) for dim, n in sizes)
         if encoded.shape != shape:
-            raise ShapeError(f"{name} has shape {encoded.shape}, the region {shape}", found=encoded.shape, wanted=shape)
+            message = (
+                f"{name} has shape {encoded.shape}, the region {shape}"
+                if region
+                else f"{name} has shape {stored.shape} in the store, not {encoded.shape}, and mode='r+' changes no sizes; "
+                "append_dim extends a dimension, region writes a part, and mode='w' replaces all variables"
+            )
+            raise ShapeError(message, found=encoded.shape, wanted=shape)
 
     def _check_append_shape(self, name: str, encoded: Variable, stored: Variable) -> None:
         sizes = zip(stored.dims, stored.shape, encoded.shape, strict=True)

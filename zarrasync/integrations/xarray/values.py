@@ -53,15 +53,15 @@ class _Item:
 def check_chunks(job: WriteJob) -> None:
     """Check that no region and no dask block cuts chunks if values could be lost, before anything is changed.
 
-    Appended rows are checked when they are reserved.
+    Appended rows are checked again when they are reserved, because other writers may append rows before them.
 
     Raises:
         ShapeError: If one does.
     """
     request, safe = job.request, is_safe_for_jobs(job.request.store)
-    for plan in job.plans if request.append_dim is None else ():
+    for plan in job.plans:
         start: tuple[int, ...] = (0,) * plan.encoded.ndim
-        if plan.updates:
+        if plan.updates and request.append_dim is None:
             array, slices = job.arrays[plan.name], job.region or {}
             region = tuple(slices.get(str(dim), slice(None)) for dim in plan.encoded.dims)
             start, stop = resolve_corners(plan.encoded.shape, array.shape, region)
@@ -71,7 +71,16 @@ def check_chunks(job: WriteJob) -> None:
 
             new: Any = {"shape": plan.encoded.shape, **plan.options}
             metadata = job.arrays[plan.name].metadata if plan.updates else plan_array(job.format, **new)
-            check_blocks(plan.encoded.data, metadata, start, job.unaligned, safe=safe)
+            axis = _append_axis(plan, request)
+            if axis is not None:
+                start = tuple(plan.rows_before or 0 if number == axis else 0 for number in range(plan.encoded.ndim))
+                metadata = metadata.with_shape(tuple(map(sum, zip(start, plan.encoded.shape, strict=True))))
+            check_blocks(plan.encoded.data, metadata, start, request.unaligned, safe=safe, append_axis=axis)
+
+
+def _append_axis(plan: VariablePlan, request: WriteRequest) -> int | None:
+    """Return the axis along which rows are appended to an existing array."""
+    return plan.encoded.dims.index(request.append_dim) if plan.rows_before is not None else None
 
 
 async def write_values(jobs: Sequence[WriteJob]) -> Any:
@@ -157,7 +166,8 @@ def _with_whole_chunks(write: Any, item: _Item, request: WriteRequest) -> Any:
     if request.align_chunks:
         return write.aligned()
     is_safe = is_safe_for_jobs(item.array.store)
-    check_blocks(write.source, item.array.metadata, write.start, item.unaligned, safe=is_safe)
+    axis = _append_axis(item.plan, request)
+    check_blocks(write.source, item.array.metadata, write.start, request.unaligned, safe=is_safe, append_axis=axis)
     return write
 
 

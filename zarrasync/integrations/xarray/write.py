@@ -15,9 +15,9 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.errors import NodeExistsError
+from zarrasync.errors import NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_detect import is_dask_array
-from zarrasync.integrations.xarray.consolidation import consolidate, update_after_failure
+from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import (
@@ -47,6 +47,11 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
         encodings: The encodings of variables by the same paths.
         request: The other arguments.
     """
+    if request.consolidated and not request.store.supports_consolidated_metadata:
+        raise UnsupportedOperation(
+            f"{request.store!r} does not support consolidated metadata; pass consolidated=False or omit it",
+            key=request.group,
+        )
     requests = {path: request.at(path, encodings.get(path, {})) for path in datasets}
     for path, dataset in datasets.items():
         check_names(dataset, requests[path].group, requests[path].encoding)
@@ -57,6 +62,7 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
     jobs = [first, *await gather([partial(_resolve, path, datasets[path], below[path]) for path in below])]
     await gather([partial(_validate, job) for job in jobs])
     try:
+        await forget_replaced(jobs)
         await reserve(jobs)
         if request.mode != "r+":  # last, when nothing can be refused any more
             changed = [job for job in jobs if not job.is_new and job.attributes]

@@ -59,6 +59,16 @@ def test_inner_chunks_are_stored_in_the_order_of_the_codec(order: Any, stored: l
     assert chain.merge(None, part, np.array([[9, 9]], "u1")) == (None, True)
 
 
+def test_the_order_of_inner_chunks_belongs_to_the_codec():
+    """Two codecs that write different shards are not equal, so that nothing takes one for the other."""
+    codecs = [ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), order=order) for order in ("C", "F", "C")]
+    assert codecs[0] == codecs[2] != codecs[1]
+    assert len({*codecs}) == 2
+    assert codecs[0].to_json() == codecs[1].to_json()
+    with pytest.raises(ValueError, match="order must be one of C, F, morton, found 'Z'"):
+        ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), order="Z")  # type: ignore[arg-type]
+
+
 def test_an_inner_chunk_of_the_wrong_length_is_refused():
     values: dict[str, bytes] = {}
     data = np.arange(1, 32769, dtype="i4")

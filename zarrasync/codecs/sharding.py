@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ShardingCodec(ArrayBytesCodec):
     codecs: CodecChain
     index_codecs: CodecChain = DEFAULT_INDEX
     index_location: str = "end"
-    order: ChunkOrder = field(default="C", compare=False)
+    order: ChunkOrder = "C"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunk_shape", tuple(self.chunk_shape))
@@ -66,6 +66,8 @@ class ShardingCodec(ArrayBytesCodec):
                 object.__setattr__(self, name, CodecChain.of(codecs))
         if self.index_location not in ("start", "end"):
             raise ValueError(f"index_location must be 'start' or 'end', found {self.index_location!r}")
+        if self.order not in get_args(ChunkOrder):
+            raise ValueError(f"order must be one of {', '.join(get_args(ChunkOrder))}, found {self.order!r}")
 
     def has_checksum(self) -> bool:
         return self.codecs.has_checksum()

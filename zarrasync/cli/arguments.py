@@ -166,13 +166,18 @@ def shows_bar(args: argparse.Namespace) -> bool:
 
 
 def shape(text: str) -> Any:
-    """Parse ``512,512`` as a shape, ``none`` as ``None``, and ``keep`` and ``auto`` as themselves."""
+    """Parse ``512,512`` as a shape, ``none`` as ``None``, and ``keep`` and ``auto`` as themselves.
+
+    ``time=24,lat=90`` is a mapping of dimensions to sizes.
+    """
     if text in ("keep", "auto", "none"):
         return None if text == "none" else text
     try:
+        if "=" in text:
+            return {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a shape N,N,…, found {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected a shape N,N,… or DIM=N,DIM=N,…, found {text!r}") from None
 
 
 def count(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import zarrasync
@@ -14,6 +15,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import source_of
+from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
@@ -26,10 +28,11 @@ from zarrasync.cli.arguments import (
 from zarrasync.cli.console import Console
 from zarrasync.cli.files import NpzMember, open_file
 from zarrasync.display.progress import IngestReport, report_progress
-from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.create_hierarchy import check_array_paths
+from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import Store, resolve
 
@@ -48,13 +51,19 @@ def add(command: Commands) -> None:
     """Add the command."""
     ingest = command(
         "ingest",
-        "write an array file into an array or group; resumes after interruption",
+        "write files into an array or group; resumes after interruption",
         _ingest,
         examples=[
             "ingest field.npy s3://bucket/field.zarr --chunks 512,512 --shards 4096,4096",
             "ingest ocean.nc ocean.zarr --verify",
+            "ingest 'nc/*.nc' out.zarr --concat time --chunks time=24,lat=90 --processes 8",
+            "ingest 'nc/*.nc' out.zarr --concat time --append --on-duplicate skip",
+            "ingest plan 'nc/*.nc' s3://bucket/out.zarr --concat time --tasks 100 --plan plan.json",
+            "ingest run plan.json --task 42",
+            "ingest finish plan.json",
         ],
     )
+    files.add_arguments(ingest)
     add_destination(ingest)
     add_layout(ingest, "keep", "3")
     ingest.set_defaults(compressor="auto")
@@ -62,6 +71,9 @@ def add(command: Commands) -> None:
 
 
 def _ingest(args: argparse.Namespace, console: Console) -> int:
+    if (code := files.run(args, console)) is not None:
+        return code
+    (args.url,) = args.url
     with destination(args) as dest:
         store = resolve(dest, options(args.dest_option))
         arrays, attributes = open_file(args)
@@ -93,15 +105,25 @@ async def _write(
         async def write(path: str) -> None:
             array = arrays[path]
             try:
+                place = join(normalize_path(args.dest_path), path)
+                existed = not args.overwrite and await run_on_store(partial(_is_array, store, place), store)
                 reports[path] = await zarrasync.ingest(
                     array.load() if isinstance(array, NpzMember) else array,
                     store,
-                    path=join(normalize_path(args.dest_path), path),
+                    path=place,
                     mode="w" if args.overwrite and not path else "a",
-                    verify=args.verify,
+                    verify=args.verify or existed,  # stored blocks may be those of another file
                     progress=callback or False,
                     **layouts[path],
                 )
+            except ChecksumError as error:
+                if existed:
+                    raise NodeExistsError(
+                        f"/{place} in {store!r} contains other values than {args.url}; pass overwrite=True to replace them, "
+                        "or --dest-path to write to another path, or --concat to join files along a dimension",
+                        path=place,
+                    ) from error
+                raise
             except Exception as error:
                 if path:
                     error.add_note(f"while writing {path!r} of {args.url}")
@@ -189,6 +211,14 @@ def _check_creation(args: argparse.Namespace, store: Store, arrays: Arrays, layo
             if args.overwrite or not _exists(store, join(normalize_path(args.dest_path), path)):
                 error.add_note(f"while checking {path!r} of {args.url}; nothing was written")
                 raise
+
+
+async def _is_array(store: Store, path: str) -> bool:
+    try:
+        await zarrasync.open_array(store, path=path)
+    except (NodeNotFoundError, NodeTypeError):
+        return False
+    return True
 
 
 def _exists(store: Store, path: str) -> bool:

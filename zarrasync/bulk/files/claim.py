@@ -202,13 +202,26 @@ class Claim:
             if self._store.blocking:
                 self._run(self._store.erase_prefix(f"{self._folder}/"))  # empty directories
 
-    def resume(self) -> None:
-        """Take over the claim that a plan has left."""
-        if self.is_enabled:
-            self.found, version = self._read()
-            if not self.found:
-                return
-            self._take(self.found, version)
+    def resume(self, digest: str, *, take: bool) -> None:
+        """Continue the claim that a plan has left.
+
+        Args:
+            digest: The digest of the plan.
+            take: Whether to own the claim from now on. Otherwise the claim is only checked.
+
+        Raises:
+            WriteConflictError: If the plan was finished or abandoned.
+        """
+        if not self.is_enabled:
+            return
+        content, version = self._read()
+        if content.get("plan") != digest:
+            raise WriteConflictError(
+                f"the plan is not in progress in {self._describe()}: it was finished, abandoned, or replaced",
+                key=self._key,
+            )
+        if take:
+            self._take(content, version)
 
     def _end(self, state: str) -> None:
         if not self.is_enabled:

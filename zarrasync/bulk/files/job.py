@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.headers import SourceFile
@@ -16,6 +17,7 @@ from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_in
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.target import Target, read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
+from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
@@ -24,6 +26,7 @@ from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
@@ -55,6 +58,13 @@ class Job:
         self.claim = Claim(handle.store, handle.path)
         self.journal = Journal()
 
+    @classmethod
+    def of_plan(cls, plan: JobPlan, store: Store, config: Config) -> Job:
+        """Return the job of a plan that was made before."""
+        format_ = formats.by_name(plan.zarr_format)
+        handle = NodeHandle(store, plan.path, format_, config, is_format_known=True)
+        return cls(plan.files, handle, Parameters(plan.dim, reader=plan.reader))
+
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
 
@@ -81,6 +91,54 @@ class Job:
                 self.finish(plan, report)
         report.seconds = clock.monotonic() - begin
         return report
+
+    # -------------------------------------------------------------- independent tasks
+
+    def plan_only(self, workers: Workers) -> tuple[JobPlan | None, FilesReport]:
+        """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished."""
+        with self.claim:
+            self.claim.acquire(self._wait)
+            plan, report = self.plan(workers)
+            if plan is None:
+                self.claim.release()
+            else:
+                self.prepare(plan)
+                self.claim.plan_only()
+        return plan, report
+
+    def run_planned(
+        self, plan: JobPlan, workers: Workers, numbers: Sequence[int] | None, **options: Any
+    ) -> FilesReport:
+        """Run some tasks of a plan, or all of them. Other processes may run the same ones."""
+        begin, report = clock.monotonic(), FilesReport()
+        self.claim.resume(plan.digest, take=False)
+        for number in numbers or ():
+            if not 0 <= number < len(plan.parts):
+                raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
+        self.run_tasks(plan, workers, report, numbers=numbers, **options)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def finish_planned(self, plan: JobPlan) -> FilesReport:
+        """Check that all tasks of a plan have been run, and publish the result."""
+        begin = clock.monotonic()
+        self.claim.resume(plan.digest, take=True)
+        try:
+            self.journal = self._run(read_target(self.handle, plan.dim)).journal
+            self.finish(plan)
+        except BaseException:
+            self.claim.plan_only()
+            raise
+        return FilesReport(
+            files=len(plan.files), rows=plan.rows, notes=list(plan.notes), seconds=clock.monotonic() - begin
+        )
+
+    def abandon(self, plan: JobPlan) -> None:
+        """Drop a plan. The values of a new dataset are erased; in an existing one, they remain invisible."""
+        self.claim.resume(plan.digest, take=True)
+        if plan.is_new:
+            self._erase_arrays([array.name for array in plan.arrays])
+        self.claim.release()
 
     # -------------------------------------------------------------- planning
 
@@ -174,7 +232,10 @@ class Job:
     def _erase(self) -> None:
         """Erase the dataset that is replaced, or what an interrupted job has left."""
         self._run(erase_node(self.handle))
-        for name in self.claim.found.get("arrays", ()) if self.claim.found.get("is_new") else ():
+        self._erase_arrays(self.claim.found.get("arrays", ()) if self.claim.found.get("is_new") else ())
+
+    def _erase_arrays(self, names: Sequence[str]) -> None:
+        for name in names:
             for prefix in self.handle.format.erase_prefixes(join(self.handle.path, name)):
                 self._run(self.handle.store.erase_prefix(prefix))
 

@@ -159,7 +159,7 @@ class JobPlan:
     @cached_property
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
-        document = {**self.to_json(), "notes": [], "parts": []}
+        document = {**self.to_json(), "notes": []}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""The command ``zarrasync ingest`` with many files, and its plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
+from zarrasync import sync
+from zarrasync.cli import main
+
+
+def run(*words: object) -> int:
+    return main(["ingest", *map(str, words)])
+
+
+def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths = write_days(tmp_path / "nc", range(3))
+    out = tmp_path / "out.zarr"
+    layout = ("--concat", "time", "--chunks", "time=12,lat=3", "--shards", "time=24", "--compressor", "none")
+    assert run(*paths[:2], out, *layout, "--verify") == 0
+    assert "2 files with 48 rows" in capsys.readouterr().out
+    t2m = sync.open_array(out, path="t2m")
+    assert (t2m.chunks, t2m.shards) == ((12, 3, 8), (24, 6, 8))
+    assert run(tmp_path / "nc/*.nc", out, *layout) == 1
+    assert "does not contain day2.nc; pass --append" in capsys.readouterr().err
+    assert run(tmp_path / "nc/*.nc", out, "--concat", "time", "--append", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["files"], report["known"], report["rows"]) == (1, 2, 24)
+    assert_same(out, joined(paths))
+    day(1, seed=8).to_netcdf(paths[1], encoding=PACKED)
+    for region in ("auto", "24:48"):
+        assert run(paths[1], out, "--concat", "time", "--region", region) == 0
+        assert_same(out, joined(paths))
+    assert run(paths[1], out, "--concat", "time", "--region", "x") == 1
+    assert run(*paths, tmp_path / "other.zarr") == 1
+    assert "pass --concat" in capsys.readouterr().err
+
+
+def test_encoding(tmp_path: Path):
+    write_days(tmp_path / "nc", range(2))
+    (tmp_path / "encoding.json").write_text('{"t2m": {"dtype": "f8", "chunks": {"lat": 2}}}')
+    files, out = tmp_path / "nc/*.nc", tmp_path / "out.zarr"
+    assert run(files, out, "--concat", "time", "--decode", "--encoding", tmp_path / "encoding.json") == 0
+    t2m = sync.open_array(out, path="t2m")
+    assert (t2m.dtype, t2m.chunks) == (np.dtype("f8"), (48, 2, 8))
+
+
+def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths = write_days(tmp_path / "nc", range(6))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan.json"
+    words = (tmp_path / "nc/*.nc", out, "--concat", "time", "--chunks", "time=24")
+    assert run("plan", *words, "--tasks", 3, "--plan", plan) == 0
+    assert "3 tasks" in capsys.readouterr().out
+    assert run(*words, "--wait", 0) == 1
+    assert "is not finished" in capsys.readouterr().err
+    assert run("run", plan, "--task", 2) == 0
+    assert run("finish", plan) == 1
+    assert "2 tasks of 3 have not been run, the first is 0" in capsys.readouterr().err
+    assert not (out / "zarr.json").exists()
+    assert run("run", plan, "--task", 9) == 1
+    assert "tasks 0 to 2, not 9" in capsys.readouterr().err
+    assert run("run", plan, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == 1
+    assert run("finish", plan) == 0
+    assert "6 files with 144 rows" in capsys.readouterr().out
+    assert_same(out, joined(paths))
+    assert not (out / ".ingest").exists()
+    assert run("finish", plan) == 1
+    assert "was finished, abandoned, or replaced" in capsys.readouterr().err
+
+
+def test_an_abandoned_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths = write_days(tmp_path / "nc", range(3))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan.json"
+    assert run("plan", *paths[:1], out, "--concat", "time", "--plan", plan) == 0
+    assert run("run", plan) == 0
+    assert run("abandon", plan) == 0
+    assert [path for path in out.rglob("*") if path.is_file()] == []
+    assert run(*paths[:2], out, "--concat", "time") == 0
+    assert run("plan", *paths, out, "--concat", "time", "--append", "--plan", plan) == 0
+    assert run("abandon", plan) == 0
+    assert_same(out, joined(paths[:2]))
+    (tmp_path / "no-plan.json").write_text("{}")
+    assert run("run", tmp_path / "no-plan.json") == 1
+    assert "not a plan" in capsys.readouterr().err
+
+
+def test_a_second_file_is_not_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for number in range(2):
+        np.save(tmp_path / f"{number}.npy", np.full((4, 4), number))
+    (nc, other) = write_days(tmp_path, range(2))
+    for one, two in ((tmp_path / "0.npy", tmp_path / "1.npy"), (nc, other)):
+        out = tmp_path / f"{one.name}.zarr"
+        assert run(one, out) == 0
+        assert run(one, out) == 0
+        assert run(two, out) == 1
+        assert "contains other values than" in capsys.readouterr().err
+        assert run(two, out, "--overwrite") == 0

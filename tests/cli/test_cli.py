@@ -430,7 +430,7 @@ def test_errors_name_options_of_the_command_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ingest", *(f"{n}.nc" for n in range(9)), "x.zarr"], "8 unexpected arguments, the first is '2.nc'"),
+        (["info", *(f"{n}.zarr" for n in range(9))], "8 unexpected arguments, the first is '1.zarr'"),
         (["info", "x.zarr", "--jsn"], "no option '--jsn'; did you mean '--json'?"),
     ],
 )

@@ -93,7 +93,7 @@ def test_an_abandoned_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 def test_a_second_file_is_not_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for number in range(2):
-        np.save(tmp_path / f"{number}.npy", np.full((4, 4), number))
+        np.save(tmp_path / f"{number}.npy", np.full((4, 4), number + 1))
     (nc, other) = write_days(tmp_path, range(2))
     for one, two in ((tmp_path / "0.npy", tmp_path / "1.npy"), (nc, other)):
         out = tmp_path / f"{one.name}.zarr"

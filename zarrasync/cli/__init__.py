@@ -110,6 +110,9 @@ def _error_line(error: BaseException) -> str:
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
     text = text.replace("storage_options={'anon': True}", "-o anon=true").replace("in storage_options", "in -o options")
+    text = re.sub(r"\b(append|decode)=True(?!\w)", r"--\1", text)
+    text = re.sub(r"\b(region|concat|on_\w+)='(\w+)'", lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
+    text = text.replace("variables=[…]", "--variable NAME")
     text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
     return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
 

@@ -103,16 +103,15 @@ async def _write(
     with report_progress(shows_bar(args), sum(sizes.values()), f"ingest {args.url}", rows) as callback:
 
         async def write(path: str) -> None:
-            array = arrays[path]
+            array, place = arrays[path], join(normalize_path(args.dest_path), path)
+            existed = not args.overwrite and await run_on_store(partial(_is_array, store, place), store)
             try:
-                place = join(normalize_path(args.dest_path), path)
-                existed = not args.overwrite and await run_on_store(partial(_is_array, store, place), store)
                 reports[path] = await zarrasync.ingest(
                     array.load() if isinstance(array, NpzMember) else array,
                     store,
                     path=place,
                     mode="w" if args.overwrite and not path else "a",
-                    verify=args.verify or existed,  # stored blocks may be those of another file
+                    verify=args.verify or existed,  # stored blocks may come from another file
                     progress=callback or False,
                     **layouts[path],
                 )

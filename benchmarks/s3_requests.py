@@ -1,10 +1,11 @@
 """Counts the requests, bytes and round trips of everyday tasks on S3, for zarrasync and its peers.
 
-    python benchmarks/s3_requests.py [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
+    python benchmarks/s3_requests.py [--only TASK …] [--engines ENGINE …] [--times] [--out DIRECTORY]
 
 All engines use the same S3 server (moto) through a proxy that logs requests (see ``servers.py``). The numbers do not
 depend on the machine. Round trips are the longest chain of requests that each began after the response to the one
-before. Prints a table and writes requests.json and requests.md.
+before. Prints a table and writes requests.json and requests.md. With ``--times`` each response takes 50 ms, and the
+table also contains the durations of the tasks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +28,11 @@ KEYS = {"key": "test", "secret": "test"}
 INNER = (64, 64)
 SHARD = (1024, 1024)
 """256 inner chunks of 16 KiB, that do not compress: a shard of 4 MiB."""
+
+
+MANY: dict[str, Any] = {"combine": "nested", "concat_dim": "run", "data_vars": "minimal", "coords": "minimal",
+                        "compat": "override", "join": "override"}  # fmt: skip
+"""Arguments of ``open_mfdataset`` with which no values are compared."""
 
 
 def scattered() -> tuple[np.ndarray, np.ndarray]:
@@ -78,6 +85,18 @@ class Engine:
     def write_dataset(self, path: str, dataset: Any) -> None:
         raise NotImplementedError("it has no datasets")
 
+    def open_dataset(self, path: str) -> Any:
+        raise NotImplementedError("it has no datasets")
+
+    def open_tree(self, path: str) -> Any:
+        raise NotImplementedError("it has no datasets")
+
+    def load(self, dataset: Any) -> None:
+        dataset.load()
+
+    def open_many(self, paths: list[str]) -> Any:
+        raise NotImplementedError("it has no datasets")
+
 
 class Zarrasync(Engine):
     def __init__(self, endpoint: str) -> None:
@@ -108,6 +127,26 @@ class Zarrasync(Engine):
         from zarrasync.integrations.xarray import write_dataset
 
         write_dataset(dataset, f"s3://{BUCKET}/{path}", storage_options=self.options)
+
+    def open_dataset(self, path: str) -> Any:
+        import xarray as xr
+
+        return xr.open_dataset(f"s3://{BUCKET}/{path}", engine="zarrasync", storage_options=self.options)
+
+    def open_tree(self, path: str) -> Any:
+        import xarray as xr
+
+        return xr.open_datatree(f"s3://{BUCKET}/{path}", engine="zarrasync", storage_options=self.options)
+
+    def load(self, dataset: Any) -> None:
+        from zarrasync.integrations.xarray import load
+
+        load(dataset)
+
+    def open_many(self, paths: list[str]) -> Any:
+        from zarrasync.integrations.xarray import open_mfdataset
+
+        return open_mfdataset([f"s3://{BUCKET}/{path}" for path in paths], storage_options=self.options, **MANY)
 
 
 class ZarrPython(Engine):
@@ -150,6 +189,21 @@ class ZarrPython(Engine):
 
     def write_dataset(self, path: str, dataset: Any) -> None:
         dataset.to_zarr(self._store(path))
+
+    def open_dataset(self, path: str) -> Any:
+        import xarray as xr
+
+        return xr.open_dataset(self._store(path), engine="zarr")
+
+    def open_tree(self, path: str) -> Any:
+        import xarray as xr
+
+        return xr.open_datatree(self._store(path), engine="zarr")
+
+    def open_many(self, paths: list[str]) -> Any:
+        import xarray as xr
+
+        return xr.open_mfdataset([self._store(path) for path in paths], engine="zarr", **MANY)
 
 
 class ZarrPythonObstore(ZarrPython):
@@ -272,7 +326,27 @@ def _tree(engine: Engine, root: str) -> Callable[[], Any]:
     return lambda: engine.write_dataset(f"{root}/tree", tree)
 
 
-READS = ("open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard")
+def _open_dataset(path: str) -> Begin:
+    return lambda engine, root: lambda: engine.open_dataset(f"groups/{path}")
+
+
+def _open_tree(path: str) -> Begin:
+    return lambda engine, root: lambda: engine.open_tree(f"groups/{path}")
+
+
+def _load(engine: Engine, root: str) -> Callable[[], Any]:
+    dataset = engine.open_dataset("groups/dataset")
+    return lambda: engine.load(dataset)
+
+
+def _open_many(engine: Engine, root: str) -> Callable[[], Any]:
+    return lambda: engine.open_many([f"groups/day{n}" for n in range(20)])
+
+
+READS = (
+    "open-dataset", "open-dataset-consolidated", "open-tree", "open-tree-consolidated", "load", "open-many",
+"open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard",
+)  # fmt: skip
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
     "open": ("open an array, format given", _open(with_format=True), "1 in 1: its document"),
@@ -294,6 +368,12 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
     "create": ("create an array", _create, "1 in 1: the document, if none is there"),
     "dataset": ("write a dataset of 22 variables", _dataset, "46: 2 per variable, 2 of the group, in 4"),
     "tree": ("write a tree of 8 groups with 3 variables", _tree, "58: 2 per variable, 1 per group, 2 of the root, in 5"),
+    "open-dataset": ("open a dataset of 12 coordinates and 12 variables", _open_dataset("dataset"), "24 documents, 12 chunks, group, list, in 3"),
+    "open-dataset-consolidated": ("the same, consolidated", _open_dataset("dataset-consolidated"), "1 document, 12 chunks, in 2"),
+    "load": ("load its 12 variables", _load, "12 in 1"),
+    "open-tree": ("open a tree of 8 groups with 3 coordinates and 3 variables", _open_tree("tree"), "57 documents, 24 chunks, list, in 3"),
+    "open-tree-consolidated": ("the same, consolidated", _open_tree("tree-consolidated"), "1 document, 24 chunks, in 2"),
+    "open-many": ("open 20 datasets as one", _open_many, "80 documents, 40 chunks, 20 lists, in 3"),
 }  # fmt: skip
 
 
@@ -321,6 +401,24 @@ def prepare_groups(endpoint: str) -> None:
         url = f"s3://{BUCKET}/groups/{name}"
         sync.create_hierarchy(url, {"": None, **children}, storage_options=options, zarr_format=3)
     sync.consolidate_metadata(f"s3://{BUCKET}/groups/many-consolidated", storage_options=options)
+    try:
+        import xarray as xr
+    except ImportError:
+        return
+    from zarrasync.integrations.xarray import write_dataset
+
+    def dataset(count: int) -> Any:
+        values = {f"v{n}": (f"d{n}", np.arange(4.0)) for n in range(count)}
+        return xr.Dataset(values, {f"d{n}": np.arange(4) + n for n in range(count)})
+
+    tree = xr.DataTree.from_dict({f"/g{n}": dataset(3) for n in range(8)})
+    for name, data in (("dataset", dataset(12)), ("tree", tree)):
+        for suffix, consolidated in (("", False), ("-consolidated", True)):
+            url = f"s3://{BUCKET}/groups/{name}{suffix}"
+            write_dataset(data, url, consolidated=consolidated, storage_options=options)
+    for number in range(20):
+        day = dataset(1).assign_coords(run=number)
+        write_dataset(day, f"s3://{BUCKET}/groups/day{number}", consolidated=False, storage_options=options)
 
 
 # ---------------------------------------------------------------------- measuring
@@ -356,10 +454,12 @@ def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str) -
             response = process.ask(task)
             if "failed" not in response:
                 proxy.take()
+                begun = time.perf_counter()
                 response = process.ask("go")
+                seconds = time.perf_counter() - begun
         seen = proxy.take()
         results[task] = response if "failed" in response else {
-            "requests": len(seen), "bytes": sum(entry.nbytes for entry in seen),
+            "requests": len(seen), "seconds": seconds, "bytes": sum(entry.nbytes for entry in seen),
             "round_trips": servers.round_trips(seen), "methods": sorted({entry.method for entry in seen}),
             "log": [f"{entry.method} {entry.target} {entry.byte_range} {entry.status}" for entry in seen[:40]],
         }  # fmt: skip
@@ -371,13 +471,14 @@ def size(nbytes: int) -> str:
     return f"{nbytes / 1024:,.0f} KiB" if nbytes >= 10_240 else f"{nbytes:,} B"
 
 
-def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
-    """Return requests, round trips and bytes as Markdown."""
+def table(rows: dict[str, dict[str, Any]], names: list[str], *, times: bool) -> str:
+    """Return requests, round trips and bytes, or milliseconds, as Markdown."""
 
     def cell(result: dict[str, Any]) -> str:
         if "failed" in result:
             return "–"
-        return f"{result['requests']:,} in {result['round_trips']}, {size(result['bytes'])}"
+        last = f"{1000 * result['seconds']:,.0f} ms" if times else size(result["bytes"])
+        return f"{result['requests']:,} in {result['round_trips']}, {last}"
 
     return markdown_table(
         ["task", "least", *names],
@@ -391,6 +492,7 @@ def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
 
 def main() -> None:
     parser = make_parser(__doc__, only=TASKS, engines=ENGINES)
+    parser.add_argument("--times", action="store_true", help="measure durations, at 50 ms per response")
     add_hidden(parser, "--worker", "--endpoint", "--root")
     args = parser.parse_args()
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
@@ -400,7 +502,7 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     with servers.moto(BUCKET) as target:
         prepare_groups(target)
-        proxy = servers.Proxy(target, 300)
+        proxy = servers.Proxy(target, 50 if args.times else 300)
         with proxy.running() as endpoint:
             for name in args.engines or ENGINES:
                 root = uuid.uuid4().hex
@@ -408,7 +510,7 @@ def main() -> None:
                 rows[name] = measure(name, args.only or list(TASKS), proxy, endpoint, root)
                 for task, result in rows[name].items():
                     print(name, task, {k: v for k, v in result.items() if k != "log"}, flush=True)
-    save(args.out, "requests", table(rows, list(rows)), rows)
+    save(args.out, "requests", table(rows, list(rows), times=args.times), rows)
 
 
 if __name__ == "__main__":

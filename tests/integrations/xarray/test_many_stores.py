@@ -54,6 +54,19 @@ def test_the_number_of_stores_does_not_matter(count: int, consolidated: bool):
     xr.testing.assert_identical(dataset.load(), xr.concat([day(n) for n in range(count)], "time", **OPTIONS))
 
 
+def test_datasets_are_combined_by_a_scalar_without_more_round_trips():
+    together = WaveStore(stores.MemoryStore())
+    parts = [stores.PrefixStore(together, f"{number}/") for number in range(6)]
+    for number, part in enumerate(parts):
+        dataset = xr.Dataset({"v": ("x", np.full(3, number))}, {"x": np.arange(3), "run": number, "crs": 0})
+        write_dataset(dataset, part, consolidated=False)
+    together.take()
+    opened = open_mfdataset(parts, combine="nested", concat_dim="run", **OPTIONS)
+    assert len(together.take()) == 3
+    assert opened.run.values.tolist() == list(range(6))
+    assert opened.v.shape == (6, 3)
+
+
 @pytest.mark.parametrize("kind", [str, Path, stores.LocalStore])
 def test_it_equals_the_one_of_xarray(paths: list[str], kind: Any):
     given = [kind(path) for path in paths]

@@ -93,5 +93,5 @@ def _prepare(
             return error
 
     outcomes = bridge.run(gather([partial(open_one, store) for store in stores]), blocking=False)
-    fetch_coordinates(outcome for outcome in outcomes if isinstance(outcome, GroupDataStore))
+    fetch_coordinates((outcome for outcome in outcomes if isinstance(outcome, GroupDataStore)), scalars=True)
     return [PreparedDataset(store, outcome) for store, outcome in zip(stores, outcomes, strict=True)]

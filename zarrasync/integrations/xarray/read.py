@@ -168,16 +168,20 @@ def stored_variable(
 # ------------------------------------------------------------------ coordinates
 
 
-def fetch_coordinates(groups: Iterable[GroupDataStore]) -> None:
+def fetch_coordinates(groups: Iterable[GroupDataStore], *, scalars: bool = False) -> None:
     """Fetch the coordinates of groups that xarray reads while it opens them, all at the same time.
 
     xarray reads the coordinates of dimensions one after the other to build indexes, and the ends of times to choose
     their data type. A coordinate that cannot be read is left to xarray, which then raises the error.
+
+    Args:
+        groups: The groups.
+        scalars: Also fetch variables without axes, by which xarray combines datasets.
     """
     arrays: list[_LazyArray] = []
     for group in groups:
         for name, variable in group.stored.items():
-            if _is_read_on_opening(name, variable):
+            if (scalars and not variable.ndim) or _is_read_on_opening(name, variable):
                 wrapper: Any = variable._data  # noqa: SLF001  # as stored_variable made it
                 arrays.append(wrapper.array)
     remote = [lazy for lazy in arrays if not lazy.stored.store.near]

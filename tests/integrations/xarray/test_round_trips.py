@@ -113,6 +113,22 @@ def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, grou
     assert len(requests) == 2 * (4 + 2)
 
 
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+def test_s3(s3: tuple[str, dict[str, Any]], backend: str):
+    url, options = s3[0], {**s3[1], "backend": backend}
+    write_dataset(tree_of(2), url, consolidated=False, storage_options=options)
+    store = stores.resolve(url, options)
+    assert store.quick_listing
+    events: list[stores.Event] = []
+    tree = xr.open_datatree(stores.TracingStore(store, on_event=events.append), engine="zarrasync")
+    listed = [event.keys for event in events if event.operation == "list"]
+    assert listed.count(("",)) == 2  # the directory and few keys, which fsspec leaves out
+    assert len(listed) == 2 if backend == "obstore" else len(listed) > 2
+    xr.testing.assert_identical(load(tree), tree_of(2))
+    dataset = xr.open_dataset(url, engine="zarrasync", storage_options=options, group="a/g0")
+    xr.testing.assert_identical(load(dataset), dataset_of(3))
+
+
 def test_times_of_several_axes(tmp_path: Path):
     """xarray looks at the first and the last value to choose their data type."""
     times = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")

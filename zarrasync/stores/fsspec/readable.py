@@ -22,7 +22,7 @@ from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_quer
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
 from zarrasync.stores.fsspec.identity import is_viewer_lasting, viewer_of
-from zarrasync.stores.fsspec.protocols import CACHES, GCS, READ_ONLY, WEB, WITHOUT_SUFFIX_RANGES
+from zarrasync.stores.fsspec.protocols import AZURE, CACHES, GCS, READ_ONLY, S3, WEB, WITHOUT_SUFFIX_RANGES
 from zarrasync.stores.http.responses import OVERLOAD, is_past_end
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.options import missing_statuses
@@ -60,6 +60,7 @@ class ReadableFsspecStore(RemoteStore):
         # References contain byte ranges, whose ends old versions of fsspec would exceed.
         self._limits_by_ranges = self._read is None and self.protocol not in {"reference", "data"}
         self.listable = self.protocol not in WEB | {"data"}
+        self.quick_listing = self.protocol in S3 | GCS | AZURE
         # Other filesystems implement retries and timeouts, and make several requests for a large value.
         self.settings = config.get() if self._read is not None else replace(config.get(), request_timeout=0.0)
         self.usual = self.concurrency = concurrency or self.settings.concurrency or (16 if self.blocking else 128)

@@ -27,15 +27,18 @@ from zarrasync.transfer.kernel_plan import kernel_array
 pytestmark = needs_kernel
 EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "150"))
 
+FOLDERS = {"name": "v2", "separator": "/"}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "raw": {"compressors": None},
     "zstd": {"compressors": "zstd"},
     "blosc": {"compressors": "blosc"},
     "lz4": {"compressors": {"name": "numcodecs.lz4", "configuration": {}}},
+    "gzip": {"compressors": "gzip"},
+    "zlib": {"zarr_format": 2, "compressors": {"id": "zlib", "level": 1}, "chunk_key_encoding": FOLDERS},
     "two checksums": {"compressors": ["crc32c", "zstd", "crc32c"]},
     "columns": {"order": "F", "compressors": "blosc"},
     "big-endian": {"compressors": None, "serializer": {"name": "bytes", "configuration": {"endian": "big"}}},
-    "version 2": {"zarr_format": 2, "compressors": "zstd", "chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "version 2": {"zarr_format": 2, "compressors": "zstd", "chunk_key_encoding": FOLDERS},
     "flat names": {"compressors": "zstd", "chunk_key_encoding": {"name": "default", "separator": "."}},
     "shards": {"shards": (20, 30), "compressors": "zstd"},
     "raw shards": {"shards": (20, 30), "compressors": None},

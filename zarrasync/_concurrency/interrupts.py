@@ -56,7 +56,7 @@ class Interruptible(CancelFlag):
 
     def __init__(self) -> None:
         global _current, main_thread
-        super().__init__(CALL_FLAG.get())
+        self._parent, self._cancelled, self._byte = CALL_FLAG.get(), False, None
         self._error: BaseException | None = None
         self._outer: Interruptible | None = None
         self._token: Token[CancelFlag | None] | None = None

@@ -1,4 +1,4 @@
-/* Boxes: which elements of a chunk are selected, and copying them between chunks and the output. */
+/* Boxes: which chunks a selection touches, which of their elements, and copying these between chunks and the output. */
 
 #include "kernel.h"
 
@@ -9,6 +9,34 @@
 #else
 #define INLINE static inline
 #endif
+
+/* ---------------------------------------------------------------- chunks */
+
+static void find_coords(struct za_walk *walk)
+{
+    for (int i = 0; i < walk->axis_count; i++) {
+        const struct za_axis *axis = &walk->axes[i];
+        walk->coords[i] = axis->chunks != NULL ? axis->chunks[walk->at[i]] : axis->first + walk->at[i];
+    }
+}
+
+void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_count, int64_t number)
+{
+    walk->axes = axes;
+    walk->axis_count = axis_count;
+    for (int i = axis_count - 1; i >= 0; i--) {
+        walk->at[i] = number % axes[i].count;
+        number /= axes[i].count;
+    }
+    find_coords(walk);
+}
+
+void za_walk_on(struct za_walk *walk)
+{
+    for (int i = walk->axis_count - 1; i >= 0 && ++walk->at[i] == walk->axes[i].count; i--)
+        walk->at[i] = 0;
+    find_coords(walk);
+}
 
 /* ---------------------------------------------------------------- cuts */
 

@@ -81,6 +81,8 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
             ok = decode_zstd(worker, data, size, out, step->size);
         else if (ok && step->kind == ZA_LZ4)
             ok = decode_lz4(worker, data, size, out, step->size);
+        else if (ok && (step->kind == ZA_GZIP || step->kind == ZA_ZLIB))
+            ok = za_inflate(worker, step->kind == ZA_GZIP, data, size, out, step->size);
         else
             ok = 0;
         if (!ok)
@@ -149,6 +151,8 @@ static int64_t encoded_bound(struct za_worker *worker, const struct za_step *ste
         if (functions->LZ4_compress_fast == NULL || functions->LZ4_compressBound == NULL || size > INT_MAX / 2)
             return -1;
         return functions->LZ4_compressBound((int)size) + 4;
+    case ZA_GZIP:
+    case ZA_ZLIB: return za_deflate_bound(worker, step->kind == ZA_GZIP, (int)step->settings[0], size);
     default: return -1;
     }
 }
@@ -172,8 +176,10 @@ const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain,
             count = encode_blosc(worker, step, data, count, out, room);
         } else if (step->kind == ZA_ZSTD) {
             count = encode_zstd(worker, step, data, count, out, room);
-        } else {
+        } else if (step->kind == ZA_LZ4) {
             count = encode_lz4(worker, step, data, count, out, room);
+        } else {
+            count = za_deflate(worker, step->kind == ZA_GZIP, (int)step->settings[0], data, count, out, room);
         }
         if (count <= 0)
             return NULL;

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -36,6 +37,11 @@ int64_t za_file_size(int file)
 {
     (void)file;
     return ZA_FAILED;
+}
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
+{
+    (void)folder, (void)coords, (void)suffix, (void)data, (void)size;
+    return 0;
 }
 
 #else
@@ -199,6 +205,87 @@ int64_t za_file_size(int file)
     if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
         return ZA_FAILED;
     return (int64_t)state.st_size;
+}
+
+/* ---------------------------------------------------------------- writing */
+
+/* Create the folder of a path, and those above it. `name` is the last part of the path. */
+static int make_folders(char *path, char *name)
+{
+    char *end = name - 1;
+    if (end <= path)
+        return 0;
+    *end = '\0';
+    int made = mkdir(path, 0777) == 0 || errno == EEXIST;
+    if (!made && errno == ENOENT) {
+        char *above = strrchr(path, '/');
+        made = above != NULL && make_folders(path, above + 1) && (mkdir(path, 0777) == 0 || errno == EEXIST);
+    }
+    *end = '/';
+    return made;
+}
+
+static int write_all(int file, const uint8_t *data, int64_t size)
+{
+    int64_t done = 0;
+    while (done < size) {
+        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
+        ssize_t count = write(file, data + done, (size_t)most);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return 0;
+        done += count;
+    }
+    return 1;
+}
+
+/* Return the folder of a chunk, which is created if it does not exist, and the chunk's name in it. */
+static int folder_to_write(struct za_folder *folder, const int64_t *coords, char **name)
+{
+    char *last = write_name(folder, coords);
+    *name = last;
+    if (folder->keeps && last - folder->path > 1) {
+        if (is_same_folder(folder, coords) && !folder->is_absent)
+            return folder->handle;
+        if (enter_folder(folder, coords, last) && folder->is_absent && make_folders(folder->path, last))
+            enter_folder(folder, coords, last);
+        if (folder->handle >= 0)
+            return folder->handle;
+    }
+    *name = folder->path;
+    return AT_FDCWD;
+}
+
+static int create_file(int folder, const char *name)
+{
+    int file;
+    do
+        file = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    while (file < 0 && errno == EINTR);
+    return file;
+}
+
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
+{
+    char temporary[sizeof folder->path + 256], *name;
+    int handle = folder_to_write(folder, coords, &name);
+    size_t length = strlen(name), more = strlen(suffix);
+    if (length + more + 1 > sizeof temporary)
+        return 0;
+    memcpy(temporary, name, length);
+    memcpy(temporary + length, suffix, more + 1);
+    int file = create_file(handle, temporary);
+    if (file < 0 && errno == ENOENT && handle == AT_FDCWD && make_folders(folder->path, strrchr(folder->path, '/') + 1))
+        file = create_file(handle, temporary);
+    if (file < 0)
+        return 0;
+    int stored = write_all(file, data, size);
+    stored &= close(file) == 0;
+    stored = stored && renameat(handle, temporary, handle, name) == 0;
+    if (!stored)
+        unlinkat(handle, temporary, 0);
+    return stored;
 }
 
 #endif

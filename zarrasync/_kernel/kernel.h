@@ -33,7 +33,7 @@ enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3 };
 
 /* ---------------------------------------------------------------- descriptions */
 
-enum za_codec { ZA_CRC32C = 1, ZA_BLOSC = 2, ZA_ZSTD = 3, ZA_LZ4 = 4 };
+enum za_codec { ZA_CRC32C = 1, ZA_BLOSC = 2, ZA_ZSTD = 3, ZA_LZ4 = 4, ZA_GZIP = 5, ZA_ZLIB = 6 };
 
 /* A codec of bytes. */
 struct za_step {
@@ -97,6 +97,15 @@ struct za_functions {
     int (*LZ4_decompress_safe)(const char *, char *, int, int);
     int (*LZ4_compress_fast)(const char *, char *, int, int, int);
     int (*LZ4_compressBound)(int);
+    void (*isal_inflate_init)(void *);
+    int (*isal_inflate_stateless)(void *);
+    uint32_t (*isal_adler32)(uint32_t, const uint8_t *, uint64_t);
+    uint32_t (*crc32_gzip_refl)(uint32_t, const uint8_t *, uint64_t);
+    int32_t (*zng_deflateInit2)(void *, int32_t, int32_t, int32_t, int32_t, int32_t);
+    int32_t (*zng_deflate)(void *, int32_t);
+    int32_t (*zng_deflateReset)(void *);
+    int32_t (*zng_deflateEnd)(void *);
+    unsigned long (*zng_deflateBound)(void *, unsigned long);
 };
 
 /* ---------------------------------------------------------------- memory of a thread */
@@ -112,7 +121,8 @@ enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_BUFFER_COUNT };
 struct za_worker {
     struct za_functions functions;
     struct za_buffer buffers[ZA_BUFFER_COUNT];
-    void *zstd_decoder, *zstd_encoder;
+    void *zstd_decoder, *zstd_encoder, *isal_state;
+    struct za_deflater *deflater;
 };
 
 /* Bytes of a buffer above which it is freed at the end of a call. */
@@ -132,6 +142,16 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
                          uint8_t *into);
 /* Apply the steps to `raw`. Returns the encoded bytes, or null. */
 const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size);
+
+/* ---------------------------------------------------------------- deflate.c */
+
+/* Decode a gzip or zlib value of exactly `out_size` bytes. Returns whether that succeeded. */
+int za_inflate(struct za_worker *worker, int is_gzip, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size);
+/* Return the most bytes of an encoded value, or -1; then encode one, and return its size, or -1. */
+int64_t za_deflate_bound(struct za_worker *worker, int is_gzip, int level, int64_t size);
+int64_t za_deflate(struct za_worker *worker, int is_gzip, int level, const uint8_t *data, int64_t size, uint8_t *out,
+                   int64_t room);
+void za_free_deflater(struct za_worker *worker);
 
 uint32_t za_load32(const uint8_t *data); /* little-endian */
 void za_store32(uint8_t *data, uint32_t value);
@@ -167,6 +187,16 @@ void za_gather(const struct za_chain *chain, const struct za_box *box, const uin
 /* Return whether raw bytes are only the fill value. */
 int za_is_fill(const struct za_chain *chain, const uint8_t *raw);
 
+/* The chunks that a selection touches, in C order. */
+struct za_walk {
+    const struct za_axis *axes;
+    int axis_count;
+    int64_t at[ZA_MAX_AXES], coords[ZA_MAX_AXES];
+};
+
+void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_count, int64_t number);
+void za_walk_on(struct za_walk *walk);
+
 /* ---------------------------------------------------------------- files.c */
 
 /* The names of chunks, relative to the directory of the chunks that precede the last coordinate. */
@@ -191,6 +221,9 @@ void za_close(int file);
 int64_t za_read(int file, uint8_t *memory, int64_t size);
 int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start);
 int64_t za_file_size(int file);
+/* Store a chunk: write a temporary file, whose name is that of the chunk with a suffix, and rename it. Creates missing
+ * folders. Returns whether that succeeded; if not, there is no temporary file. */
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size);
 
 /* ---------------------------------------------------------------- entry points */
 
@@ -211,5 +244,14 @@ KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
 KERNEL_EXPORT int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                  uint8_t *out, int64_t begin, int64_t end, uint8_t *statuses,
                                  const volatile uint8_t *cancelled);
+
+/* Write the chunks `begin` … `end - 1` of a selection from `values`.
+ *
+ * Chunks that contain only the fill value are not stored unless `keeps_fill`; their status is ZA_EMPTY, and the caller
+ * erases what is stored. Chunks that are written in part are left. Returns how many chunks were not left. Stops as
+ * zarrasync_read does. */
+KERNEL_EXPORT int64_t zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                                      const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
+                                      const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill);
 
 #endif

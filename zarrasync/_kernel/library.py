@@ -20,6 +20,19 @@ _SIGNATURES = {
     "zarrasync_new_worker": (_Pointer, _Pointer),
     "zarrasync_free_worker": (None, _Pointer),
     "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _I64, _I64, _Pointer, _Pointer),
+    "zarrasync_write": (
+        _I64,
+        _Pointer,
+        _Pointer,
+        ctypes.c_char_p,
+        _Pointer,
+        _I64,
+        _I64,
+        _Pointer,
+        _Pointer,
+        ctypes.c_char_p,
+        _I64,
+    ),
 }
 """The types of the result and the arguments of each function."""
 

@@ -340,29 +340,21 @@ int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, c
 {
     struct read read = {.worker = worker, .array = array, .axes = axes, .out = out};
     struct za_folder folder;
-    int64_t at[ZA_MAX_AXES], coords[ZA_MAX_AXES], elements = 0, rest = begin;
-    int count = (int)array->axis_count;
-
-    read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = count};
+    struct za_walk walk;
+    int64_t elements = 0;
+    read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = (int)array->axis_count};
     if (!za_folder_open(&folder, array, end - begin > 2)) {
         if (statuses != NULL)
             memset(statuses, ZA_LEFT, (size_t)(end - begin));
         return 0;
     }
-    for (int i = count - 1; i >= 0; i--) {
-        at[i] = rest % axes[i].count;
-        rest /= axes[i].count;
-    }
-    for (int64_t n = begin; n < end; n++) {
-        for (int i = 0; i < count; i++)
-            coords[i] = axes[i].chunks != NULL ? axes[i].chunks[at[i]] : axes[i].first + at[i];
-        int64_t size = cut_chunk(&read, coords);
-        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
+    za_walk_start(&walk, axes, read.box.axis_count, begin);
+    for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
+        int64_t size = cut_chunk(&read, walk.coords);
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, walk.coords);
         if (statuses != NULL)
             statuses[n - begin] = (uint8_t)status;
         elements += status == ZA_LEFT ? 0 : size;
-        for (int i = count - 1; i >= 0 && ++at[i] == axes[i].count; i--)
-            at[i] = 0;
     }
     za_folder_close(&folder);
     za_release_large(worker);

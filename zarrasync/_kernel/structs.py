@@ -16,22 +16,26 @@ __all__ = [
     "AXIS",
     "BLOSC",
     "CRC32C",
+    "EMPTY",
+    "GZIP",
     "LEFT",
     "LZ4",
     "MAX_AXES",
     "MAX_STEPS",
+    "ZLIB",
     "ZSTD",
     "ArrayStruct",
     "ChainStruct",
     "StepStruct",
+    "Worker",
     "worker",
 ]
 
 MAX_AXES, MAX_STEPS = 32, 8
-CRC32C, BLOSC, ZSTD, LZ4 = 1, 2, 3, 4
+CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB = 1, 2, 3, 4, 5, 6
 """Codecs."""
-ABSENT, LEFT = 1, 2
-"""What became of a chunk: it is not stored, or Python has to do it."""
+ABSENT, LEFT, EMPTY = 1, 2, 3
+"""What became of a chunk: it is not stored, Python has to do it, or it contains only the fill value."""
 AXIS = struct.Struct("=11q")
 """``za_axis``, whose members have one size on all platforms that the kernel supports."""
 
@@ -78,6 +82,8 @@ class ArrayStruct(ctypes.Structure):
         ("inner_strides", _I64 * MAX_AXES),
         ("chain", ChainStruct),
     ]
+    can_write: bool
+    """Whether the kernel can encode the chunks as well. Not a member of ``za_array``."""
 
 
 _FUNCTIONS = [
@@ -96,28 +102,47 @@ _FUNCTIONS = [
     "LZ4_decompress_safe",
     "LZ4_compress_fast",
     "LZ4_compressBound",
+    "isal_inflate_init",
+    "isal_inflate_stateless",
+    "isal_adler32",
+    "crc32_gzip_refl",
+    "zng_deflateInit2",
+    "zng_deflate",
+    "zng_deflateReset",
+    "zng_deflateEnd",
+    "zng_deflateBound",
 ]
 """The members of ``za_functions``."""
 
 
-class _Worker:
-    """The kernel's memory for one thread."""
+class Worker:
+    """The kernel's memory for one thread, and its functions.
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    Attributes:
+        address: Of the ``za_worker``.
+        read: ``zarrasync_read``.
+        write: ``zarrasync_write``.
+    """
+
+    __slots__ = ("__weakref__", "address", "read", "write")
+
+    def __init__(self) -> None:
+        library: Any = kernel("auto")
         functions = (ctypes.c_void_p * len(_FUNCTIONS))(*[symbols()[name] for name in _FUNCTIONS])
         self.address: int = library.zarrasync_new_worker(functions)
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
+        self.read, self.write = library.zarrasync_read, library.zarrasync_write
 
 
 _threads = threading.local()
 
 
-def worker() -> int:
-    """Return the address of this thread's worker."""
-    own: _Worker | None = getattr(_threads, "worker", None)
-    if own is None:
-        library: Any = kernel("auto")
-        own = _threads.worker = _Worker(library)
-    return own.address
+def worker() -> Worker:
+    """Return this thread's worker. The kernel must be active."""
+    try:
+        return _threads.worker  # type: ignore[no-any-return]  # attributes of threads have no types
+    except AttributeError:
+        own = _threads.worker = Worker()
+        return own

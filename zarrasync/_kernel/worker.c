@@ -58,5 +58,7 @@ void zarrasync_free_worker(struct za_worker *worker)
         worker->functions.ZSTD_freeDCtx(worker->zstd_decoder);
     if (worker->zstd_encoder != NULL)
         worker->functions.ZSTD_freeCCtx(worker->zstd_encoder);
+    free(worker->isal_state);
+    za_free_deflater(worker);
     free(worker);
 }

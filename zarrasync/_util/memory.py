@@ -52,7 +52,7 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8)
     dtype = np.dtype(dtype)
     size = dtype.itemsize * math.prod((shape,) if isinstance(shape, int) else shape)
     block = np.empty(size + _PAGE_SIZE, np.uint8)
-    start = (_ALIGNMENT - block.ctypes.data) % _PAGE_SIZE
+    start = (_ALIGNMENT - block.__array_interface__["data"][0]) % _PAGE_SIZE
     return block[start : start + size].view(dtype).reshape(shape)
 
 

@@ -8,7 +8,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from zarrasync.codecs.base import BytesBytesCodec, Decoder, Out
+from zarrasync._kernel.structs import GZIP
+from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out
 from zarrasync.codecs.configuration import check_integer
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder
 from zarrasync.codecs.spec import Buffer
@@ -76,6 +77,10 @@ class GzipCodec(BytesBytesCodec):
 
     def has_checksum(self, data: Buffer | None = None) -> bool:
         return True
+
+    @property
+    def kernel_step(self) -> KernelStep | None:
+        return (GZIP, self.level)
 
     def encode(self, data: Buffer) -> Buffer:
         return deflate(data, self.level, GZIP_WINDOW)

@@ -31,6 +31,7 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
         if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
             return False
         chain = sharding.inner
+    array.can_write = sharding is None or sharding.stores_in_c_order
     return _describe_chunk(chain, array.chain)
 
 

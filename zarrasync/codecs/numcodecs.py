@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync._kernel.structs import LZ4
+from zarrasync._kernel.structs import GZIP, LZ4, ZLIB
 from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
@@ -282,7 +282,11 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
 
     @property
     def kernel_step(self) -> KernelStep | None:
-        return (LZ4, self.codec.acceleration) if self.kind == "lz4" else None
+        if self.kind == "lz4":
+            return (LZ4, self.codec.acceleration)
+        if self.kind in _DEFLATE_WINDOWS:
+            return (GZIP if self.kind == "gzip" else ZLIB, self.codec.level)
+        return None
 
     @property
     def fills(self) -> bool:

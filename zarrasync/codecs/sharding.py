@@ -140,6 +140,11 @@ class BoundSharding:
         """Return the position of an inner chunk in C order."""
         return sum([i * stride for i, stride in zip(coords, self._strides, strict=True)])
 
+    @property
+    def stores_in_c_order(self) -> bool:
+        """Whether new shards contain their inner chunks in C order."""
+        return self._order is None
+
     # -------------------------------------------------------------- reading
 
     def locate(self, projection: Projection, out: Array) -> Locator:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
-from zarrasync.indexing.axis_cuts import cut_axis
+from zarrasync.indexing.axis_cuts import cut_axis, numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import split_walked
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["runs_at", "split_chunks"]
+__all__ = ["coords_at", "runs_at", "split_chunks"]
 
 _new = tuple.__new__
 """Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
@@ -97,6 +97,25 @@ def _has_only_slices(projection: Projection) -> bool:
     return projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
 
 
+def coords_at(projection: Projection, grid: Grid, numbers: Iterable[int]) -> list[tuple[int, ...]]:
+    """Return the grid coordinates of some of the chunks that a projection touches; see ``runs_at``."""
+    columns = [numbers_of(touched(*pair)) for pair in zip(projection.source, grid.axes, strict=True)]
+    lengths = list(map(len, columns))
+    return [
+        tuple([column[place] for column, place in zip(columns, _places_of(number, lengths), strict=True)])
+        for number in numbers
+    ]
+
+
+def _places_of(number: int, lengths: Sequence[int]) -> list[int]:
+    """Return the position along each axis of an item of a box of the given shape, numbered in C order."""
+    places: list[int] = []
+    for length in reversed(lengths):
+        number, place = divmod(number, length)
+        places.append(place)
+    return places[::-1]
+
+
 def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[ChunkRun]:
     """Return the runs of some of the chunks that a projection touches, each of one chunk.
 
@@ -108,12 +127,9 @@ def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[
     all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
     is_basic = _has_only_slices(projection)
     runs: list[ChunkRun] = []
+    lengths = [len(cuts.chunks) for cuts in all_cuts]
     for number in numbers:
-        places: list[int] = []
-        for cuts in reversed(all_cuts):
-            number, place = divmod(number, len(cuts.chunks))  # noqa: PLW2901  # the remaining axes
-            places.insert(0, place)
-        pairs = list(zip(all_cuts, places, strict=True))
+        pairs = list(zip(all_cuts, _places_of(number, lengths), strict=True))
         inside = Projection(
             (),
             tuple(cuts.sources[place] for cuts, place in pairs),

@@ -93,6 +93,11 @@ class Store(ABC):
         return None
 
     @property
+    def fsync(self) -> bool:
+        """Whether values in files are flushed to the disk before they get their final names."""
+        return False
+
+    @property
     def lasting(self) -> bool:
         """Whether the identity means the same data in other processes, and later."""
         return True

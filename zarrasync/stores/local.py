@@ -84,6 +84,10 @@ class LocalStore(Store):
         own = type(self).fetch is LocalStore.fetch and type(self).put is LocalStore.put
         return os.fsencode(self._base) if own and os.name == "posix" else None
 
+    @property
+    def fsync(self) -> bool:
+        return self._fsync
+
     def location(self, key: str) -> Hashable:
         return ("file", os.path.realpath(self._base + key))
 

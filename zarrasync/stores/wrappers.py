@@ -69,6 +69,10 @@ class WrapperStore(Store):
         return self.inner.viewer
 
     @property
+    def fsync(self) -> bool:
+        return self.inner.fsync
+
+    @property
     def lasting(self) -> bool:
         return self.inner.lasting
 

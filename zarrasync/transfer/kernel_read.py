@@ -7,7 +7,6 @@ import struct
 from collections.abc import Sequence
 from functools import cache, partial
 
-from zarrasync._kernel.library import kernel
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -38,7 +37,6 @@ class KernelRead:
         self._placement, self._chunks = placement, placement.chunks
         self._array, self._part = array, part
         self._left: list[ChunkRun] = []
-        self._read = kernel("auto").zarrasync_read  # type: ignore[union-attr]  # `kernel_array` has checked it
 
     @classmethod
     def of(cls, placement: Placement, projection: Projection) -> KernelRead | None:
@@ -81,8 +79,9 @@ class KernelRead:
     def _run_stretch(self, part: KernelPart, begin: int, end: int) -> None:
         """Read the chunks ``begin`` to ``end`` of a part, numbered in C order."""
         statuses = ctypes.create_string_buffer(end - begin)
-        elements = self._read(
-            worker(),
+        own = worker()
+        elements = own.read(
+            own.address,
             ctypes.addressof(self._array),
             part.axes,
             part.out,
@@ -137,10 +136,10 @@ def read_part_of_chunk(
             numbers += (length, length, coord, 1, coord * length + start, step, count, strides[dim], 0, 0, 0)
             size *= count
             dim += 1
-    function = kernel("auto").zarrasync_read  # type: ignore[union-attr]  # `kernel_array` has checked it
+    own = worker()
     axes = _axes(len(coords)).pack(*numbers)
     address = out.__array_interface__["data"][0]
-    done: int = function(worker(), ctypes.addressof(array), axes, address, 0, 1, None, None)
+    done: int = own.read(own.address, ctypes.addressof(array), axes, address, 0, 1, None, None)
     return done == size
 
 

@@ -51,12 +51,20 @@ class WritePlan(NamedTuple):
     """The steps of a write.
 
     Attributes:
+        chunks: The array's chunks.
+        projection: The elements to write, and their places in the values.
         values: The values to write, laid out as a read's buffer.
-        groups: For each shape of stored chunks, the chunks and the runs to write.
     """
 
+    chunks: Chunks
+    projection: Projection
     values: Array
-    groups: Sequence[tuple[Chunks, Sequence[ChunkRun]]]
+
+    def groups(self) -> Sequence[tuple[Chunks, Sequence[ChunkRun]]]:
+        """Return for each shape of stored chunks the chunks and the runs to write."""
+        chunks = self.chunks
+        run_length = _run_length(chunks) if chunks.store.blocking else 1
+        return chunks.by_shape(split_chunks(self.projection, chunks.metadata.grid, run_length))
 
 
 def plan_read(chunks: Chunks, transform: Transform, buffer: Array | None = None, fields: Fields = None) -> ReadPlan:
@@ -87,9 +95,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
     if chunks.config.max_chunk_bytes:
         chunks.check_chunk_size()
     layout = transform.layout
-    run_length = _run_length(chunks) if chunks.store.blocking else 1
-    runs = split_chunks(layout.projection(), chunks.metadata.grid, run_length)
-    return WritePlan(layout.to_buffer(values), chunks.by_shape(runs))
+    return WritePlan(chunks, layout.projection(), layout.to_buffer(values))
 
 
 def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:

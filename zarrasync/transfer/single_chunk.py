@@ -104,11 +104,11 @@ class _Read:
     async def here(self) -> Array:
         """Read from a blocking store on this thread."""
         if self._missing == "fill" and (array := kernel_array(self._chunks)) is not None:
-            nbytes = 0 if self._chain.nbytes <= _SMALL else 2 * self._chain.nbytes
-            if not nbytes:
+            needed = self._chain.nbytes if self._chunk.byte_range is None else self._chunk.byte_range[1]
+            if needed <= _SMALL:
                 result = self._read_by_kernel(array)
             else:
-                async with self._chunks.budget(nbytes):
+                async with self._chunks.budget(2 * needed):
                     result = self._read_by_kernel(array)
             if result is not None:
                 return result

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy.typing as npt
 
+from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
@@ -15,6 +16,7 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
+from zarrasync.transfer.kernel_write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
@@ -90,23 +92,29 @@ async def _run_blocking(plan: WritePlan, options: WriteOptions) -> None:
     """Carry out a plan on a blocking store: on this thread if the call is driven, else on a worker."""
 
     async def run() -> None:
-        for chunks, runs in plan.groups:
-            await ChunkWriter(chunks, plan.values, options).write_blocking(runs)
+        replaces = options.fields is None and not options.only_present
+        kernel_write = KernelWrite.of(plan.chunks, plan.projection, plan.values) if replaces else None
+        if kernel_write is None:
+            for chunks, runs in plan.groups():
+                await ChunkWriter(chunks, plan.values, options).write_blocking(runs)
+            return
+        await kernel_write.run(cancel_flag(), options.progress)
+        if kernel_write.left or (kernel_write.empty and not options.all_absent):
+            writer = ChunkWriter(plan.chunks, plan.values, options)
+            await writer.write_blocking(kernel_write.left, kernel_write.empty)
 
-    if plan.groups:
-        await run_in_worker(run, computing=plan.groups[0][0].store.near)
+    await run_in_worker(run, computing=plan.chunks.store.near)
 
 
 async def _run_async(plan: WritePlan, options: WriteOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
-    concurrency = plan.groups[0][0].concurrency if plan.groups else 1
-    in_flight = FifoGate(concurrency)
+    in_flight = FifoGate(plan.chunks.concurrency)
 
     async def run(group: tuple[Chunks, Sequence[ChunkRun]]) -> None:
         chunks, parts = group
         await ChunkWriter(chunks, plan.values, options).write_async(parts, in_flight)
 
-    await for_each(run, plan.groups, concurrency)
+    await for_each(run, plan.groups(), plan.chunks.concurrency)
 
 
 class _Reporter:

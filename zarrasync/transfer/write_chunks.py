@@ -75,8 +75,14 @@ class ChunkWriter:
 
     # -------------------------------------------------------------- scheduling
 
-    async def write_blocking(self, runs: Sequence[ChunkRun]) -> None:
-        """Write runs of chunks on this thread and helpers."""
+    async def write_blocking(self, runs: Sequence[ChunkRun], empty: Sequence[str] = ()) -> None:
+        """Write runs of chunks on this thread and helpers.
+
+        Args:
+            runs: The runs.
+            empty: Keys of other chunks to erase, as they would contain only the fill value.
+        """
+        self._empty.extend(empty)
         if len(runs) == 1 and runs[0].count == 1 and self._chain.nbytes <= _SMALL:
             await self._write_part(runs[0], _here)
             if self._empty:

@@ -1,0 +1,189 @@
+"""Writing with the kernel: the same files as without it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zarrasync as za
+from tests.kernel.test_library import needs_kernel
+from tests.kernel.test_read import CHUNKS, EXAMPLES, LAYOUTS, SHAPE, files, outcome
+from tests.property.array_machine import accessor
+from tests.property.selections import selections
+from tests.property.strategies import SEEDS, array_options, same, values_of
+from zarrasync import stores, sync
+from zarrasync.errors import UnsupportedByFormat
+from zarrasync.model import dtypes
+
+pytestmark = needs_kernel
+VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
+VALUES[20:40, 30:60] = 7
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def make(path: Path, native: str, **options: Any) -> sync.Array:
+    return sync.create_array(
+        path, dtype="i4", shape=SHAPE, chunks=CHUNKS, fill_value=7, config={"native": native}, **options
+    )
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return LAYOUTS[request.param]
+
+
+async def fail(*arguments: Any, **named: Any) -> None:
+    raise AssertionError(arguments)
+
+
+def test_only_the_kernel_writes(tmp_path: Path, layout: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """No whole chunk passes through the store, in synchronous and in asynchronous calls."""
+    array = make(tmp_path / "a", "require", **layout)
+    whole = tuple(slice(0, n // c * c) for n, c in zip(SHAPE, map(max, array.write_chunk_sizes), strict=True))
+    for name in ("put", "put_values"):
+        monkeypatch.setattr(stores.LocalStore, name, fail)
+    monkeypatch.setattr(stores.LocalStore, "local_directory", f"{tmp_path}/a/".encode())
+    array[whole] = VALUES[whole]
+    assert same(sync.open_array(tmp_path / "a", config={"native": "off"})[whole], VALUES[whole])
+
+    async def write() -> None:
+        array = await za.open_array(tmp_path / "a", mode="r+")
+        await array.setitem(whole, VALUES[whole][::-1])
+
+    asyncio.run(write())
+    assert same(sync.open_array(tmp_path / "a", config={"native": "off"})[whole], VALUES[whole][::-1])
+
+
+def test_files_are_the_same(tmp_path: Path, layout: dict[str, Any]):
+    for native in ("require", "off"):
+        array = make(tmp_path / native, native, **layout)
+        array[...] = VALUES
+        array[5:44, :] = 3
+        array[20:50, 15:45] = VALUES[20:50, 15:45][::-1, ::-1]
+        array[40:60, 0:75] = 7
+        array.oindex[[0, 9, 33], 3:70] = VALUES[:3, 3:70]
+        array[0:20, 0:30] = np.asfortranarray(VALUES[20:40, 0:30])
+    assert content(tmp_path / "require") == content(tmp_path / "off")
+
+
+@given(array_options(), SEEDS, st.booleans(), st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_writes(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, keep: bool, data: st.DataObject
+):
+    folder = tmp_path_factory.mktemp("arrays")
+    data_type, shape = dtypes.from_numpy(options["dtype"]), options["shape"]
+    fill = values_of(data_type, 1, seed + 1)[0]
+    values = values_of(data_type, int(np.prod(shape, dtype=int)), seed).reshape(shape)
+    chosen = None
+    for native in ("require", "off"):
+        config = {"native": native, "write_empty_chunks": keep}
+        try:
+            array = sync.create_array(folder / native, fill_value=fill, config=config, **options)
+        except UnsupportedByFormat:
+            return
+        array[...] = values
+        chosen = chosen or data.draw(selections(shape, array.write_chunk_sizes))
+        if chosen.kind != "block" and not chosen.repeats:
+            accessor(array, chosen.kind)[chosen.key] = np.flip(np.asarray(values.ravel()[chosen.at]))
+            accessor(array, chosen.kind)[chosen.key] = fill
+    assert content(folder / "require") == content(folder / "off")
+
+
+def test_chunks_of_fill_values_are_erased(tmp_path: Path, layout: dict[str, Any]):
+    array = make(tmp_path / "a", "require", **layout)
+    array[...] = VALUES
+    array[...] = 7
+    assert files(tmp_path / "a") == []
+
+
+@pytest.mark.parametrize("keys", ["/", "."])
+def test_a_name_that_is_taken(tmp_path: Path, keys: str):
+    """A directory with the name of a chunk gives the same error, and no temporary file remains."""
+    errors = []
+    for native in ("require", "off"):
+        path = tmp_path / native / "a"
+        array = make(path, native, chunk_key_encoding={"name": "default", "separator": keys})
+        (path / f"c{keys}2{keys}1" / "x").mkdir(parents=True)
+        errors.append(outcome(lambda: array.__setitem__(..., VALUES)))  # called at once
+        assert not [name for name in content(path) if "tmp" in name or name.count(".") > 3]
+    assert errors[0] is not None
+    assert errors[0][0] is errors[1][0]
+
+
+def test_a_path_through_a_file(tmp_path: Path):
+    array = make(tmp_path / "a", "require")
+    array[0:10] = VALUES[0:10]
+    (tmp_path / "a" / "c" / "3").write_bytes(b"")
+    kind, message = outcome(lambda: array.__setitem__(..., VALUES))
+    assert kind is za.errors.StoreError
+    assert "c/3" in message
+
+
+def test_progress(tmp_path: Path, layout: dict[str, Any]):
+    array = make(tmp_path / "a", "require", **layout)
+    steps: list[int] = []
+    array.view.write(VALUES, progress=steps.append)
+    assert sum(steps) == VALUES.nbytes
+
+
+def test_values_of_other_types_and_shapes(tmp_path: Path, layout: dict[str, Any]):
+    for native in ("require", "off"):
+        array = make(tmp_path / native, native, **layout)
+        array[...] = VALUES.astype(">i8")
+        array[0:20] = np.arange(75)
+        array[20:40] = 5
+    assert content(tmp_path / "require") == content(tmp_path / "off")
+
+
+def test_fsync(tmp_path: Path):
+    """With the setting fsync, Python writes, so that the directory is flushed as well."""
+    array = make(tmp_path / "a", "require")
+    array = sync.open_array(stores.LocalStore(tmp_path / "a", fsync=True), mode="r+")
+    array[...] = VALUES
+    assert same(array[...], VALUES)
+
+
+def test_whole_writes_survive_partial_ones(tmp_path: Path):
+    """Rows that one thread writes are not undone by another thread, which changes single columns of the same chunks."""
+    array = sync.create_array(tmp_path / "a", shape=(64, 64), chunks=(8, 8), dtype="i8", config={"native": "require"})
+    array[...] = -1
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            array[:, 3] = 5
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for number in range(60):
+            array[...] = number
+            found = array[...]
+            assert set(np.unique(found)) <= {number, 5}
+            assert (np.delete(found, 3, 1) == number).all()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_children_write_after_a_fork(tmp_path: Path):
+    array = make(tmp_path / "a", "require")
+    array[0:10] = VALUES[0:10]
+    child = os.fork()
+    if child == 0:
+        array[...] = VALUES
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same(array[...], VALUES)

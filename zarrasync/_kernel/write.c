@@ -1,0 +1,172 @@
+/* Writing a stretch of the chunks of a selection. */
+
+#include "kernel.h"
+
+#include <string.h>
+
+/* A write, and the chunk that it is at. */
+struct write {
+    struct za_worker *worker;
+    const struct za_array *array;
+    const struct za_axis *axes;
+    const uint8_t *values;
+    int keeps_fill; /* whether to store chunks that contain only the fill value */
+    struct za_cut cuts[ZA_MAX_AXES];
+    struct za_box box;
+};
+
+/* ---------------------------------------------------------------- values */
+
+/* Return the elements of a chunk as raw bytes: in place if they lie so in the values, else in a buffer. */
+static const uint8_t *raw_elements(struct write *write)
+{
+    const struct za_chain *chain = &write->array->chain;
+    const uint8_t *direct = za_direct(chain, &write->box, (uint8_t *)write->values); /* only the address is computed */
+    if (direct != NULL)
+        return direct;
+    uint8_t *raw = za_reserve(write->worker, ZA_RAW, chain->raw_size);
+    if (raw != NULL)
+        za_gather(chain, &write->box, write->values, raw);
+    return raw;
+}
+
+/* Encode the elements of a chunk. Returns its bytes, and a za_status. */
+static const uint8_t *encode_chunk(struct write *write, int64_t *size, int *status)
+{
+    const struct za_chain *chain = &write->array->chain;
+    const uint8_t *raw = raw_elements(write), *data = NULL;
+    *status = ZA_LEFT;
+    if (raw != NULL && !write->keeps_fill && za_is_fill(chain, raw))
+        *status = ZA_EMPTY;
+    else if (raw != NULL && (data = za_encode(write->worker, chain, raw, size)) != NULL)
+        *status = ZA_DONE;
+    return data;
+}
+
+static void cut_box(struct write *write, const int64_t *origin, int is_inner)
+{
+    for (int i = 0; i < write->box.axis_count; i++) {
+        int64_t length = is_inner ? write->axes[i].inner : write->axes[i].chunk;
+        write->cuts[i] = za_cut_axis(&write->axes[i], origin[i], length);
+    }
+}
+
+/* ---------------------------------------------------------------- shards */
+
+static void store64(uint8_t *data, uint64_t value, int is_big_endian)
+{
+    for (int i = 0; i < 8; i++)
+        data[is_big_endian ? 7 - i : i] = (uint8_t)(value >> 8 * i);
+}
+
+static void write_index(const struct za_array *array, const uint8_t *entries, uint8_t *index)
+{
+    int64_t length = array->inner_count * 16;
+    for (int64_t at = 0; at < length; at += 8) {
+        uint64_t number;
+        memcpy(&number, entries + at, 8);
+        store64(index + at, number, (int)array->index_is_big_endian);
+    }
+    if (array->index_has_checksum)
+        za_store32(index + length, zarrasync_crc32c(0, index, (size_t)length));
+}
+
+/* Encode the inner chunks in C order, one after the other. */
+static const uint8_t *encode_shard(struct write *write, const int64_t *origin, int64_t *size, int *status)
+{
+    const struct za_array *array = write->array;
+    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    int64_t end = array->index_at_end ? 0 : index_size, at[ZA_MAX_AXES] = {0}, inner[ZA_MAX_AXES];
+    uint8_t *entries = za_reserve(write->worker, ZA_INDEX, array->inner_count * 16);
+    uint8_t *shard = za_reserve(write->worker, ZA_VALUE, end + array->chain.raw_size);
+    int is_empty = 1;
+    *status = ZA_LEFT;
+    for (int64_t n = 0; n < array->inner_count && entries != NULL && shard != NULL; n++) {
+        uint64_t entry[2] = {UINT64_MAX, UINT64_MAX};
+        int64_t length = 0;
+        int outcome;
+        for (int i = 0; i < write->box.axis_count; i++)
+            inner[i] = origin[i] + at[i] * write->axes[i].inner;
+        cut_box(write, inner, 1);
+        const uint8_t *data = encode_chunk(write, &length, &outcome);
+        if (outcome == ZA_LEFT)
+            return NULL;
+        if (outcome == ZA_DONE) {
+            /* Room for all chunks of this size, so that the buffer rarely grows. */
+            int64_t wanted = end + length * (array->inner_count - n) + index_size;
+            shard = za_grow(write->worker, ZA_VALUE, end, wanted);
+            if (shard == NULL)
+                return NULL;
+            memcpy(shard + end, data, (size_t)length);
+            entry[0] = (uint64_t)end;
+            entry[1] = (uint64_t)length;
+            end += length;
+            is_empty = 0;
+        }
+        memcpy(entries + n * 16, entry, 16);
+        for (int i = write->box.axis_count - 1; i >= 0 && ++at[i] * write->axes[i].inner == write->axes[i].chunk; i--)
+            at[i] = 0;
+    }
+    if (entries == NULL || shard == NULL)
+        return NULL;
+    if (is_empty) {
+        *status = ZA_EMPTY;
+        return NULL;
+    }
+    write_index(array, entries, shard + (array->index_at_end ? end : 0));
+    *size = array->index_at_end ? end + index_size : end;
+    *status = ZA_DONE;
+    return shard;
+}
+
+/* ---------------------------------------------------------------- chunks */
+
+/* Whether all elements of a chunk are written, in order. Parts of chunks have to be merged with what is stored. */
+static int is_whole(const struct write *write)
+{
+    for (int i = 0; i < write->box.axis_count; i++)
+        if (write->cuts[i].step != 1 || write->cuts[i].count != write->axes[i].chunk)
+            return 0;
+    return 1;
+}
+
+static int write_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const char *suffix)
+{
+    int64_t origin[ZA_MAX_AXES], size;
+    int status;
+    const uint8_t *data;
+    for (int i = 0; i < write->box.axis_count; i++)
+        origin[i] = coords[i] * write->axes[i].chunk;
+    cut_box(write, origin, 0);
+    if (!is_whole(write))
+        return ZA_LEFT;
+    data = write->array->is_sharded ? encode_shard(write, origin, &size, &status) : encode_chunk(write, &size, &status);
+    if (status != ZA_DONE)
+        return status;
+    return za_store_chunk(folder, coords, suffix, data, size) ? ZA_DONE : ZA_LEFT;
+}
+
+int64_t zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                        const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
+                        const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill)
+{
+    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values};
+    struct za_folder folder;
+    struct za_walk walk;
+    int64_t done = 0;
+    write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
+    write.keeps_fill = keeps_fill != 0;
+    if (!za_folder_open(&folder, array, end - begin > 2)) {
+        memset(statuses, ZA_LEFT, (size_t)(end - begin));
+        return 0;
+    }
+    za_walk_start(&walk, axes, write.box.axis_count, begin);
+    for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : write_chunk(&write, &folder, walk.coords, suffix);
+        statuses[n - begin] = (uint8_t)status;
+        done += status != ZA_LEFT;
+    }
+    za_folder_close(&folder);
+    za_release_large(worker);
+    return done;
+}

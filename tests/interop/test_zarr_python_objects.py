@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.api import Api
 from zarrasync import codecs, sync
 from zarrasync.errors import ShapeError, UnsupportedByFormat
 
@@ -76,3 +77,25 @@ def test_data_types(name: str, options: dict[str, Any], expected: str, zarr_form
     data_type = getattr(zarr.dtype, name)(**options)
     array = sync.create_array({}, shape=2, dtype=data_type, zarr_format=zarr_format)
     assert array.dtype == np.dtype(expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "points"),
+    [
+        *(((10,), points) for points in (5, np.int64(-1), (5,), np.array(5), [5], [[1, 2], [3, 4]])),
+        *(((4, 6), points) for points in ((1, 2), (np.array(1), np.array(2)), ([1], 2), (1, [2, 3]))),
+    ],
+)
+async def test_points(api: Api, shape: tuple[int, ...], points: Any):
+    """A single point has the shape ``(1,)``."""
+    data = np.arange(np.prod(shape)).reshape(shape)
+    theirs = zarr.create_array(zarr.storage.MemoryStore(), data=data, chunks=(3,) * len(shape))
+    array = await api(api.create_array({}, data=data, chunks=(3,) * len(shape)))
+    expected = np.asarray(theirs.vindex[points])
+    for found in (array.vindex[points], array.get_coordinate_selection(points)):
+        result = await api(found)
+        assert (type(result), result.shape, result.tolist()) == (np.ndarray, expected.shape, expected.tolist())
+    assert array.view.vindex[points].shape == expected.shape
+    await api(array.set_coordinate_selection(points, -1))
+    theirs.vindex[points] = -1
+    np.testing.assert_array_equal(await api(array[...]), theirs[...])

@@ -156,6 +156,21 @@ async def test_a_store_that_fails_lists_nothing(api):
         await api(group.members())
 
 
+async def test_a_remote_group_whose_only_member_is_invalid(api):
+    """The store works, so the member is named, as among others."""
+    values: dict[str, bytes] = {}
+    sync.create_group(values)
+    values["bad/zarr.json"] = b"{"
+    store = stores.LatencyStore(stores.MemoryStore(values), 0.0)
+    with pytest.warns(UserWarning, match="/bad cannot be read and is omitted"):
+        await api(api.consolidate_metadata(store))
+    report = await api(api.validate(store))
+    assert "bad" in str(report)
+    root = await api(api.open_group(store))
+    with pytest.raises(MetadataError, match="bad"):
+        await api(root.members())
+
+
 async def test_a_group_whose_members_cannot_be_listed(api):
     values: dict[str, bytes] = {}
     root = sync.create_group(values)

@@ -186,6 +186,7 @@ def coordinate(key: Any, shape: Shape) -> Transform:
     """Parse the coordinates of points: an integer array for each axis, or a mask for several axes, broadcast together.
 
     Axes with slices are selected orthogonally to the points. The dimensions of the points come first in the result.
+    An integer for each axis selects one point, with a result of shape ``(1,)``.
 
     Raises:
         SelectionError: As for ``numpy_style``.
@@ -200,6 +201,8 @@ def coordinate(key: Any, shape: Shape) -> Transform:
         elif axes and is_integer(value):
             arrays[axes[0]] = np.asarray(resolve_integer(value, axes[0], shape))
     points_shape = broadcast_shape(list(arrays.values()), shape)
+    if not points_shape and shape and len(arrays) == len(shape):
+        points_shape = (1,)  # one point, as in zarr-python
     dims, result = tuple(range(len(points_shape))), list(points_shape)
     maps: list[AxisMap] = []
     for value, axes in items:

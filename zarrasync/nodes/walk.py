@@ -85,7 +85,8 @@ async def walk_listed(group: NodeHandle, max_depth: int | None) -> Walk:
             break
         level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
         depth += 1
-    if failures and not nodes and not group.store.near:  # credentials may have expired, for instance
+    has_failed = all(isinstance(failure, StoreError) for failure in failures.values())
+    if failures and has_failed and not nodes and not group.store.near:  # credentials may have expired, for instance
         raise next(iter(failures.values()))
     return Walk(sorted(nodes, key=lambda item: item[0]), failures)
 

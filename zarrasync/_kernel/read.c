@@ -57,7 +57,11 @@ static int place_value(struct read *read, const uint8_t *data, int64_t size)
 /* ---------------------------------------------------------------- raw chunks */
 
 /* Bytes of a raw chunk from which on a part of it is read alone. */
+#ifdef KERNEL_FUZZING
+enum { DIVISIBLE = 16 };
+#else
 enum { DIVISIBLE = 16 << 10 };
+#endif
 
 /* Return the range of bytes of a raw chunk that contains all elements of the box. */
 static void byte_range(const struct read *read, int64_t *start, int64_t *end)
@@ -112,7 +116,11 @@ static int read_raw_chunk(struct read *read, int file)
 /* ---------------------------------------------------------------- shards */
 
 /* Bytes of inner chunks above which each is read on its own, and bytes that are read at a time of smaller ones. */
+#ifdef KERNEL_FUZZING
+enum { LARGE_CHUNK = 64, WINDOW = 256, LARGEST_WINDOW = 1024 };
+#else
 enum { LARGE_CHUNK = 256 << 10, WINDOW = 1 << 20, LARGEST_WINDOW = 8 << 20 };
+#endif
 
 static uint64_t index_number(const struct za_array *array, const uint8_t *data)
 {
@@ -161,7 +169,7 @@ static int64_t find_inner_chunk(const struct read *read, const struct shard *sha
     uint64_t size = index_number(array, shard->index + number * 16 + 8);
     if (first == UINT64_MAX && size == UINT64_MAX)
         return -1;
-    if (size > (uint64_t)shard->size || first > (uint64_t)shard->size - size ||
+    if (size == 0 || size > (uint64_t)shard->size || first > (uint64_t)shard->size - size ||
         (int64_t)size < array->chain.least || (int64_t)size > array->chain.most)
         return ZA_FAILED;
     *start = (int64_t)first;
@@ -198,8 +206,10 @@ static int read_inner_chunk(struct read *read, struct shard *shard, int64_t numb
         return ZA_LEFT;
     int status;
     if (chain->step_count == 0 && shard->read_ahead == 0) { /* otherwise it may be in memory already */
-        if (size >= DIVISIBLE && read_raw_part(read, shard->file, start, &status))
+        if (size >= DIVISIBLE && read_raw_part(read, shard->file, start, &status)) {
+            shard->window_start = shard->window_end = 0; /* the part is in the memory of the window */
             return status;
+        }
         uint8_t *direct = za_direct(chain, &read->box, read->out);
         if (direct != NULL)
             return za_read_at(shard->file, direct, size, start) == size ? ZA_DONE : ZA_LEFT;

@@ -429,6 +429,19 @@ async def test_invalid_arguments_write_nothing(api: Api, options, error, words):
     assert store == before
 
 
+async def test_axes_with_other_names(api: Api):
+    store: dict[str, bytes] = {}
+    write(store, VALUES[0], dimension_names=("row", "column"), chunks=(100, 100))
+    await api(api.pyramid(store, levels=2))
+    assert (await api(api.validate(store))).findings == []
+    flat: dict[str, bytes] = {}
+    write(flat, dimension_names=("y", "x", "c"))
+    before = dict(flat)
+    with pytest.raises(MetadataError, match=r"would not be valid: time must come first.*convention='zarr-conventions'"):
+        await api(api.pyramid(flat, levels=2))
+    assert flat == before
+
+
 async def test_sources_without_a_pyramid(api: Api):
     store: dict[str, bytes] = {}
     write(store, dimension_names=None)

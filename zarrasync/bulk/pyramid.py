@@ -246,6 +246,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
     target = PyramidTarget(
         group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite
     )
+    target.check()
     if dest is None:
         await _check_names(source, group)
     report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)

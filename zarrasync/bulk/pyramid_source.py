@@ -68,14 +68,17 @@ class AxisChanges:
         unknown = [name for name in (*steps, *units) if name not in names]
         if unknown:
             raise MetadataError(f"no axis has the name {unknown[0]!r}; the axes are {', '.join(names)}")
+        kinds = [axis.kind or _KINDS.get(axis.name.lower(), "") for axis in axes]
+        if "space" not in kinds:  # the last two axes are the plane
+            kinds[-2:] = [kind or "space" for kind in kinds[-2:]]
         return tuple(
             replace(
                 axis,
-                kind=axis.kind or _KINDS.get(axis.name.lower(), ""),
+                kind=kind,
                 step=float(steps[axis.name]) if axis.name in steps else 1.0 if axis.step is None else axis.step,
                 unit=units.get(axis.name, axis.unit),
             )
-            for axis in axes
+            for axis, kind in zip(axes, kinds, strict=True)
         )
 
 

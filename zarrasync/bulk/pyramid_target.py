@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from zarrasync.bulk.pyramid_source import ORIGIN, PyramidSource
-from zarrasync.errors import NodeExistsError
-from zarrasync.metadata import ArrayMetadata
+from zarrasync.errors import MetadataError, NodeExistsError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import meaning_of
 from zarrasync.metadata.conventions.pyramids import (
     PyramidLevel,
@@ -50,6 +50,21 @@ class PyramidTarget:
     version: str
     origin: Mapping[str, Any]
     overwrite: bool
+
+    def check(self) -> None:
+        """Check that the pyramid follows its convention, before anything is written.
+
+        Raises:
+            MetadataError: If the axes are not those that OME-Zarr allows.
+        """
+        present = {violation.location for violation in meaning_of(self.group.metadata).violations}
+        planned = meaning_of(GroupMetadata(attributes=self._group_attributes()))
+        for violation in planned.violations:
+            if violation.severity == "error" and violation.location not in present:
+                raise MetadataError(
+                    f"the pyramid of {self.source.array.name} would not be valid: {violation.message} ({violation.location}); "
+                    "pass axes with other names, or convention='zarr-conventions'"
+                )
 
     async def make_level(
         self, level: PyramidLevel, changes: LayoutChanges, notes: list[str]
@@ -140,15 +155,14 @@ class PyramidTarget:
         """Write the attributes of the finest array and of the group, after which readers find all levels."""
         if self.convention == "geo":
             await _update(finest, self._attributes(self.levels[0], finest.attrs))
-            names = [axis.name for axis in self.source.axes[-2:]]
-            attributes = geo_pyramid_attributes(
-                self.group.attrs, names, self.source.affine, self.source.crs, self.levels, self.origin["method"]
-            )
-        else:
-            attributes = ome_pyramid_attributes(
-                self.group.attrs, self.version, self.source.axes, self.levels, self.origin["method"]
-            )
-        await _update(self.group, attributes)
+        await _update(self.group, self._group_attributes())
+
+    def _group_attributes(self) -> dict[str, Any]:
+        source, attributes, method = self.source, self.group.attrs, self.origin["method"]
+        if self.convention == "ome":
+            return ome_pyramid_attributes(attributes, self.version, source.axes, self.levels, method)
+        names = [axis.name for axis in source.axes[-2:]]
+        return geo_pyramid_attributes(attributes, names, source.affine, source.crs, self.levels, method)
 
 
 async def _update(node: AsyncArray | AsyncGroup, attributes: Mapping[str, Any]) -> None:

@@ -55,13 +55,14 @@ async def bodies():
         "/warm": sized(),
         "/plain": plain,
         "/gzip": sized("Content-Encoding: gzip", body=encoded),
+        "/some": sized("Content-Encoding: gzip", body=gzip.compress(bytes(4 << 20), 1)),
         "/huge": head("Content-Length: 99999999999999"),
     }
     async with answering(lambda request: (answers[request.split()[1].decode()], False)) as url:
         for way in ("lean", "general", "fsspec"):
             store = web_store(way, url)
             await store.get("warm")
-            await store.fetch([stores.Request("gzip", limit=SIZE)])  # starts threads
+            await store.fetch([stores.Request("some", limit=SIZE)])  # starts threads, and keeps little memory for reuse
             for name in ("gzip", "huge") if way == "lean" else ("gzip",):
                 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
                 resource.setrlimit(resource.RLIMIT_AS, (memory_of_process("VmSize") + LIMIT, hard))

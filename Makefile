@@ -6,6 +6,7 @@ INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COVERAGE_FLOOR := 89
 SEEDS ?= 10000
 # What runs with sanitizers, and under valgrind, which takes 50 times as long.
+FUZZ_SECONDS ?= 600
 NATIVE_TESTS ?= tests/kernel tests/codecs
 MEMCHECK_TESTS ?= tests/kernel/test_crc32c.py tests/kernel/test_symbols.py
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)
@@ -28,7 +29,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help kernel demo test sanitize memcheck interop simulate mutants check cover fmt lint prose type generated calls instructions sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
+.PHONY: help kernel demo test sanitize memcheck fuzz-kernel interop simulate mutants check cover fmt lint prose type generated calls instructions sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -70,6 +71,14 @@ memcheck: kernel $(VENV)/test.stamp  ## Run a few tests of the kernel under valg
 	ZARRASYNC_NATIVE=require PYTHONMALLOC=malloc valgrind --quiet --xml=yes --xml-file=artifacts/memcheck.xml \
 	  $(BIN)/python -m pytest -n 0 $(MEMCHECK_TESTS)
 	! grep --before-context=30 --after-context=60 'libkernel[.]so</obj>' artifacts/memcheck.xml
+
+fuzz-kernel:  ## Read damaged chunks with the kernel under libFuzzer and sanitizers: FUZZ_SECONDS=3600
+	@mkdir -p artifacts/fuzz-corpus
+	clang -std=c11 -O1 -g -Wall -Wextra -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+	  -DKERNEL_FUZZING -I zarrasync/_kernel -o artifacts/fuzz-kernel tests/kernel/fuzz.c zarrasync/_kernel/*.c \
+	  -lblosc -lisal -llz4 -lz -lzstd
+	ASAN_OPTIONS=quarantine_size_mb=32 artifacts/fuzz-kernel -max_total_time=$(FUZZ_SECONDS) -max_len=300 \
+	  -artifact_prefix=artifacts/ artifacts/fuzz-corpus
 
 check: lint prose type generated calls test docs  ## Run the checks, the tests, and the build of the documentation
 

@@ -1,0 +1,379 @@
+/* A fuzzer of the kernel: damaged chunks are read, and written chunks are read back.
+ *
+ * The first bytes of an input choose an array, with valid descriptions, and a selection. The kernel writes the array. Then
+ * the rest of the input changes the stored files, and the kernel reads them. Sanitizers find what it does wrong, and
+ * chunks that nobody changed must have the values that were written. `make fuzz-kernel` builds and runs it with libFuzzer. */
+#include "kernel.h"
+
+#include <blosc.h>
+#include <fcntl.h>
+#include <isa-l.h>
+#include <lz4.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+/* ---------------------------------------------------------------- input */
+
+struct input {
+    const uint8_t *data;
+    size_t size;
+};
+
+/* Take a number below a limit. */
+static int64_t take(struct input *input, int64_t limit)
+{
+    if (input->size == 0)
+        return 0;
+    input->size--;
+    return *input->data++ % limit;
+}
+
+/* ---------------------------------------------------------------- descriptions */
+
+enum { AXES = 3, LIST = 8, NO_LIMIT = 1 << 20 };
+
+struct plan {
+    struct za_array array;
+    struct za_axis whole[AXES];    /* all elements */
+    struct za_axis selected[AXES];
+    int64_t chunks[AXES][LIST], indices[AXES][LIST], targets[AXES][LIST];
+    int64_t elements, selected_elements; /* of the array, and of the selection */
+    int64_t chunk_count, selected_chunks;
+    uint8_t fill[16];
+};
+
+static void choose_steps(struct input *input, struct za_chain *chain)
+{
+    int64_t size = chain->raw_size;
+    int is_known = 1;
+    chain->step_count = take(input, 4);
+    for (int64_t i = 0; i < chain->step_count; i++) {
+        struct za_step *step = &chain->steps[i];
+        step->kind = 1 + take(input, 6);
+        if (!is_known)
+            step->kind = ZA_CRC32C; /* codecs after a compressor of unknown size */
+        step->size = is_known ? size : -1;
+        step->settings[0] = 1 + take(input, 5);
+        if (step->kind == ZA_BLOSC) {
+            static const char *names[] = {"lz4", "zstd", "blosclz", "zlib"};
+            step->settings[1] = take(input, 3);
+            step->settings[3] = chain->item_size;
+            strncpy((char *)&step->settings[4], names[take(input, 4)], 8);
+        } else if (step->kind == ZA_ZSTD) {
+            step->settings[1] = take(input, 2);
+        }
+        if (step->kind == ZA_CRC32C)
+            size += 4;
+        else
+            is_known = 0;
+    }
+    chain->least = chain->step_count == 0 ? chain->raw_size : 0;
+    chain->most = chain->step_count == 0 ? chain->raw_size : INT64_MAX / 4;
+    chain->size_hint = 1 + take(input, 250);
+}
+
+static void choose_axis(struct input *input, struct plan *plan, int i)
+{
+    struct za_axis *axis = &plan->whole[i];
+    axis->inner = 1 + take(input, 6);
+    axis->chunk = axis->inner * (plan->array.is_sharded ? 1 + take(input, 3) : 1);
+    axis->count = 1 + take(input, 3);
+    axis->length = axis->chunk * axis->count;
+    axis->step = 1;
+    plan->array.inner_count *= axis->chunk / axis->inner;
+    plan->elements *= axis->length;
+    plan->chunk_count *= axis->count;
+}
+
+/* Choose indices along an axis: a slice, or a list. */
+static void choose_selection(struct input *input, struct plan *plan, int i)
+{
+    struct za_axis *axis = &plan->selected[i];
+    int64_t size = axis->length, last = -1;
+    if (take(input, 3) > 0) {
+        axis->start = take(input, size);
+        axis->step = 1 + take(input, axis->chunk < size ? axis->chunk : size);
+        axis->length = 1 + take(input, (size - 1 - axis->start) / axis->step + 1);
+        axis->first = axis->start / axis->chunk;
+        axis->count = (axis->start + (axis->length - 1) * axis->step) / axis->chunk - axis->first + 1;
+    } else {
+        axis->length = 1 + take(input, LIST);
+        axis->count = 0;
+        int64_t index = 0;
+        for (int64_t n = 0; n < axis->length; n++) {
+            index += take(input, (size - index + 1) / 2 + 1);
+            index = index < size ? index : size - 1;
+            plan->indices[i][n] = index;
+            plan->targets[i][n] = axis->length - 1 - n;
+            if (index / axis->chunk != last)
+                plan->chunks[i][axis->count++] = last = index / axis->chunk;
+        }
+        axis->chunks = plan->chunks[i];
+        axis->indices = plan->indices[i];
+        axis->targets = take(input, 2) ? plan->targets[i] : NULL;
+    }
+    plan->selected_elements *= axis->length;
+    plan->selected_chunks *= axis->count;
+}
+
+/* Give an array in C order its strides. */
+static void set_out_strides(struct za_axis *axes, int64_t count, int64_t stride)
+{
+    for (int64_t i = count - 1; i >= 0; i--) {
+        axes[i].out_stride = stride;
+        stride *= axes[i].length;
+    }
+}
+
+static void choose(struct input *input, struct plan *plan, const char *directory)
+{
+    static const int64_t items[] = {1, 2, 3, 4, 8, 16};
+    struct za_array *array = &plan->array;
+    struct za_chain *chain = &array->chain;
+    memset(plan, 0, sizeof *plan);
+    array->axis_count = take(input, AXES + 1);
+    array->directory = directory;
+    static const char *heads[] = {"scalar", "1/", "2/", "3/"}; /* files of one must not be folders of another */
+    array->head = heads[array->axis_count];
+    array->separator = take(input, 2) ? '/' : '.';
+    array->value_limit = take(input, 4) ? NO_LIMIT : 300;
+    array->is_sharded = array->axis_count > 0 && take(input, 2);
+    array->index_at_end = take(input, 2);
+    array->index_is_big_endian = take(input, 2);
+    array->index_has_checksum = take(input, 2);
+    array->inner_count = plan->elements = plan->selected_elements = plan->chunk_count = plan->selected_chunks = 1;
+    for (int i = 0; i < array->axis_count; i++)
+        choose_axis(input, plan, i);
+    memcpy(plan->selected, plan->whole, sizeof plan->whole);
+    for (int i = 0; i < array->axis_count; i++)
+        choose_selection(input, plan, i);
+    chain->item_size = items[take(input, 6)];
+    chain->word_size = take(input, 2) && chain->item_size % 2 == 0 ? chain->item_size : 0;
+    chain->raw_size = chain->item_size;
+    for (int i = 0; i < array->axis_count; i++)
+        chain->raw_size *= plan->whole[i].inner;
+    /* The elements in C or F order, and the inner chunks in C order. */
+    int is_f = (int)take(input, 2);
+    int64_t stride = chain->item_size, number = 1;
+    for (int64_t n = 0; n < array->axis_count; n++) {
+        int64_t i = is_f ? n : array->axis_count - 1 - n;
+        chain->strides[i] = stride;
+        stride *= plan->whole[i].inner;
+    }
+    for (int64_t i = array->axis_count - 1; i >= 0; i--) {
+        array->inner_strides[i] = number;
+        number *= plan->whole[i].chunk / plan->whole[i].inner;
+    }
+    for (int64_t i = 0; i < chain->item_size; i++)
+        plan->fill[i] = (uint8_t)take(input, 3);
+    chain->fill = plan->fill;
+    choose_steps(input, chain);
+    set_out_strides(plan->whole, array->axis_count, chain->item_size);
+    set_out_strides(plan->selected, array->axis_count, chain->item_size);
+}
+
+/* ---------------------------------------------------------------- stored files */
+
+/* Write the path of a chunk. */
+static void name_chunk(const struct plan *plan, int64_t number, char *path, size_t room)
+{
+    const struct za_array *array = &plan->array;
+    struct za_walk walk;
+    size_t length = (size_t)snprintf(path, room, "%s%s", array->directory, array->head);
+    za_walk_start(&walk, plan->whole, (int)array->axis_count, number);
+    for (int64_t i = 0; i < array->axis_count; i++) {
+        if (i > 0)
+            path[length++] = (char)array->separator;
+        length += (size_t)snprintf(path + length, room - length, "%d", (int)walk.coords[i]);
+    }
+}
+
+/* Change a file: bytes at positions, its length, or all of it. */
+static void damage(struct input *input, const char *path)
+{
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0)
+        return;
+    int64_t changes = 1 + take(input, 4);
+    for (int64_t n = 0; n < changes && input->size > 0; n++) {
+        int64_t kind = take(input, 6), size = (int64_t)lseek(file, 0, SEEK_END), at = take(input, 256);
+        uint8_t byte;
+        at += 256 * take(input, 4);
+        if (kind == 0) {
+            if (ftruncate(file, at) != 0)
+                break;
+        } else if (kind == 1) {
+            size_t count = input->size < 64 ? input->size : 64;
+            if (pwrite(file, input->data, count, at) < 0)
+                break;
+            input->data += count;
+            input->size -= count;
+        } else if (kind == 2) { /* an entry of an index: another inner chunk in the place of this one */
+            uint8_t entry[16];
+            int64_t base = take(input, 2) ? size % 16 : size - size / 16 * 16 + 4 * take(input, 4), from = 16 * (at % 64);
+            from = base + from, at = base + 16 * take(input, 64);
+            if (size >= 32 && pread(file, entry, 16, from % (size - 15)) == 16 &&
+                pwrite(file, entry, 16, at % (size - 15)) < 0)
+                break;
+        } else if (size > 0) {
+            int64_t position = kind == 3 ? size - 1 - at % size : at % size; /* the index may be at the end */
+            uint8_t change = (uint8_t)take(input, 256);
+            if (pread(file, &byte, 1, position) == 1) {
+                byte = kind == 4 ? change : byte ^ change;
+                if (pwrite(file, &byte, 1, position) < 0)
+                    break;
+            }
+        }
+    }
+    close(file);
+}
+
+static void remove_chunks(const struct plan *plan)
+{
+    char path[4096];
+    for (int64_t n = 0; n < plan->chunk_count; n++) {
+        name_chunk(plan, n, path, sizeof path);
+        unlink(path);
+    }
+}
+
+/* ---------------------------------------------------------------- runs */
+
+static void require(int condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "violated: %s\n", what);
+        abort();
+    }
+}
+
+/* On 64-bit systems, zlib's stream has the layout of zlib-ng's. */
+static int32_t start_deflate(void *stream, int32_t level, int32_t method, int32_t window, int32_t memory, int32_t strategy)
+{
+    return deflateInit2((z_streamp)stream, level, method, window, memory, strategy);
+}
+
+static struct za_worker *make_worker(void)
+{
+    static const struct za_functions functions = {
+        .blosc_decompress_ctx = blosc_decompress_ctx,
+        .blosc_compress_ctx = blosc_compress_ctx,
+        .ZSTD_createDCtx = (void *(*)(void))ZSTD_createDCtx,
+        .ZSTD_freeDCtx = (size_t(*)(void *))ZSTD_freeDCtx,
+        .ZSTD_decompressDCtx = (size_t(*)(void *, void *, size_t, const void *, size_t))ZSTD_decompressDCtx,
+        .ZSTD_getFrameContentSize = ZSTD_getFrameContentSize,
+        .ZSTD_findFrameCompressedSize = ZSTD_findFrameCompressedSize,
+        .ZSTD_createCCtx = (void *(*)(void))ZSTD_createCCtx,
+        .ZSTD_freeCCtx = (size_t(*)(void *))ZSTD_freeCCtx,
+        .ZSTD_CCtx_setParameter = (size_t(*)(void *, int, int))ZSTD_CCtx_setParameter,
+        .ZSTD_compress2 = (size_t(*)(void *, void *, size_t, const void *, size_t))ZSTD_compress2,
+        .ZSTD_compressBound = ZSTD_compressBound,
+        .LZ4_decompress_safe = LZ4_decompress_safe,
+        .LZ4_compress_fast = LZ4_compress_fast,
+        .LZ4_compressBound = LZ4_compressBound,
+        .isal_inflate_init = (void (*)(void *))isal_inflate_init,
+        .isal_inflate_stateless = (int (*)(void *))isal_inflate_stateless,
+        .isal_adler32 = isal_adler32,
+        .crc32_gzip_refl = crc32_gzip_refl,
+        .zng_deflateInit2 = start_deflate,
+        .zng_deflate = (int32_t(*)(void *, int32_t))deflate,
+        .zng_deflateReset = (int32_t(*)(void *))deflateReset,
+        .zng_deflateEnd = (int32_t(*)(void *))deflateEnd,
+        .zng_deflateBound = (unsigned long (*)(void *, unsigned long))deflateBound,
+    };
+    return zarrasync_new_worker(&functions);
+}
+
+/* Free the memory of earlier runs, so that sanitizers know the end of what a run uses. Contexts of codecs stay. */
+static void forget_buffers(struct za_worker *worker)
+{
+    for (int i = 0; i < ZA_BUFFER_COUNT; i++) {
+        free(worker->buffers[i].block);
+        worker->buffers[i] = (struct za_buffer){0};
+    }
+}
+
+static const char *scratch(void)
+{
+    static char directory[64];
+    if (directory[0] == '\0') {
+        snprintf(directory, sizeof directory, "/dev/shm/fuzz-%d/", (int)getpid());
+        mkdir(directory, 0700);
+    }
+    return directory;
+}
+
+/* Return the element of the array that an element of the selection is, as a number in C order. */
+static int64_t source_of(const struct plan *plan, int64_t number, int64_t *chunk)
+{
+    int64_t source = 0, stride = 1, chunk_stride = 1;
+    *chunk = 0;
+    for (int64_t i = plan->array.axis_count - 1; i >= 0; i--) {
+        const struct za_axis *axis = &plan->selected[i];
+        int64_t at = number % axis->length, index;
+        number /= axis->length;
+        if (axis->indices != NULL)
+            index = axis->indices[axis->targets != NULL ? axis->length - 1 - at : at];
+        else
+            index = axis->start + at * axis->step;
+        source += index * stride;
+        *chunk += index / axis->chunk * chunk_stride;
+        stride *= plan->whole[i].length;
+        chunk_stride *= plan->whole[i].count;
+    }
+    return source;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct input input = {data, size};
+    static struct plan plan;
+    char path[4096];
+    const volatile uint8_t cancelled = 0;
+    static struct za_worker *worker;
+    if (worker == NULL)
+        worker = make_worker();
+    forget_buffers(worker);
+    choose(&input, &plan, scratch());
+    remove_chunks(&plan);
+
+    int64_t item = plan.array.chain.item_size;
+    uint8_t *values = malloc((size_t)(plan.elements * item)), *out = malloc((size_t)(plan.selected_elements * item));
+    uint8_t *statuses = malloc((size_t)plan.chunk_count), *read_statuses = malloc((size_t)plan.selected_chunks);
+    uint32_t state = (uint32_t)take(&input, 256);
+    int64_t variety = 1 + take(&input, 4);
+    for (int64_t i = 0; i < plan.elements * item; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (uint8_t)(state >> 24 & (uint32_t)(variety * 85));
+    }
+    int64_t keeps_fill = take(&input, 2);
+    int64_t done = zarrasync_write(worker, &plan.array, plan.whole, values, 0, plan.chunk_count, statuses, &cancelled,
+                                   ".partial", keeps_fill);
+    require(done == plan.chunk_count, "whole chunks are written");
+
+    int64_t damaged = input.size > 0 ? take(&input, plan.chunk_count) : -1;
+    if (damaged >= 0) {
+        name_chunk(&plan, damaged, path, sizeof path);
+        damage(&input, path);
+    }
+    memset(out, 0xaa, (size_t)(plan.selected_elements * item));
+    zarrasync_read(worker, &plan.array, plan.selected, out, 0, plan.selected_chunks, read_statuses, &cancelled);
+    for (int64_t n = 0; n < plan.selected_chunks; n++)
+        require(read_statuses[n] <= ZA_LEFT, "the status is one of a read");
+    for (int64_t n = 0; n < plan.selected_elements; n++) {
+        int64_t chunk, source = source_of(&plan, n, &chunk);
+        if (chunk != damaged && plan.array.value_limit == NO_LIMIT)
+            require(memcmp(out + n * item, values + source * item, (size_t)item) == 0, "values are read back");
+    }
+    remove_chunks(&plan);
+    free(values);
+    free(out);
+    free(statuses);
+    free(read_statuses);
+    return 0;
+}

@@ -443,26 +443,29 @@ def worker(name: str, endpoint: str, root: str) -> None:
             print(json.dumps({"failed": f"{type(error).__name__}: {error}"[:200]}), flush=True)
 
 
-def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str) -> dict[str, Any]:
-    """Return the requests of an engine by task."""
+def measure(name: str, tasks: list[str], proxy: Any, endpoint: str, root: str, rounds: int) -> dict[str, Any]:
+    """Return the requests of an engine by task, for tasks that only read in the fastest of several rounds."""
     command = [sys.executable, __file__, "--worker", name, "--endpoint", endpoint, "--root", root]
     process = EngineProcess(name, command)
     results: dict[str, Any] = {}
     for task in tasks if process.is_installed else ():
-        response: dict[str, Any] = {}
-        for _ in range(2 if task in READS else 1):  # the second time the proxy has all responses
+        for number in range(rounds if task in READS else 1):
             response = process.ask(task)
             if "failed" not in response:
                 proxy.take()
                 begun = time.perf_counter()
                 response = process.ask("go")
-                seconds = time.perf_counter() - begun
-        seen = proxy.take()
-        results[task] = response if "failed" in response else {
-            "requests": len(seen), "seconds": seconds, "bytes": sum(entry.nbytes for entry in seen),
-            "round_trips": servers.round_trips(seen), "methods": sorted({entry.method for entry in seen}),
-            "log": [f"{entry.method} {entry.target} {entry.byte_range} {entry.status}" for entry in seen[:40]],
-        }  # fmt: skip
+            if "failed" in response:
+                results[task] = response
+                break
+            seconds, seen = time.perf_counter() - begun, proxy.take()
+            if number > 1 and seconds > results[task]["seconds"]:
+                continue  # after the first round the proxy has all responses
+            results[task] = {
+                "requests": len(seen), "seconds": seconds, "bytes": sum(entry.nbytes for entry in seen),
+                "round_trips": servers.round_trips(seen), "methods": sorted({entry.method for entry in seen}),
+                "log": [f"{entry.method} {entry.target} {entry.byte_range} {entry.status}" for entry in seen[:40]],
+            }  # fmt: skip
     process.kill()
     return results
 
@@ -507,7 +510,9 @@ def main() -> None:
             for name in args.engines or ENGINES:
                 root = uuid.uuid4().hex
                 prepare(target, root)
-                rows[name] = measure(name, args.only or list(TASKS), proxy, endpoint, root)
+                rows[name] = measure(
+                    name, args.only or list(TASKS), proxy, endpoint, root, rounds=6 if args.times else 2
+                )
                 for task, result in rows[name].items():
                     print(name, task, {k: v for k, v in result.items() if k != "log"}, flush=True)
     save(args.out, "requests", table(rows, list(rows), times=args.times), rows)

@@ -34,7 +34,7 @@ from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
@@ -47,7 +47,6 @@ from zarrasync.nodes import selection as _selection
 from zarrasync.nodes.functions import UNSET, CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 T = TypeVar("T")
@@ -1167,15 +1166,15 @@ class Selection(SelectionBase):
         self,
         out: npt.NDArray[Any] | None = None,
         missing: Literal["fill", "error"] = "fill",
-        progress: bool | Progress = False,
+        progress: ProgressLike = False,
     ) -> Any:
         """Read the selection.
 
         Args:
             out: An array of the selection's shape and dtype to read into.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
-            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes read since
-                its last call.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
+                its last call, or a ``Monitor``.
 
         Returns:
             ``out`` if given, otherwise a new NumPy array of the selection's shape and dtype, in the memory order of the
@@ -1194,7 +1193,7 @@ class Selection(SelectionBase):
         """
         return self._run(self._async.read(out, missing, progress))
 
-    def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
+    def write(self, values: npt.ArrayLike, progress: ProgressLike = False) -> None:
         """Write values to the selection.
 
         A chunk that the selection covers in part is read, changed and written back. Locks or conditional writes keep
@@ -1203,8 +1202,8 @@ class Selection(SelectionBase):
 
         Args:
             values: The values, broadcast to the selection's shape. Masked elements become the fill value.
-            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written
-                since its last call.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
+                since its last call, or a ``Monitor``.
 
         Raises:
             ShapeError: If the values do not broadcast to the selection's shape, or chunks are covered in part and
@@ -1756,7 +1755,7 @@ def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -1783,8 +1782,8 @@ def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes copied since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
+            its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
         dest_options: Options of the filesystem or object store of a destination URL.
         config: Settings for this call.
@@ -1858,7 +1857,7 @@ def ingest(
     processes: int = 1,
     executor: Any = None,
     wait: float = 600.0,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
     **options: Any,
@@ -1923,8 +1922,8 @@ def ingest(
             one must start below ``if __name__ == "__main__"``.
         executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
         wait: For files: seconds to wait for another job that writes the same dataset.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+            its last call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **options: Parameters of ``create_array``. For files, ``chunks`` and ``shards`` may be mappings such as
@@ -2043,7 +2042,7 @@ def pyramid(
     overwrite: bool = False,
     executor: Executor | None = None,
     concurrency: int = 0,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -2148,6 +2147,7 @@ def validate(
     data: bool = False,
     manifest: Manifest | None = None,
     repair: bool = False,
+    progress: ProgressLike = False,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -2161,6 +2161,8 @@ def validate(
         manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
             different are errors.
         repair: Remove temporary files of local stores whose writer does not run any more. Nothing else is changed.
+        progress: ``True`` to show a progress bar of decoded chunks, a function that is called with the number of bytes
+            since its last call, or a ``Monitor``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -2183,7 +2185,14 @@ def validate(
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _validate.validate(
-        store_, path=path, data=data, manifest=manifest, repair=repair, zarr_format=zarr_format, config=config
+        store_,
+        path=path,
+        data=data,
+        manifest=manifest,
+        repair=repair,
+        progress=progress,
+        zarr_format=zarr_format,
+        config=config,
     )
     return run(coroutine_, blocking=store_.blocking)
 

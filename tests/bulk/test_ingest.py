@@ -18,6 +18,7 @@ from tests.support.api import Api
 from tests.support.blocks import VALUES, blocks_of
 from zarrasync import stores
 from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.integrations.monitoring import Bars
 
 
 async def test_modes(api: Api):
@@ -169,7 +170,7 @@ async def test_memory_stays_within_the_budget():
     assert report.blocks >= 4 * (1 << 22) * 4 // (1 << 20) // 4
 
 
-async def test_progress_of_a_resumed_job_excludes_existing_blocks(api: Api, monkeypatch: pytest.MonkeyPatch):
+async def test_progress_of_a_resumed_job_excludes_existing_blocks(api: Api):
     """Rate and remaining time of a resumed job count only the bytes written now."""
     from tqdm import auto
 
@@ -180,13 +181,12 @@ async def test_progress_of_a_resumed_job_excludes_existing_blocks(api: Api, monk
             super().__init__(*args, **kwargs)
             bars.append(self)
 
-    monkeypatch.setattr(auto, "tqdm", Kept)
     store = stores.MemoryStore()
     await api(api.ingest(VALUES, store, chunks=(20, 20)))
     gone = [key for key in await store.list_prefix("c/") if key.startswith("c/0/")]
     for key in gone:
         await store.erase(key)
-    report = await api(api.ingest(VALUES, store, chunks=(20, 20), progress=True))
+    report = await api(api.ingest(VALUES, store, chunks=(20, 20), progress=Bars(Kept)))
     (bar,) = bars
     assert report.nbytes < VALUES.nbytes
     assert (bar.n, bar.initial) == (VALUES.nbytes, VALUES.nbytes - report.nbytes)

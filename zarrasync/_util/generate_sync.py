@@ -72,7 +72,7 @@ from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.transfer.unaligned import Unaligned
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.display.explanation import Explanation
 from zarrasync.stores import Store, StoreLike, resolve

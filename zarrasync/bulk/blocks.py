@@ -19,7 +19,7 @@ from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
-from zarrasync.display.progress import Bar, IngestReport, report_progress
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
 from zarrasync.display.text import counted
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.regions import Region, corners
@@ -46,7 +46,7 @@ async def write_blocks(
     is_new: bool = False,
     verify: bool = False,
     concurrency: int = 0,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
 ) -> IngestReport:
     """Write a whole source into an array.
 
@@ -59,8 +59,8 @@ async def write_blocks(
         is_new: As for ``Ingestion.run``.
         verify: As for ``Ingestion.run``.
         concurrency: As for ``Ingestion``.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+            its last call, or a ``Monitor``.
 
     Returns:
         A report of blocks, bytes and requests.
@@ -147,7 +147,7 @@ class Ingestion:
             ChecksumError: If the values read back differ.
         """
         self._progress, self._verify = progress, verify
-        self._skip = progress.skip if isinstance(progress, Bar) else progress
+        self._skip = skip_of(progress)
         self._all_absent = is_new and self.source.pairs is None  # pairs may have overlapping regions
         if resume:
             await self.plan.leave_out_stored()

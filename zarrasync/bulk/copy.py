@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy_files import check_free, copy_files, plan_files
@@ -20,7 +22,7 @@ from zarrasync.bulk.copy_values import compare_arrays, copy_array
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.config import Config
-from zarrasync.display.progress import report_progress
+from zarrasync.display.progress import ProgressLike, part_of, report_progress
 from zarrasync.errors import NodeExistsError, UnsupportedOperation
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges, has_same_values
@@ -56,7 +58,7 @@ async def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -83,8 +85,8 @@ async def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes copied since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
+            its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
         dest_options: Options of the filesystem or object store of a destination URL.
         config: Settings for this call.
@@ -116,7 +118,7 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
-    values, report = settings.resolve(config), CopyReport()
+    begin, retries, values, report = clock.monotonic(), RetryCounts(), settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
     zarr_format = store.choose_format(zarr_format)
@@ -133,10 +135,11 @@ async def copy(
     elif not (overwrite or resume):
         await check_free(target, list(files.values()))
     plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), files, overwrite, resume)
-    with report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
+    with retries, report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
         async with store.in_use():
             await run_on_store(run, root.store, store)
+    report.retries, report.seconds = retries.retries, clock.monotonic() - begin
     return report
 
 
@@ -225,7 +228,10 @@ async def _copy_nodes(
         node, copied = pair
         is_small = _CONCURRENT_ARRAYS * node.nbytes <= node.config.memory_budget // 2
         async with nullcontext() if is_small or has_same_values(node.metadata, copied.metadata) else turn:
-            await copy_array(node, copied, report, progress, resume=plan.resume, is_new=plan.overwrite or plan.resume)
+            rows = node.shape[0] if node.shape else 0
+            with part_of(progress, node.name, node.nbytes, rows) as part:
+                is_new = plan.overwrite or plan.resume
+                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new)
         if verify:
             await copied.refresh()  # compare with the stored metadata, not with the plan
             async with nullcontext() if is_small else turn:

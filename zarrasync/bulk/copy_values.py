@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.bulk.sources import source_of
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import ChecksumError, UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import plan_blocks
 from zarrasync.indexing.coverage import coarser_chunks
@@ -46,16 +47,25 @@ async def copy_array(
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
     """
+    begin, ingested = clock.monotonic(), IngestReport()
     if has_same_values(source.metadata, target.metadata):
-        await _copy_stored(source, target, await stored_chunks(target) if resume else set(), report, progress)
-        return
-    ingested = IngestReport()
-    chosen = await _chosen_values(source, target, is_new=is_new)
-    ingestion = Ingestion(source_of(source, {}), target, None, "allow", ingested, chosen=chosen)
-    await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+        await _copy_stored(source, target, await stored_chunks(target) if resume else set(), ingested, progress)
+    else:
+        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new)
+    ingested.seconds = clock.monotonic() - begin
     report.copied += ingested.blocks
     report.skipped += ingested.skipped
     report.nbytes += ingested.nbytes
+    report.members[target.name] = ingested
+
+
+async def _copy_decoded(
+    source: AsyncArray, target: AsyncArray, report: IngestReport, progress: Progress, *, resume: bool, is_new: bool
+) -> None:
+    """Decode values and encode them again in the layout of the target."""
+    chosen = await _chosen_values(source, target, is_new=is_new)
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
+    await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
 
 
 async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> set[tuple[int, ...]] | None:
@@ -81,7 +91,7 @@ async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool
 
 
 async def _copy_stored(
-    source: AsyncArray, target: AsyncArray, existing: set[tuple[int, ...]], report: CopyReport, progress: Progress
+    source: AsyncArray, target: AsyncArray, existing: set[tuple[int, ...]], report: IngestReport, progress: Progress
 ) -> None:
     """Copy stored values without decoding them, except for existing ones."""
     origin, dest = chunks_of(source), chunks_of(target)
@@ -103,7 +113,7 @@ async def _copy_stored(
             data = absent if value is None else value.data
             if data is not None:
                 await run_on_store(partial(dest.store.put, dest.key(coords), data), dest.store)
-                report.copied += 1
+                report.blocks += 1
                 report.nbytes += size_of(coords)
 
     coordinates = lazy_product([range(n) for n in grid.shape])
@@ -111,7 +121,9 @@ async def _copy_stored(
         missing = [coords for coords in batch if coords not in existing]
         await for_each(copy_one, missing, concurrency)
         report.skipped += len(batch) - len(missing)
-        progress(sum(map(size_of, batch)))
+        progress(sum(map(size_of, missing)))
+        if len(missing) < len(batch):
+            skip_of(progress)(sum(size_of(coords) for coords in batch if coords in existing))
 
 
 async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:

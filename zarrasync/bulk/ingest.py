@@ -17,7 +17,7 @@ from zarrasync.bulk.files.identify import means_files
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.sources import Source, open_source, source_of
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import check_matches, check_options, plan_array
 from zarrasync.model import dtypes
@@ -27,7 +27,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import create_array
 from zarrasync.nodes.open_nodes import ConfigLike, Mode, open_array_at, open_or_create_array_at, resolve_node
 from zarrasync.stores import CountingStore, StoreLike, resolve
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
 
 __all__ = ["ingest"]
@@ -66,7 +65,7 @@ async def ingest(
     processes: int = 1,
     executor: Any = None,
     wait: float = 600.0,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
     **options: Any,
@@ -131,8 +130,8 @@ async def ingest(
             one must start below ``if __name__ == "__main__"``.
         executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
         wait: For files: seconds to wait for another job that writes the same dataset.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+            its last call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
         **options: Parameters of ``create_array``. For files, ``chunks`` and ``shards`` may be mappings such as

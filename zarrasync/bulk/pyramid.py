@@ -22,7 +22,7 @@ from zarrasync.bulk.pyramid_plan import Factors, plan_levels
 from zarrasync.bulk.pyramid_source import AxisChanges, PyramidSource, find_source
 from zarrasync.bulk.pyramid_target import PyramidTarget
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.display.progress import Bar, report_progress
+from zarrasync.display.progress import ProgressLike, report_progress, skip_of
 from zarrasync.display.text import counted, size_text
 from zarrasync.errors import MetadataError, NodeExistsError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
@@ -122,7 +122,7 @@ async def pyramid(
     overwrite: bool = False,
     executor: Executor | None = None,
     concurrency: int = 0,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -229,7 +229,7 @@ class _Request:
     overwrite: bool
     executor: Executor | None
     concurrency: int
-    progress: bool | Progress
+    progress: ProgressLike
 
 
 async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: _Request) -> PyramidReport:
@@ -282,7 +282,7 @@ async def _compute(
             executor=request.executor,
             concurrency=request.concurrency,
             progress=progress,
-            skip=progress.skip if isinstance(progress, Bar) else progress,
+            skip=skip_of(progress),
         )
         seconds = clock.monotonic() - begin
         report.levels.append(LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds))

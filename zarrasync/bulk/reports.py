@@ -1,20 +1,23 @@
-"""Reports of copies and validations."""
+"""Reports of copies, validations and written datasets."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from zarrasync.display.text import counted, size_text
+from zarrasync.display.progress import IngestReport
+from zarrasync.display.report import JobReport
+from zarrasync.display.text import Table, counted, duration_text, printable, size_text
 
-__all__ = ["CopyReport", "Finding", "Report", "Severity"]
+__all__ = ["CopyReport", "Finding", "Report", "Severity", "WriteReport"]
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 
-@dataclass
-class CopyReport:
+@dataclass(repr=False)
+class CopyReport(JobReport):
     """The result of a copy.
 
     Attributes:
@@ -26,6 +29,9 @@ class CopyReport:
         files: The number of copied files that are not part of a Zarr node.
         left_out: The keys of such files that were not copied.
         notes: Conversions of metadata that the new format cannot express.
+        retries: The number of requests that were repeated after a failure, without the retries of obstore.
+        seconds: The duration in seconds.
+        members: The report of each array by its path.
     """
 
     groups: int = 0
@@ -36,18 +42,51 @@ class CopyReport:
     files: int = 0
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    retries: int = 0
+    seconds: float = 0.0
+    members: dict[str, IngestReport] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         done = counted(self.copied, "part") + " copied" + (f", {self.skipped:,} skipped" if self.skipped else "")
         nodes = f"{counted(self.arrays, 'array')} and {counted(self.groups, 'group')}"
         files = f", {counted(self.files, 'other file')}" if self.files else ""
-        lines = [f"{nodes}: {done}, {size_text(self.nbytes)}{files}", *self.notes]
-        if self.left_out:
-            names = ", ".join(self.left_out[:3]) + ", …" * (len(self.left_out) > 3)
-            lines.append(
-                f"not copied: {counted(len(self.left_out), 'other file')} ({names}); pass all_files=True to copy them"
+        return f"{nodes}: {done}, {size_text(self.nbytes)}{files}"
+
+    def remarks(self) -> Sequence[str]:
+        if not self.left_out:
+            return self.notes
+        names = ", ".join(self.left_out[:3]) + ", …" * (len(self.left_out) > 3)
+        left_out = (
+            f"not copied: {counted(len(self.left_out), 'other file')} ({names}); pass all_files=True to copy them"
+        )
+        return [*self.notes, left_out]
+
+    def tables(self) -> Sequence[Table]:
+        columns = ("array", ">parts", ">skipped", ">size", ">time")
+        rows = [
+            (
+                printable(path),
+                f"{member.blocks:,}",
+                f"{member.skipped:,}",
+                size_text(member.nbytes),
+                duration_text(member.seconds),
             )
-        return "\n".join(lines)
+            for path, member in self.members.items()
+        ]
+        return [Table(columns, rows)] if rows else []
+
+    def to_dict(self) -> dict[str, Any]:
+        members = {
+            path: {name: getattr(member, name) for name in ("blocks", "skipped", "nbytes", "seconds")}
+            for path, member in self.members.items()
+        }
+        return {**vars(self), "members": members}
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), *self.remarks()])
+
+    def __repr__(self) -> str:
+        return self.to_text()
 
 
 @dataclass(frozen=True)
@@ -72,7 +111,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class Report(JobReport):
     """The result of a validation.
 
     Attributes:
@@ -96,10 +135,75 @@ class Report:
         """Return the report as JSON values."""
         return {**asdict(self), "ok": self.ok}
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         totals = Counter(finding.severity for finding in self.findings)
         counts = ", ".join(counted(totals[kind], kind) for kind in ("error", "warning", "note") if totals[kind])
         nodes = ", ".join((counted(self.arrays, "array"), counted(self.groups, "group")))
         chunks = f", {counted(self.chunks, 'stored value')}" if self.chunks else ""
-        head = f"{nodes}{chunks}: {counts or 'no problems found'}"
-        return "\n".join([head, *map(str, self.findings)])
+        return f"{nodes}{chunks}: {counts or 'no problems found'}"
+
+    def tables(self) -> Sequence[Table]:
+        rows = [(f.severity, printable(f.key), printable(f.location), printable(f.message)) for f in self.findings]
+        return [Table(("kind", "key", "position", "problem"), rows)] if rows else []
+
+    def to_text(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), *map(str, self.findings)])
+
+
+class WriteReport(dict[str, IngestReport], JobReport):
+    """The reports of the variables of a written dataset by name, or of a tree by path.
+
+    Its representation is a table, in terminals and in notebooks.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """The decoded size of all written elements, in bytes."""
+        return sum(report.nbytes for report in self.values())
+
+    @property
+    def stored(self) -> int:
+        """The number of bytes of chunks sent to the store."""
+        return sum(report.stored for report in self.values())
+
+    @property
+    def requests(self) -> int:
+        """The number of requests for chunks."""
+        return sum(report.requests for report in self.values())
+
+    @property
+    def seconds(self) -> float:
+        """The duration in seconds from the first value to the last one: variables are written concurrently."""
+        return max((report.seconds for report in self.values()), default=0.0)
+
+    def summary(self) -> str:
+        sizes = f"{size_text(self.nbytes)} as {size_text(self.stored)}"
+        return f"{counted(len(self), 'variable')} written: {sizes} in {self.seconds:.1f} s"
+
+    def tables(self) -> Sequence[Table]:
+        columns = ("variable", ">blocks", ">size", ">stored", ">requests", ">seconds")
+        optional = [name for name in ("skipped", "retries", "verified") if any(getattr(r, name) for r in self.values())]
+        rows = [
+            (
+                printable(name),
+                f"{report.blocks:,}",
+                size_text(report.nbytes),
+                size_text(report.stored),
+                f"{report.requests:,}",
+                f"{report.seconds:.1f}",
+                *(f"{getattr(report, name):,}" for name in optional),
+            )
+            for name, report in self.items()
+        ]
+        return [Table((*columns, *(f">{name}" for name in optional)), rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: report.to_dict() for name, report in self.items()}
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    __str__ = __repr__

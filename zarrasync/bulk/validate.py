@@ -10,6 +10,7 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.reports import Finding, Report
@@ -25,6 +26,7 @@ from zarrasync.bulk.validate_hierarchy import (
     find_nodes,
     list_keys,
 )
+from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata
@@ -49,6 +51,7 @@ async def validate(
     data: bool = False,
     manifest: Manifest | None = None,
     repair: bool = False,
+    progress: ProgressLike = False,
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -62,6 +65,8 @@ async def validate(
         manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
             different are errors.
         repair: Remove temporary files of local stores whose writer does not run any more. Nothing else is changed.
+        progress: ``True`` to show a progress bar of decoded chunks, a function that is called with the number of bytes
+            since its last call, or a ``Monitor``.
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
@@ -100,7 +105,7 @@ async def validate(
     if manifest is not None:
         await compare_manifest(handle.store, handle.path, manifest, report, values)
     try:
-        await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle), handle.store)
+        await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle, progress), handle.store)
     except NodeNotFoundError:
         if manifest is None:  # otherwise the missing document is reported
             raise
@@ -113,7 +118,12 @@ async def _check_archive(store: ZipStore, report: Report) -> None:
 
 
 async def _validate(
-    handle: NodeHandle, candidates: Sequence[Format], report: Report, data: bool, allow_pickle: bool
+    handle: NodeHandle,
+    candidates: Sequence[Format],
+    report: Report,
+    data: bool,
+    allow_pickle: bool,
+    progress: ProgressLike,
 ) -> None:
     try:
         top = await find(handle, candidates)
@@ -131,12 +141,18 @@ async def _validate(
         validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
         await find_nodes(validation)
         validation.is_complete = True
-    for path, node in validation.nodes.items():
-        check_parent(validation, path)
-        await check_node(validation, path)
-        if data and isinstance(node.metadata, ArrayMetadata):
-            array = AsyncArray(validation.root.at(path), node.metadata)
-            await check_chunks(validation, array, allow_pickle=allow_pickle)
+    arrays = {
+        path: AsyncArray(validation.root.at(path), node.metadata)
+        for path, node in validation.nodes.items()
+        if data and isinstance(node.metadata, ArrayMetadata)
+    }
+    total = sum(array.nbytes for array in arrays.values())
+    with report_progress(progress if data else False, total, f"validate {handle.name}") as job:
+        for path in validation.nodes:
+            check_parent(validation, path)
+            await check_node(validation, path)
+            if path in arrays:
+                await check_chunks(validation, arrays[path], job or ignore_progress, allow_pickle=allow_pickle)
     consolidated = await check_documents(validation)
     if keys is not None:
         await check_keys(validation, keys)

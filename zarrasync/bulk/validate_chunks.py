@@ -6,16 +6,18 @@ from itertools import product
 
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.validate_hierarchy import Validation
+from zarrasync.display.progress import part_of, skip_of
 from zarrasync.errors import MetadataError, UnsupportedOperation, ZarrError
 from zarrasync.nodes.access import chunks_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Request
+from zarrasync.transfer.threads import Progress
 
 __all__ = ["check_chunks"]
 
 
-async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickle: bool) -> None:
-    """Decode all stored values of an array.
+async def check_chunks(validation: Validation, array: AsyncArray, progress: Progress, *, allow_pickle: bool) -> None:
+    """Decode all stored values of an array, and report the progress in bytes of decoded values.
 
     Errors, keys outside the grid, absent values, and values without a checksum are reported.
     """
@@ -57,7 +59,18 @@ async def check_chunks(validation: Validation, array: AsyncArray, *, allow_pickl
         keys = sorted(await chunks.store.list_prefix(""))
     except UnsupportedOperation:
         keys = [chunks.key(coords) for coords in product(*map(range, grid.shape))]
-    await for_each(check, keys, 1 if chunks.store.blocking else chunks.concurrency)
+    with part_of(progress, array.name, array.nbytes) as part:
+        rest = array.nbytes
+
+        async def check_one(key: str) -> None:
+            nonlocal rest
+            await check(key)
+            nbytes = min(metadata.chain.nbytes, rest)
+            rest -= nbytes
+            part(nbytes)
+
+        await for_each(check_one, keys, 1 if chunks.store.blocking else chunks.concurrency)
+        skip_of(part)(rest)  # absent values
     validation.report.chunks += stored
     if unprotected:
         message = (

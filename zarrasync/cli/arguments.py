@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 from zipfile import ZipFile
 
@@ -37,7 +35,6 @@ __all__ = [
     "options",
     "select",
     "shape",
-    "shows_bar",
 ]
 
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
@@ -120,7 +117,6 @@ def add_destination(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
     command.add_argument("--overwrite", action="store_true", help="replace an existing node")
     command.add_argument("--verify", action="store_true", help="read all values back and compare them")
-    command.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
@@ -158,11 +154,6 @@ def destination(args: argparse.Namespace) -> Iterator[Any]:
         run(archive.close(), blocking=True)
         if not existed and os.path.exists(path) and not ZipFile(path).namelist():  # nothing was written
             os.remove(path)
-
-
-def shows_bar(args: argparse.Namespace) -> bool:
-    """Return whether to show a progress bar: on a terminal, if tqdm is installed."""
-    return sys.stderr.isatty() and not args.quiet and find_spec("tqdm") is not None
 
 
 def shape(text: str) -> Any:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zarrasync.display.text import printable
+from zarrasync.display.text import Table, printable, table_lines
 from zarrasync.display.values import strict
 
 __all__ = ["Console", "prints_unicode"]
@@ -52,24 +52,22 @@ class Console:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print a table. Columns whose name begins with ``>`` contain numbers."""
-        names, lines = [name.removeprefix(">") for name in columns], [list(map(printable, row)) for row in rows]
-        right = [name.startswith(">") for name in columns]
-        widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
-        if self._rich is None or sum(widths) + 2 * len(widths) > self._rich.width:  # rich would wrap numbers
-            for line in (names, *lines):
-                cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
-                self.text("  ".join(cells).rstrip())
+        table = Table(columns, [list(map(printable, row)) for row in rows])
+        lines = table_lines(table)
+        if self._rich is None or max(map(len, lines)) + 2 > self._rich.width:  # rich would wrap numbers
+            self.text("\n".join(lines))
             return
         from rich import box
-        from rich.table import Table
+        from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name, is_number in zip(names, right, strict=True):
-            table.add_column(name, justify="right" if is_number else "left", overflow="fold")
-        for line in lines:
-            table.add_row(*(Text(cell) for cell in line))
-        self._rich.print(table)
+        grid = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in columns:
+            justify: Any = "right" if name.startswith(">") else "left"
+            grid.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
+        for line in table.rows:
+            grid.add_row(*(Text(cell) for cell in line))
+        self._rich.print(grid)
 
     def bars(self, labels: Sequence[str], counts: Sequence[int]) -> None:
         """Print a histogram with horizontal bars."""

@@ -14,6 +14,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
+from zarrasync.bulk.reports import WriteReport
 from zarrasync.bulk.sources import source_of
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -23,10 +24,10 @@ from zarrasync.cli.arguments import (
     add_layout,
     destination,
     options,
-    shows_bar,
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.files import NpzMember, open_file
+from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axis_count
@@ -66,6 +67,7 @@ def add(command: Commands) -> None:
     files.add_arguments(ingest)
     add_destination(ingest)
     add_layout(ingest, "keep", "3")
+    add_monitoring(ingest)
     ingest.set_defaults(compressor="auto")
     ingest.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
 
@@ -85,11 +87,12 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
         try:
             run(_write(args, store, arrays, layouts, reports), blocking=store.blocking)
         finally:
+            save_report(args, WriteReport({path: reports[path] for path in arrays if path in reports}))
             if not console.as_json:
                 for path in filter(reports.__contains__, arrays):
                     console.text(f"{path}: {reports[path]}" if path else reports[path])
     if console.as_json:
-        console.data({path: vars(reports[path]) for path in arrays})
+        console.data({path: reports[path].to_dict() for path in arrays})
     return 0
 
 
@@ -100,7 +103,7 @@ async def _write(
     sizes = {path: math.prod(array.shape) * max(array.dtype.itemsize, 1) for path, array in arrays.items()}
     single = arrays.get("")
     rows = single.shape[0] if single is not None and single.shape else 0
-    with report_progress(shows_bar(args), sum(sizes.values()), f"ingest {args.url}", rows) as callback:
+    with report_progress(progress_of(args), sum(sizes.values()), f"ingest {args.url}", rows) as callback:
 
         async def write(path: str) -> None:
             array, place = arrays[path], join(normalize_path(args.dest_path), path)

@@ -15,8 +15,9 @@ from zarrasync.bulk.files.identify import means_files
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
-from zarrasync.cli.arguments import FORMATS, count, destination, options, shows_bar
+from zarrasync.cli.arguments import FORMATS, count, destination, options
 from zarrasync.cli.console import Console
+from zarrasync.cli.monitoring import progress_of, save_report
 from zarrasync.display.text import counted
 from zarrasync.stores import CountingStore, resolve
 
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace, console: Console) -> int | None:
             source_group=request.group,
             **request.options,
         )
-    console.data(vars(report)) if console.as_json else console.text(report)
+    save_report(args, report)
+    console.data(report.to_dict()) if console.as_json else console.text(report)
     return 0
 
 
@@ -125,7 +127,7 @@ def _request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         processes=args.processes,
         wait=args.wait,
         verify=args.verify,
-        progress=shows_bar(args),
+        progress=progress_of(args),
         options=layout,
     )
 
@@ -180,7 +182,7 @@ def _continue(action: str, args: argparse.Namespace, console: Console) -> int:
             report = job.run_planned(plan, workers, args.task, verify=verify)
         finally:
             workers.close()
-    console.data(vars(report)) if console.as_json else console.text(report)
+    console.data(report.to_dict()) if console.as_json else console.text(report)
     return 0
 
 

@@ -16,6 +16,7 @@ from zarrasync.bulk.statistics import Summary, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, arrays_of, count, levels, open_node, options, select
 from zarrasync.cli.console import Console
+from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
 
@@ -52,6 +53,7 @@ def add(command: Commands) -> None:
     )
     validate.add_argument("--data", action="store_true", help="also decode every chunk")
     validate.add_argument("--repair", action="store_true", help="remove temporary files of writers that were killed")
+    add_monitoring(validate)
     validate.add_argument("--manifest", metavar="FILE", help="compare all files with the files in a manifest")
     manifest = command(
         "manifest",
@@ -218,8 +220,10 @@ def _validate(args: argparse.Namespace, console: Console) -> int:
         data=args.data,
         manifest=manifest,
         repair=args.repair,
+        progress=progress_of(args),
         storage_options=options(args.option),
     )
+    save_report(args, report)
     if console.as_json:
         console.data(report.to_dict())
     else:

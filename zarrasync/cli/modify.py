@@ -15,9 +15,9 @@ from zarrasync.cli.arguments import (
     add_layout,
     destination,
     options,
-    shows_bar,
 )
 from zarrasync.cli.console import Console
+from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ZarrError
@@ -49,6 +49,7 @@ def add(command: Commands) -> None:
     add_destination(copy)
     copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
     for parser in (convert, copy):
+        add_monitoring(parser)
         parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
         parser.add_argument(
             "--all", action="store_true", help="also copy files that are not part of the Zarr hierarchy"
@@ -86,12 +87,13 @@ def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
         resume=args.resume,
         verify=args.verify,
         all_files=args.all,
-        progress=shows_bar(args),
+        progress=progress_of(args),
         source_options=options(args.option),
         dest_options=options(args.dest_option),
     )
+    save_report(args, report)
     if console.as_json:
-        console.data(vars(report))
+        console.data(report.to_dict())
     else:
         console.text(str(report).replace("all_files=True", "--all"))
     return 0

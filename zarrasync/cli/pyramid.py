@@ -12,7 +12,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.downsample import METHODS
-from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options, shows_bar
+from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options
 from zarrasync.cli.console import Console
 
 __all__ = ["add"]
@@ -77,7 +77,7 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
             compressors=args.compressor,
             overwrite=args.overwrite,
             executor=executor,
-            progress=shows_bar(args),
+            progress=not args.quiet,
             storage_options=options(args.option),
             dest_options=options(args.dest_option),
         )

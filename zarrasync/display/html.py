@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from zarrasync.display.svg import draw
-from zarrasync.display.text import counted, size_text
+from zarrasync.display.text import Table, counted, size_text
 from zarrasync.indexing.coverage import Coverage
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
@@ -29,6 +29,11 @@ vertical-align:top;font-weight:400;white-space:normal;overflow-wrap:anywhere}
 .za details{padding:0 14px 8px}.za summary{cursor:pointer;opacity:.85}
 .za pre{margin:4px 0 2px;font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere;max-height:22em;overflow:auto;
 background:none;color:inherit}
+.za table.za-rows{border-collapse:collapse;margin:2px 0 8px;font-size:13px}.za table.za-rows th,.za table.za-rows td{
+padding:2px 0 2px 22px;border:0;background:none;text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.za table.za-rows th{opacity:.72;font-weight:400}.za table.za-rows .za-text{text-align:left;padding-left:0;
+white-space:normal;overflow-wrap:anywhere}.za table.za-rows .za-text~.za-text{padding-left:22px}
+.za-scroll{overflow-x:auto;padding:6px 14px 0}.za-note{padding:6px 14px 0;font-size:13px}
 .za-picture{flex:none;max-width:100%}.za-picture text{font-size:11px;fill:currentColor;opacity:.85;
 font-family:system-ui,sans-serif}
 .za-box{fill:color-mix(in srgb,currentColor 6%,transparent);stroke:currentColor;stroke-width:1}
@@ -135,6 +140,37 @@ def selection(
         coverage: The chunks that are read, if any.
     """
     return _card(title, name, head, _table(facts) + draw(metadata, coverage), "")
+
+
+def report(summary: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
+    """Return the report of a job as a card: a line, remarks, and tables."""
+    remarks = "".join(f'<div class="za-note">{escape(note)}</div>' for note in notes)
+    head = f'<div class="za-head"><b>{escape(summary)}</b></div>'
+    return f'{_STYLE}<div class="za"><div class="za-card">{head}{remarks}{"".join(map(_rows, tables))}</div></div>'
+
+
+def page(title: str, body: str) -> str:
+    """Return a document with one card, in light or dark colours as the reader prefers."""
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title></head>"
+        f'<body style="margin:24px auto;padding:0 16px;max-width:1100px;font-family:system-ui,sans-serif">{body}</body></html>'
+    )
+
+
+def _rows(table: Table) -> str:
+    is_text = [not name.startswith(">") for name in table.columns]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        classes = (' class="za-text"' if text else "" for text in is_text)
+        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(classes, cells, strict=True))
+
+    head = row("th", [name.removeprefix(">") for name in table.columns])
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in table.rows)
+    title = f'<div class="za-dim">{escape(table.title)}</div>' if table.title else ""
+    grid = f'<table class="za-rows"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="za-scroll">{title}{grid}</div>'
 
 
 def _card(kind: str, name: str, head: str, body: str, more: str) -> str:

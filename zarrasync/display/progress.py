@@ -1,84 +1,89 @@
-"""Progress bars and callbacks, and the report of an ingestion."""
+"""Progress as users ask for it, and the report of an ingestion."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
+from zarrasync.display.job_progress import JobProgress, Monitor
+from zarrasync.display.monitors import default_monitor
+from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted, size_text
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["Bar", "IngestReport", "report_progress"]
+__all__ = ["IngestReport", "JobProgress", "ProgressLike", "part_of", "report_progress", "skip_of"]
+
+ProgressLike: TypeAlias = "bool | Progress | Monitor | Sequence[bool | Progress | Monitor]"
+"""What users pass as ``progress``: whether to show it, a function that is called with numbers of bytes, a monitor, or
+several of these."""
 
 
-class Bar:
-    """A progress bar. Call it with the number of bytes processed since the last call.
+class _Function(Monitor):
+    """Calls a user's function with the number of bytes of a job."""
 
-    Args:
-        total: The total number of bytes.
-        label: The text in front of the bar.
-        rows: The length of the first axis, to show the number of processed rows; 0 to show no rows.
+    def __init__(self, function: Progress) -> None:
+        self._function = function
 
-    Raises:
-        ImportError: If tqdm is not installed.
-    """
-
-    def __init__(self, total: int, label: str, rows: int = 0) -> None:
-        try:
-            from tqdm.auto import tqdm
-        except ImportError as error:
-            raise ImportError(
-                "progress=True requires tqdm: pip install 'zarrasync[jupyter]', or pass a function as progress"
-            ) from error
-        self._tqdm: Any = tqdm(total=total, desc=label, unit="B", unit_scale=True)
-        self._total, self._rows = total, rows
-
-    def __call__(self, nbytes: int) -> None:
-        if self._rows and self._total:
-            rows_done = min((self._tqdm.n + nbytes) * self._rows // self._total, self._rows)
-            self._tqdm.set_postfix_str(f"{rows_done:,}/{self._rows:,} rows", refresh=False)
-        self._tqdm.update(nbytes)
-
-    def skip(self, nbytes: int) -> None:
-        """Advance by bytes that an earlier run has processed, without including them in the rate."""
-        self._tqdm.initial += nbytes
-        self._tqdm.last_print_n += nbytes
-        self(nbytes)
-
-    def close(self) -> None:
-        """Close the bar."""
-        self._tqdm.close()
+    def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
+        if job.parent is None:
+            self._function(nbytes)
 
 
 @contextmanager
-def report_progress(progress: bool | Progress, total: int, label: str, rows: int = 0) -> Iterator[Progress | None]:
+def report_progress(progress: ProgressLike, total: int, label: str, rows: int = 0) -> Iterator[JobProgress | None]:
     """Provide a progress callback inside a ``with`` block.
 
     Args:
-        progress: A callback, or whether to show a progress bar.
+        progress: As users pass it, or the progress of a job, of which this becomes a part.
         total: The total number of bytes.
-        label: The text in front of the bar.
+        label: The text in front of the bar: an action and a name. A part of another job shows the name alone.
         rows: The length of the first axis, to show the number of processed rows; 0 to show no rows.
 
     Yields:
         The callback, or ``None`` without progress reports.
     """
-    if callable(progress):
-        yield progress
-    elif progress:
-        bar = Bar(total, label, rows)
-        try:
-            yield bar
-        finally:
-            bar.close()
-    else:
+    if isinstance(progress, JobProgress):
+        with progress.part(label.partition(" ")[2] or label, total, rows).running() as part:
+            yield part
+        return
+    monitors = _monitors(progress)
+    if not monitors:
         yield None
+        return
+    job = JobProgress(label, total, rows, monitors)
+    with job.counts, job.running():
+        yield job
+
+
+def skip_of(progress: Progress) -> Progress:
+    """Return the callback for bytes that an earlier run has processed, which are not part of the rate."""
+    return progress.skip if isinstance(progress, JobProgress) else progress
+
+
+@contextmanager
+def part_of(progress: Progress, label: str, total: int, rows: int = 0) -> Iterator[Progress]:
+    """Provide a callback for a part of a job, such as a variable. A plain function is its own callback."""
+    if isinstance(progress, JobProgress):
+        with progress.part(label, total, rows).running() as part:
+            yield part
+    else:
+        yield progress
+
+
+def _monitors(progress: ProgressLike) -> list[Monitor]:
+    if isinstance(progress, list | tuple):
+        return [monitor for item in progress for monitor in _monitors(item)]
+    if isinstance(progress, Monitor):
+        return [progress]
+    if callable(progress):
+        return [_Function(progress)]
+    return [default_monitor()] if progress else []
 
 
 @dataclass
-class IngestReport:
+class IngestReport(JobReport):
     """The result of an ingestion.
 
     Attributes:
@@ -108,7 +113,7 @@ class IngestReport:
         """Decoded bytes per second."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         parts = [
             f"{counted(self.blocks, 'block')} written",
             f"{self.skipped:,} were there" if self.skipped else "",
@@ -119,3 +124,9 @@ class IngestReport:
             f"{self.verified:,} verified" if self.verified else "",
         ]
         return ", ".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return self.summary()

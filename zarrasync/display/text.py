@@ -1,16 +1,51 @@
-"""Text for users: counts, sizes and chunk shapes. Used by info, HTML, progress and the command line."""
+"""Text for users: counts, sizes, tables and chunk shapes. Used by info, HTML, progress and the command line."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["chunk_shapes", "counted", "printable", "size_text"]
+__all__ = ["Table", "chunk_shapes", "counted", "duration_text", "printable", "size_text", "table_lines"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROL_EXCEPT_WHITESPACE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Table(NamedTuple):
+    """A table for users.
+
+    Attributes:
+        columns: The names of the columns. Columns whose name begins with ``>`` contain numbers.
+        rows: The cells of each row.
+        title: A title, if there are several tables.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+def table_lines(table: Table) -> list[str]:
+    """Return a table as lines, with numbers aligned to the right."""
+    names = [name.removeprefix(">") for name in table.columns]
+    lines = [names, *(list(map(printable, row)) for row in table.rows)]
+    right = [name.startswith(">") for name in table.columns]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration: ``0.3 s``, ``42 s``, ``1:05 min``, ``2:05:09 h``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
 
 
 def counted(count: int, noun: str) -> str:

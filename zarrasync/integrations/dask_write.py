@@ -7,7 +7,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.checksum import checksum
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, part_of
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_blocks import DaskWrite
@@ -67,17 +67,21 @@ async def write_together(
         ChecksumError: If a value that was read back differs.
     """
     begin = clock.monotonic()
-    targets = [_StoppableTarget(target_of(sync.Array(write.target)), progress=progress) for write in writes]
-    lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
-    # On a new thread, because blocks may wait for threads of any pool.
-    checksums = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
+    with ExitStack() as stack:
+        parts = [stack.enter_context(_part(write, progress)) for write in writes]
+        pairs = zip(writes, parts, strict=True)
+        targets = [_StoppableTarget(target_of(sync.Array(write.target)), progress=part) for write, part in pairs]
+        lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
+        # On a new thread, because blocks may wait for threads of any pool.
+        checksums = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
+        for write, target, part in zip(writes, targets, parts, strict=True):
+            part(_report_of(write).nbytes - target.reported)
     reports = []
-    for write, target, values in zip(writes, targets, checksums, strict=True):
+    for write, values in zip(writes, checksums, strict=True):
         report = _report_of(write)
-        progress(report.nbytes - target.reported)
         if verify:
-            pairs = zip(write.regions(), values.reshape(-1).tolist(), strict=True)
-            await for_each(partial(_compare, write.target), pairs, _CONCURRENT_READS)
+            compared = zip(write.regions(), values.reshape(-1).tolist(), strict=True)
+            await for_each(partial(_compare, write.target), compared, _CONCURRENT_READS)
             report.verified = report.blocks
         store = write.target.store
         assert isinstance(store, CountingStore)
@@ -86,6 +90,11 @@ async def write_together(
         report.seconds = clock.monotonic() - begin
         reports.append(report)
     return reports
+
+
+def _part(write: DaskWrite, progress: Progress) -> AbstractContextManager[Progress]:
+    rows = write.source.shape[0] if write.source.shape else 0
+    return part_of(progress, write.target.name, _report_of(write).nbytes, rows)
 
 
 def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:

@@ -16,7 +16,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
-from zarrasync.display.progress import report_progress
+from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse
 from zarrasync.indexing.fields import split_fields
@@ -26,7 +26,6 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
 from zarrasync.nodes.separators import check_separator
 from zarrasync.stores import Store
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import check_assignment
 
 __all__ = ["Accessor", "AsyncSelection", "NotAwaited", "SelectedArray", "select"]
@@ -174,15 +173,15 @@ class AsyncSelection(NotAwaited):
         self,
         out: npt.NDArray[Any] | None = None,
         missing: Literal["fill", "error"] = "fill",
-        progress: bool | Progress = False,
+        progress: ProgressLike = False,
     ) -> Any:
         """Read the selection.
 
         Args:
             out: An array of the selection's shape and dtype to read into.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
-            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes read since
-                its last call.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
+                its last call, or a ``Monitor``.
 
         Returns:
             ``out`` if given, otherwise a new NumPy array of the selection's shape and dtype, in the memory order of the
@@ -216,7 +215,7 @@ class AsyncSelection(NotAwaited):
             raise
         return result[()] if not result.shape and out is None and not self._exact else result
 
-    async def write(self, values: npt.ArrayLike, progress: bool | Progress = False) -> None:
+    async def write(self, values: npt.ArrayLike, progress: ProgressLike = False) -> None:
         """Write values to the selection.
 
         A chunk that the selection covers in part is read, changed and written back. Locks or conditional writes keep
@@ -225,8 +224,8 @@ class AsyncSelection(NotAwaited):
 
         Args:
             values: The values, broadcast to the selection's shape. Masked elements become the fill value.
-            progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written
-                since its last call.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
+                since its last call, or a ``Monitor``.
 
         Raises:
             ShapeError: If the values do not broadcast to the selection's shape, or chunks are covered in part and

@@ -209,7 +209,7 @@ async def test_reports_and_progress(lazy: bool):
     assert text.startswith(f"{len(given.variables)} variables written: ")
     assert str(report) == text
     assert len(text.splitlines()) == len(given.variables) + 2
-    assert "<td>t2m</td>" in report._repr_html_()
+    assert ">t2m</td>" in report._repr_html_()
     assert report.requests > 0
     assert report.stored > 0
 

@@ -19,7 +19,7 @@ from zarrasync.bulk.files.planning import Parameters
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.tasks import planned_array
-from zarrasync.display.progress import report_progress
+from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
 from zarrasync.nodes.open_nodes import resolve_node
@@ -67,7 +67,7 @@ class FilesRequest:
     wait: float = 600.0
     verify: bool = False
     unaligned: Any = None
-    progress: bool | Progress = False
+    progress: ProgressLike = False
     config: Any = None
     options: dict[str, Any] = field(default_factory=dict)
 

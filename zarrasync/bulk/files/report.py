@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarrasync.display.progress import IngestReport
@@ -26,7 +27,13 @@ class FilesReport(IngestReport):
     rows: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         known = f", {self.known:,} ingested before" if self.known else ""
         head = f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}{known}"
-        return "\n".join([f"{head}: {super().__str__()}", *self.notes])
+        return f"{head}: {super().summary()}"
+
+    def remarks(self) -> Sequence[str]:
+        return self.notes
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), *self.notes])

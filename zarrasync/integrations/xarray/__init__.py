@@ -5,12 +5,12 @@ from ``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``. Fill value
 engine for Zarr.
 """
 
+from zarrasync.bulk.reports import WriteReport
 from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.encode import stored_variables
 from zarrasync.integrations.xarray.functions import write_dataset, write_dataset_async
 from zarrasync.integrations.xarray.loading import load
 from zarrasync.integrations.xarray.many import open_mfdataset
-from zarrasync.integrations.xarray.report import WriteReport
 
 __all__ = [
     "WriteReport",

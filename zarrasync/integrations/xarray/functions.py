@@ -11,6 +11,7 @@ from xarray import DataArray, Dataset, DataTree
 from zarrasync._concurrency import bridge
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
+from zarrasync.display.progress import ProgressLike
 from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteRequest
@@ -18,7 +19,6 @@ from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import write
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
-from zarrasync.transfer.threads import Progress
 
 __all__ = ["write_dataset", "write_dataset_async"]
 
@@ -43,7 +43,7 @@ async def write_dataset_async(
     write_empty_chunks: bool | None = None,
     write_inherited_coords: bool = False,
     verify: bool = False,
-    progress: bool | Progress = False,
+    progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
     config: Any = None,
@@ -80,8 +80,8 @@ async def write_dataset_async(
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
-        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
-            its last call.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+            its last call, or a ``Monitor``.
         storage_options: Options for the filesystem of a URL.
         chunkmanager_store_kwargs: Options for the computation of dask variables, such as ``num_workers``.
         config: Settings. ``unaligned`` specifies whether a region may cover parts of chunks, and whether rows may be

@@ -10,6 +10,7 @@ from xarray import Dataset, Variable
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
+from zarrasync.display.progress import ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.xarray.inputs import Encodings
@@ -18,7 +19,6 @@ from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
@@ -46,7 +46,7 @@ class WriteRequest:
     write_empty_chunks: bool | None
     compute: bool
     verify: bool
-    progress: bool | Progress
+    progress: ProgressLike
     compute_options: Mapping[str, Any]
     config: Any
 

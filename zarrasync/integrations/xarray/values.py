@@ -14,13 +14,13 @@ from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import for_job, ignore_progress, write_blocks
+from zarrasync.bulk.reports import WriteReport
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.indexing.regions import Region, resolve_corners
 from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
-from zarrasync.integrations.xarray.report import WriteReport
 from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import chunks_of, handle_of, with_handle

@@ -1,0 +1,70 @@
+"""Options of long commands: progress, files with reports, metrics and spans."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from zarrasync.cli.arguments import count
+from zarrasync.display.progress import ProgressLike
+from zarrasync.display.report import REPORT_FILES, JobReport
+
+__all__ = ["add_monitoring", "progress_of", "save_report"]
+
+
+def add_monitoring(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    command.add_argument(
+        "--report", type=_report_file, metavar="FILE", help="also write the report to a file: .html, .json or .txt"
+    )
+    command.add_argument(
+        "--metrics",
+        type=_file_or_port,
+        metavar="FILE|PORT",
+        help="write Prometheus metrics to a file, or serve them on a port of this machine",
+    )
+    command.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
+
+
+def progress_of(args: argparse.Namespace) -> ProgressLike:
+    """Return the progress that the options specify.
+
+    Raises:
+        ImportError: If a package for metrics or spans is not installed.
+    """
+    monitors: list[Any] = [] if args.quiet else [True]
+    if args.metrics is not None:
+        from zarrasync.integrations.monitoring import PrometheusMonitor
+
+        if isinstance(args.metrics, int):
+            from prometheus_client import REGISTRY, start_http_server
+
+            monitors.append(PrometheusMonitor(REGISTRY))
+            start_http_server(args.metrics, "127.0.0.1")
+        else:
+            monitors.append(PrometheusMonitor(file=args.metrics))
+    if args.spans:
+        from zarrasync.integrations.monitoring import OpenTelemetryMonitor
+
+        monitors.append(OpenTelemetryMonitor())
+    return monitors
+
+
+def save_report(args: argparse.Namespace, report: JobReport) -> None:
+    """Write the report to the file that the options name."""
+    if args.report is not None:
+        report.save(args.report)
+
+
+def _report_file(text: str) -> str:
+    if Path(text).suffix.lower() not in REPORT_FILES:
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(REPORT_FILES)}, found {text!r}")
+    if not Path(text).absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the directory of {text!r} does not exist")
+    return text
+
+
+def _file_or_port(text: str) -> str | int:
+    return count(text) if text.isdigit() else text

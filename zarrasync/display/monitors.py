@@ -1,0 +1,138 @@
+"""Monitors of jobs: bars in terminals and notebooks, and a line a minute elsewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from zarrasync.display.job_progress import JobProgress, Monitor
+from zarrasync.display.text import duration_text, printable, size_text
+
+__all__ = ["Bars", "Lines", "default_monitor"]
+
+_FIXED_LINES = 4
+"""The number of lines of a terminal that bars of parts leave free."""
+
+
+class Bars(Monitor):
+    """A bar for the job, and one for each part that takes longer than a moment.
+
+    Args:
+        tqdm: The class of bars.
+        columns: The width of bars; 0 for the present width of the terminal.
+    """
+
+    def __init__(self, tqdm: Any, columns: int = 0) -> None:
+        self._tqdm = tqdm
+        self._width: dict[str, Any] = {"ncols": columns, "nrows": 24} if columns else {"dynamic_ncols": True}
+        self._bars: dict[JobProgress, Any] = {}
+        self._most = max(1, shutil.get_terminal_size().lines - _FIXED_LINES)
+
+    def started(self, job: JobProgress) -> None:
+        is_part = job.parent is not None
+        if is_part and len(self._bars) >= self._most:
+            return
+        self._bars[job] = self._tqdm(
+            total=job.total or None,
+            desc=printable(job.label),
+            unit="iB",
+            unit_scale=True,
+            unit_divisor=1024,
+            leave=not is_part,
+            delay=0.5 if is_part else 0,
+            **self._width,
+        )
+
+    def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
+        bar = self._bars.get(job)
+        if bar is None:
+            return
+        details = ", ".join(filter(None, (job.rows_text(), job.retries_text())))
+        if details:
+            bar.set_postfix_str(details, refresh=False)
+        if skipped:  # not part of the rate
+            bar.initial += nbytes
+            bar.last_print_n += nbytes
+        bar.update(nbytes)
+
+    def ended(self, job: JobProgress, error: BaseException | None) -> None:
+        bar = self._bars.pop(job, None)
+        if bar is not None:
+            bar.close()
+
+
+class Lines(Monitor):
+    """A line at a regular interval, also while nothing advances, for logs.
+
+    Args:
+        write: Called with each line, such as ``logging.getLogger("jobs").info``. Default: print to standard error.
+        interval: The number of seconds between lines.
+    """
+
+    def __init__(self, write: Callable[[str], object] | None = None, interval: float = 60.0) -> None:
+        self._write, self._interval = write or _print, interval
+        self._timers: dict[JobProgress, _Timer] = {}
+
+    def started(self, job: JobProgress) -> None:
+        if job.parent is None:
+            self._timers[job] = _Timer(self._interval, lambda: self._write(job.text()))
+
+    def ended(self, job: JobProgress, error: BaseException | None) -> None:
+        timer = self._timers.pop(job, None)
+        if timer is not None and timer.stop():  # a short job needs no lines
+            result = "done" if error is None else f"stopped: {type(error).__name__}"
+            self._write(f"{job.label}: {result}, {size_text(job.done)} in {duration_text(job.seconds)}")
+
+
+class _Timer(threading.Thread):
+    """A thread that calls a function at regular intervals until it is stopped."""
+
+    def __init__(self, interval: float, call: Callable[[], object]) -> None:
+        super().__init__(name="zarrasync-progress", daemon=True)
+        self._interval, self._call = interval, call
+        self._stopped, self._calls = threading.Event(), 0
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self._calls += 1
+            self._call()
+
+    def stop(self) -> int:
+        """Stop the thread, and return how often it has called the function."""
+        self._stopped.set()
+        self.join()
+        return self._calls
+
+
+def default_monitor() -> Monitor:
+    """Return bars in notebooks and terminals if tqdm is installed, and otherwise lines."""
+    try:
+        if _is_notebook():
+            from tqdm.auto import tqdm as widget_bar
+
+            return Bars(widget_bar)
+        if sys.stderr is not None and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            # Containers can have terminals of unknown width, on which tqdm would show nothing.
+            return Bars(tqdm, 0 if os.get_terminal_size(sys.stderr.fileno()).columns else 80)
+    except (ImportError, OSError):
+        pass
+    return Lines()
+
+
+def _is_notebook() -> bool:
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_shell() if get_shell is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def _print(line: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()

@@ -1,5 +1,8 @@
 """Objects of zarr-python as parameters of new arrays: codecs, data types, and shards with the location of their index."""
 
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +10,11 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import codecs, sync
-from zarrasync.errors import ShapeError, UnsupportedByFormat
+from zarrasync.errors import CodecError, ShapeError, UnknownCodecError, UnsupportedByFormat
 
 zarr = pytest.importorskip("zarr", "3.1")
+
+from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec  # after the skip
 
 
 def entries(array: sync.Array) -> list[dict[str, Any]]:
@@ -99,3 +104,127 @@ async def test_points(api: Api, shape: tuple[int, ...], points: Any):
     await api(array.set_coordinate_selection(points, -1))
     theirs.vindex[points] = -1
     np.testing.assert_array_equal(await api(array[...]), theirs[...])
+
+
+# ------------------------------------------------------------------ codecs that a program registers
+
+
+@dataclass(frozen=True)
+class Inverted(BytesBytesCodec):
+    """Inverts all bits, on a thread or at once."""
+
+    is_fixed_size = True
+    threaded: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Any:
+        return cls(**data.get("configuration", {}))
+
+    def to_dict(self) -> Any:
+        return {"name": "test.inverted", "configuration": {"threaded": self.threaded}}
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        array = chunk_data.as_numpy_array()
+        inverted = await asyncio.to_thread(np.invert, array) if self.threaded else np.invert(array)
+        return chunk_spec.prototype.buffer.from_array_like(inverted)
+
+    _encode_single = _decode_single
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        return input_byte_length
+
+
+@dataclass(frozen=True)
+class Negative(ArrayArrayCodec):
+    """Negates numbers."""
+
+    is_fixed_size = True
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Any:
+        return cls()
+
+    def to_dict(self) -> Any:
+        return {"name": "test.negative"}
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(-chunk_data.as_numpy_array())
+
+    _encode_single = _decode_single
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        return input_byte_length
+
+
+@dataclass(frozen=True)
+class Plain(ArrayBytesCodec):
+    """Big-endian elements."""
+
+    is_fixed_size = True
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Any:
+        return cls()
+
+    def to_dict(self) -> Any:
+        return {"name": "test.plain"}
+
+    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return chunk_spec.prototype.buffer.from_bytes(chunk_data.as_numpy_array().astype(">i4").tobytes())
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        values = np.frombuffer(chunk_data.to_bytes(), ">i4").reshape(chunk_spec.shape)
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(values)
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        return input_byte_length
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": [Inverted()]},
+        {"compressors": [Inverted(threaded=True)]},
+        {"compressors": [Inverted()], "shards": (6, 6)},
+        {"filters": [Negative()], "compressors": None},
+        {"serializer": Plain(), "compressors": [Inverted()]},
+    ],
+)
+async def test_codecs_that_are_registered_at_run_time(api: Api, options: dict[str, Any], tmp_path: Path):
+    for name, kind in (("test.inverted", Inverted), ("test.negative", Negative), ("test.plain", Plain)):
+        zarr.registry.register_codec(name, kind)
+    data = np.arange(36, dtype="i4").reshape(6, 6)
+    zarr.create_array(tmp_path / "theirs", data=data, chunks=(2, 3), **options)
+    array = await api(api.open_array(tmp_path / "theirs", mode="r+"))
+    np.testing.assert_array_equal(await api(array[...]), data)
+    await api.write(array, (slice(1, 3), 2), 77)
+    data[1:3, 2] = 77
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "theirs")[...], data)
+    await api(api.create_array(tmp_path / "ours", data=data, chunks=(2, 3), **options))
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "ours")[...], data)
+    np.testing.assert_array_equal(await api((await api(api.open_array(tmp_path / "ours")))[...]), data)
+
+
+class Failing(Inverted):
+    """Raises errors when it decodes."""
+
+    def to_dict(self) -> Any:
+        return {"name": "test.failing"}
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        raise RuntimeError("no luck")
+
+
+async def test_errors_of_codecs_that_are_registered_at_run_time(api: Api):
+    zarr.registry.register_codec("test.failing", Failing)
+    array = await api(api.create_array({}, data=np.arange(1, 4), compressors=[Failing()]))
+    with pytest.raises(CodecError, match=r"codec test\.failing cannot decode: .*no luck"):
+        await api(array[...])
+
+
+def test_codecs_that_nobody_has_registered():
+    values: dict[str, bytes] = {}
+    sync.create_array(values, data=np.arange(3))
+    values["zarr.json"] = values["zarr.json"].replace(b'"zstd"', b'"test.nobody"')
+    with pytest.raises(UnknownCodecError, match=r"test\.nobody"):
+        sync.open_array(values)

@@ -28,6 +28,7 @@ from zarrasync.codecs.sharding import ShardingCodec
 from zarrasync.codecs.spec import ArraySpec
 from zarrasync.codecs.transpose import TransposeCodec
 from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
+from zarrasync.codecs.zarr_python import from_zarr_registry
 from zarrasync.codecs.zfp import ZfpCodec
 from zarrasync.codecs.zstd import ZstdCodec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError
@@ -148,7 +149,7 @@ def _make(name: str, configuration: Mapping[str, Any]) -> Codec | None:
         return third_party.from_configuration(configuration)
     if name.startswith("numcodecs."):
         return adapt({"id": name.removeprefix("numcodecs."), **configuration}, arrays=True)
-    return None
+    return from_zarr_registry(name, configuration)
 
 
 def _suggestion(name: str) -> str:

@@ -11,6 +11,7 @@ from zarrasync._util.output_budget import reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
+from zarrasync.codecs.zarr_python import Wrapped
 from zarrasync.errors import ZarrError
 
 __all__ = ["checked", "checked_serializer"]
@@ -34,7 +35,7 @@ def checked_serializer(codec: ArrayBytesCodec, spec: ArraySpec) -> BoundArrayByt
 
 
 def _is_builtin(codec: Codec) -> bool:
-    return type(codec).__module__.partition(".")[0] == "zarrasync"
+    return type(codec).__module__.partition(".")[0] == "zarrasync" and not isinstance(codec, Wrapped)
 
 
 class _Checked:

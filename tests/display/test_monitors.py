@@ -275,5 +275,6 @@ def test_the_command_line_saves_reports(source, tmp_path, monkeypatch, capsys, c
     assert json.loads((tmp_path / "r.json").read_text())
     assert (tmp_path / "r.html").read_text().startswith("<!DOCTYPE html>")
     assert f'part=""}} {NBYTES}.0' in (tmp_path / "jobs.prom").read_text()
-    with pytest.raises(SystemExit, match="2"):
-        main([*words, "--report", "r.pdf"])
+    for mistake in (["--report", "r.pdf"], ["--metrics", "none/x.prom"], ["--metrics", "99999"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*words, *mistake])

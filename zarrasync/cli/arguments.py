@@ -33,6 +33,7 @@ __all__ = [
     "levels",
     "open_node",
     "options",
+    "port",
     "select",
     "shape",
 ]
@@ -183,6 +184,14 @@ def levels(text: str) -> int:
     if count(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
     return int(text)
+
+
+def port(text: str) -> int:
+    """Parse the number of a port; 0 for a free one."""
+    number = count(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"a port must be at most 65535, found {number}")
+    return number
 
 
 def codec(text: str) -> Any:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from zarrasync.cli.arguments import count
+from zarrasync.cli.arguments import port
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import REPORT_FILES, JobReport
 
@@ -61,10 +61,15 @@ def save_report(args: argparse.Namespace, report: JobReport) -> None:
 def _report_file(text: str) -> str:
     if Path(text).suffix.lower() not in REPORT_FILES:
         raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(REPORT_FILES)}, found {text!r}")
-    if not Path(text).absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"the directory of {text!r} does not exist")
-    return text
+    return _new_file(text)
 
 
 def _file_or_port(text: str) -> str | int:
-    return count(text) if text.isdigit() else text
+    return port(text) if text.isdigit() else _new_file(text)
+
+
+def _new_file(text: str) -> str:
+    """Return the path of a file to write, whose directory must exist before a long job begins."""
+    if not Path(text).absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the directory of {text!r} does not exist")
+    return text

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from zarrasync.cli import bench
-from zarrasync.cli.arguments import Commands, count, open_node, options
+from zarrasync.cli.arguments import Commands, open_node, options, port
 from zarrasync.cli.console import Console
 
 __all__ = ["add"]
@@ -24,7 +24,7 @@ def add(command: Commands) -> None:
         as_json=False,
     )
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
-    serve.add_argument("--port", type=_port, default=8000, help="the port; 0 for a free one (default: 8000)")
+    serve.add_argument("--port", type=port, default=8000, help="the port; 0 for a free one (default: 8000)")
     serve.add_argument("--cache", type=int, default=256, metavar="MIB", help="memory for caches (default: 256)")
     serve.add_argument(
         "--max-age", type=float, default=60.0, metavar="SECONDS", help="how long responses may be reused (default: 60)"
@@ -47,13 +47,6 @@ def add(command: Commands) -> None:
     serve.add_argument("--follow-links", action="store_true", help="follow symbolic links out of the directory")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
     bench.add(command)
-
-
-def _port(text: str) -> int:
-    number = count(text)
-    if number > 65_535:
-        raise argparse.ArgumentTypeError(f"a port must be at most 65535, found {number}")
-    return number
 
 
 def _serve(args: argparse.Namespace, console: Console) -> int:

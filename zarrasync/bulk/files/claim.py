@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Coroutine
+import uuid
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -103,7 +104,7 @@ class Claim:
 
     def _take(self, content: dict[str, Any], version: object) -> None:
         self.found = content
-        self._content = {**content, "owner": process_name(), "beat": 0, "state": "running"}
+        self._content = {**content, "owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running"}
         self._version = self._run(self._store.put(self._key, self._dumps(), if_version=version))
         self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
 
@@ -174,11 +175,43 @@ class Claim:
         if not self.is_enabled or not self._store.listable:
             return set()
         prefix = f"{self._folder}/{digest}/"
-        return {int(key.rpartition("-")[2]) for key in self._run(self._store.list_prefix(prefix))}
+        keys = self._run(self._store.list_prefix(prefix))
+        return {int(key.rpartition("-")[2]) for key in keys if key.startswith(f"{prefix}task-")}
 
     def task_key(self, digest: str, number: int) -> str:
         """Return the key of the value that marks a task as finished; empty without claims."""
         return f"{self._folder}/{digest}/task-{number}" if self.is_enabled else ""
+
+    # -------------------------------------------------------------- publishing
+
+    def begin_publishing(self, record: Mapping[str, Any]) -> None:
+        """Store what will be published, so that another job can complete it if this process ends meanwhile."""
+        if self.is_enabled:
+            self._run(self._store.put(self._record_key, json.dumps(record).encode()))
+            self.update(publishing=True)
+
+    def unpublished(self) -> dict[str, Any] | None:
+        """Return what an earlier owner of this claim has begun to publish, or ``None``."""
+        if not self.found.get("publishing"):
+            return None
+        data = self._run(self._store.get(self._record_key))
+        record: dict[str, Any] | None = None if data is None else json.loads(data)
+        return record
+
+    def end_publishing(self) -> None:
+        """Forget the job of an earlier owner, which is published now."""
+        self._erase_marks()
+        self.found = {}
+        self._content = {name: self._content[name] for name in ("owner", "id", "beat", "state")}
+        self.update()
+
+    @property
+    def _record_key(self) -> str:
+        return f"{self._folder}/record"
+
+    def _erase_marks(self) -> None:
+        keys = self._run(self._store.list_prefix(f"{self._folder}/"))
+        self._run(self._store.erase_values([key for key in keys if key != self._key]))
 
     # -------------------------------------------------------------- releasing
 
@@ -197,8 +230,8 @@ class Claim:
             return
         self._end_beats()
         if self._lost is None:
-            marks = [key for key in self._run(self._store.list_prefix(f"{self._folder}/")) if key != self._key]
-            self._run(self._store.erase_values([*marks, self._key]))
+            self._erase_marks()
+            self._run(self._store.erase_values([self._key]))
             if self._store.blocking:
                 self._run(self._store.erase_prefix(f"{self._folder}/"))  # empty directories
 

@@ -9,7 +9,7 @@ from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.journal import Journal
+from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planning import Parameters, plan_job
 from zarrasync.bulk.files.pool import Workers
@@ -82,6 +82,7 @@ class Job:
         begin = clock.monotonic()
         with self.claim:
             self.claim.acquire(self._wait)
+            self._complete_earlier_job()
             plan, report = self.plan(workers)
             if plan is None:
                 self.claim.release()
@@ -98,6 +99,7 @@ class Job:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished."""
         with self.claim:
             self.claim.acquire(self._wait)
+            self._complete_earlier_job()
             plan, report = self.plan(workers)
             if plan is None:
                 self.claim.release()
@@ -326,11 +328,26 @@ class Job:
             )
         self.claim.check()
         journal = self.journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
+        self.claim.begin_publishing({"plan": plan.to_json(), "journal": journal.to_json()})
+        self.publish(plan, journal)
+        self.claim.release()
+
+    def publish(self, plan: JobPlan, journal: Journal) -> None:
+        """Store the documents that make a result visible. May be repeated."""
         self._run(write_inline(plan, self.handle))
         self._run(publish_arrays(plan, self.handle))
         self.claim.check()
         self._run(publish_group(plan, self.handle, journal))
-        self.claim.release()
+
+    def _complete_earlier_job(self) -> None:
+        """Publish the result of a job whose process ended while it published."""
+        record = self.claim.unpublished()
+        if record is not None:
+            plan = JobPlan.from_json(record["plan"])
+            job = Job.of_plan(plan, self.handle.store, self.handle.config)
+            job.claim = self.claim
+            job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}))
+            self.claim.end_publishing()
 
 
 def _text(files: Sequence[SourceFile]) -> str:

@@ -128,6 +128,10 @@ class NodeTypeError(ZarrError, TypeError):
         self.path, self.found, self.wanted = path, found, wanted
 
 
+_LONGEST_MESSAGE = 600
+"""Characters of a problem's message. Values of documents can have megabytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem of a metadata document.
@@ -141,6 +145,11 @@ class Problem:
     key: str
     location: str
     message: str
+
+    def __post_init__(self) -> None:
+        if len(self.message) > _LONGEST_MESSAGE:  # it quotes a value of the document
+            half = _LONGEST_MESSAGE // 2
+            object.__setattr__(self, "message", f"{self.message[:half]} … {self.message[-half:]}")
 
     def __str__(self) -> str:
         return ": ".join(filter(None, (self.key, self.location, self.message)))

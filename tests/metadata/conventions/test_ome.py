@@ -95,6 +95,13 @@ def test_plates_wells_labels_and_collections():
     assert not label.violations
 
 
+@pytest.mark.parametrize("path", ["../secret", "/a", "a/../../b"])
+def test_labels_stay_inside(path: str):
+    found = meaning({"labels": ["cells", path]})
+    assert [link.path for link in found.links] == ["cells"]
+    assert [violation.location for violation in found.violations] == ["labels[1]"]
+
+
 def test_channels_are_named():
     found = meaning(ome_attributes("0.4", omero={"channels": [{"label": "DAPI"}, {"label": "GFP"}, {"color": "FF"}]}))
     assert found.facts["Channels"] == "DAPI, GFP"

@@ -94,11 +94,12 @@ def _interpret_plate(value: Any, location: str, version: str, reader: Reader) ->
     if not isinstance(value, Mapping):
         reader.error(location, "expected an object")
         return Meaning()
-    names = {}
+    names: dict[str, dict[str, int]] = {}  # the number of each
     for part in ("rows", "columns"):
         items = reader.objects(value.get(part), f"{location}.{part}")
-        names[part] = [reader.string(item, "name", place) for place, item in items]
-        reader.check_differ(names[part], f"{location}.{part}")
+        listed = [reader.string(item, "name", place) for place, item in items]
+        reader.check_differ(listed, f"{location}.{part}")
+        names[part] = {name: number for number, name in reversed(list(enumerate(listed)))}
     rows, columns = names["rows"], names["columns"]
     links = []
     for place, well in reader.objects(value.get("wells"), f"{location}.wells"):
@@ -106,8 +107,8 @@ def _interpret_plate(value: Any, location: str, version: str, reader: Reader) ->
         row, _, column = path.partition("/")
         if path and (row not in rows or column not in columns):
             reader.error(f"{place}.path", f"{path!r} is not the name of a row, a slash, and the name of a column")
-        elif path and (well.get("rowIndex"), well.get("columnIndex")) != (rows.index(row), columns.index(column)):
-            expected = f"rowIndex {rows.index(row)} and columnIndex {columns.index(column)}"
+        elif path and (well.get("rowIndex"), well.get("columnIndex")) != (rows[row], columns[column]):
+            expected = f"rowIndex {rows[row]} and columnIndex {columns[column]}"
             reader.error(place, f"the well {path!r} must have {expected}")
         if path:
             links.append(Link(path, "well", f"{place}.path"))
@@ -129,7 +130,9 @@ def _interpret_labels(value: Any, location: str, version: str, reader: Reader) -
     if not isinstance(value, list) or not all(isinstance(path, str) for path in value):
         reader.error(location, "expected a list of paths")
         return Meaning(titles=("labels",))
-    links = tuple(Link(path.strip("/"), "label image", f"{location}[{n}]") for n, path in enumerate(value))
+    places = [(f"{location}[{number}]", path) for number, path in enumerate(value)]
+    paths = [(place, reader.relative(path, place)) for place, path in places]
+    links = tuple(Link(path, "label image", place) for place, path in paths if path)
     return Meaning(titles=("labels",), links=links, facts={"Label images": ", ".join(value)})
 
 

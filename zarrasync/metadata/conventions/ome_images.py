@@ -87,14 +87,14 @@ class _Pyramid:
         return self._systems.get(self._intrinsic) or next(iter(self._systems.values()), ())
 
     def _levels(self) -> tuple[Level, ...]:
-        levels: list[Level] = []
+        levels: dict[str, Level] = {}
         for place, dataset in self._datasets:
             path = self._reader.path(dataset, "path", place)
-            if path in [level.path for level in levels]:
+            if path in levels:
                 self._reader.error(f"{place}.path", f"{path!r} is the path of another level")
             elif path:
-                levels.append(Level(path, self._level_axes(dataset, path, place), place))
-        return tuple(levels)
+                levels[path] = Level(path, self._level_axes(dataset, path, place), place)
+        return tuple(levels.values())
 
     def _level_axes(self, dataset: Mapping[str, Any], path: str, place: str) -> tuple[Axis, ...]:
         """Return the axes of a level with the coordinates of its elements."""

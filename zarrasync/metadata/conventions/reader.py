@@ -54,9 +54,12 @@ class Reader:
 
     def path(self, item: Mapping[str, Any], name: str, location: str) -> str:
         """Return a relative path that is required."""
-        path = self.string(item, name, location)
+        return self.relative(self.string(item, name, location), f"{location}.{name}")
+
+    def relative(self, path: str, location: str) -> str:
+        """Return a path that must be relative; an empty string if it is not."""
         if path.startswith("/") or ".." in path.split("/"):
-            self.error(f"{location}.{name}", f"the path {path!r} must be relative to the group and stay inside it")
+            self.error(location, f"the path {short(path)} must be relative to the group and stay inside it")
             return ""
         return path.removeprefix("./").strip("/")
 

@@ -203,6 +203,23 @@ async def test_calendars(api: Api, tmp_path: Path):
         await api(api.ingest(tmp_path / "2.nc", store, concat="time", append=True))
 
 
+@pytest.mark.parametrize("calendars", [("proleptic_gregorian", "noleap"), ("julian", "standard")])
+async def test_files_of_other_calendars(api: Api, tmp_path: Path, calendars: tuple[str, str]):
+    pytest.importorskip("cftime")
+    for number, calendar in enumerate(calendars):
+        dataset = day(number).drop_vars("time")
+        attributes = {"units": "hours since 2024-01-01", "calendar": calendar}
+        dataset["time"] = ("time", np.arange(24.0) + 24 * number, attributes)
+        dataset.to_netcdf(tmp_path / f"{number}.nc")
+    message = f"the times of 'time' of .*1.nc have the calendar '{calendars[1]}', but '{calendars[0]}' is needed"
+    with pytest.raises(CodecError, match=message):
+        await api(api.ingest([tmp_path / "0.nc", tmp_path / "1.nc"], {}, concat="time"))
+    await api(api.ingest(tmp_path / "0.nc", store := {}, concat="time"))
+    with pytest.raises(CodecError, match=message):
+        await api(api.ingest(tmp_path / "1.nc", store, concat="time", append=True))
+    assert len(sync.open_array(store, path="time")) == 24
+
+
 async def test_bounds_have_the_units_of_their_parent(api: Api, tmp_path: Path):
     for number in range(2):
         dataset = day(number)

@@ -17,6 +17,8 @@ __all__ = ["TimeUnits", "common_units", "convert_times", "units_of"]
 _warning_filters = thread_lock()
 """Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+_GREGORIAN = {"standard", "proleptic_gregorian"}
+"""Calendars that agree for all dates since 1582."""
 
 
 class TimeUnits(NamedTuple):
@@ -55,6 +57,12 @@ def convert_times(
     Raises:
         CodecError: If the calendars differ, or a time is not exact in the units and the data type.
     """
+    if source.calendar != target.calendar and not {source.calendar, target.calendar} <= _GREGORIAN:
+        raise CodecError(
+            f"the times of {name} have the calendar {source.calendar!r}, but {target.calendar!r} is needed; convert the file "
+            "first, for example with xarray's convert_calendar",
+            direction="encode",
+        )
     try:
         encoded = values if source == target or not values.size else _convert(values, source, target)
     except Exception as error:  # of several classes in xarray, pandas and cftime

@@ -292,3 +292,14 @@ def test_no_descriptor_stays_open(made: tuple[Path, np.ndarray]):
     for select in SELECTIONS:
         outcome(lambda: select(array))
     assert len(list(open_descriptors())) == before
+
+
+@pytest.mark.parametrize("shards", [None, (256,)])
+def test_the_last_chunk_of_the_longest_axis(tmp_path: Path, shards: tuple[int, ...] | None):
+    """Its end would not fit into 64 bits."""
+    end = 2**63 - 1
+    array = sync.create_array(tmp_path / "a", shape=(end,), chunks=(16,), shards=shards, dtype="i1", fill_value=3)
+    array[end - 40 :] = 4
+    assert check_equal(tmp_path / "a", lambda a: a.oindex[[1, end - 3, end - 1]]).tolist() == [3, 4, 4]
+    assert check_equal(tmp_path / "a", lambda a: a[end - 42 :]).tolist() == [3, 3, *[4] * 40]
+    assert check_equal(tmp_path / "a", lambda a: a[end - 1 :]).tolist() == [4]

@@ -20,8 +20,10 @@ from tests.property.array_machine import accessor
 from tests.property.selections import selections
 from tests.property.strategies import SEEDS, array_options, same, values_of
 from zarrasync import stores, sync
+from zarrasync._kernel import structs
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
+from zarrasync.transfer.kernel_plan import kernel_array
 
 pytestmark = needs_kernel
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -187,3 +189,38 @@ def test_children_write_after_a_fork(tmp_path: Path):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert same(array[...], VALUES)
+
+
+@pytest.mark.parametrize("dtype", ["U3", "U20", "c16"])
+def test_fill_values_of_reversed_words(tmp_path: Path, dtype: str):
+    """Chunks of the fill value are not stored, however long their big-endian elements are."""
+    fill = {"U3": "abc", "U20": "abc", "c16": 1 + 2j}[dtype]
+    serializer = {"name": "bytes", "configuration": {"endian": "big"}}
+    for native in ("require", "off"):
+        array = sync.create_array(
+            tmp_path / native,
+            shape=(8,),
+            chunks=(2,),
+            dtype=dtype,
+            fill_value=fill,
+            serializer=serializer,
+            compressors=None,
+            config={"native": native},
+        )
+        array[...] = np.array([*[fill] * 4, *np.arange(1, 5).astype(dtype)])
+    assert len(files(tmp_path / "require")) == 2
+    assert content(tmp_path / "require") == content(tmp_path / "off")
+
+
+@pytest.mark.parametrize("prefixes", [("zng_",), ("blosc_compress",), ("blosc_",)])
+def test_missing_functions(tmp_path: Path, prefixes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    """The kernel does not try chunks for which no library has the functions."""
+    found = {name: None if name.startswith(prefixes) else address for name, address in structs.symbols().items()}
+    monkeypatch.setattr(structs, "symbols", lambda: found)
+    codec = "gzip" if prefixes == ("zng_",) else "blosc"
+    array = make(tmp_path / "a", "require", compressors=codec)
+    array[...] = VALUES
+    assert same(array[...], VALUES)
+    described = kernel_array(asyncio.run(za.open_array(tmp_path / "a"))._chunks)
+    assert (described is None) == (prefixes == ("blosc_",))
+    assert described is None or not described.can_write

@@ -59,15 +59,15 @@ static int64_t count_below(const int64_t *indices, int64_t count, int64_t limit)
 struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t size)
 {
     struct za_cut cut = {.origin = origin};
-    int64_t end;
+    int64_t end, limit = origin > INT64_MAX - size ? INT64_MAX : origin + size; /* no index is that large */
     if (axis->indices != NULL) {
         cut.begin = count_below(axis->indices, axis->length, origin);
-        end = count_below(axis->indices, axis->length, origin + size);
+        end = count_below(axis->indices, axis->length, limit);
         cut.first = cut.begin < end ? axis->indices[cut.begin] - origin : 0;
         cut.step = 0;
     } else {
         cut.begin = divide_up(origin - axis->start, axis->step);
-        end = divide_up(origin + size - axis->start, axis->step);
+        end = divide_up(limit - axis->start, axis->step);
         if (end > axis->length)
             end = axis->length;
         cut.first = axis->start + cut.begin * axis->step - origin;
@@ -325,20 +325,30 @@ void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *ou
     fill(&copy, 0, chain->fill, is_one_byte(chain->fill, chain->item_size), out + copy.out_offset);
 }
 
+static int is_same(const uint8_t *one, const uint8_t *other, int64_t size)
+{
+    return memcmp(one, other, (size_t)size) == 0;
+}
+
+static int is_reversed(const uint8_t *one, const uint8_t *other, int64_t size)
+{
+    for (int64_t i = 0; i < size; i++)
+        if (one[i] != other[size - 1 - i])
+            return 0;
+    return 1;
+}
+
 int za_is_fill(const struct za_chain *chain, const uint8_t *raw)
 {
     int64_t item = chain->item_size, count = chain->raw_size / item;
-    uint8_t reversed[64];
-    const uint8_t *first = chain->fill;
-    if (chain->word_size > 1) {
-        if (item > (int64_t)sizeof reversed)
-            return 0;
-        copy_reversed(reversed, item, first, item, 1, item, chain->word_size);
-        first = reversed;
-    }
+    int64_t word = chain->word_size > 1 ? chain->word_size : item;
+    if (count == 0)
+        return 1;
     /* Equal to the fill value at the beginning, and everywhere to the element before. */
-    return count == 0 || (memcmp(raw, first, (size_t)item) == 0 &&
-                          memcmp(raw, raw + item, (size_t)((count - 1) * item)) == 0);
+    for (int64_t at = 0; at < item; at += word)
+        if (!(chain->word_size > 1 ? is_reversed : is_same)(raw + at, chain->fill + at, word))
+            return 0;
+    return is_same(raw, raw + item, (count - 1) * item);
 }
 
 /* ---------------------------------------------------------------- direct reads */

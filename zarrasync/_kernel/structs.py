@@ -28,6 +28,8 @@ __all__ = [
     "ChainStruct",
     "StepStruct",
     "Worker",
+    "can_decode",
+    "can_encode",
     "worker",
 ]
 
@@ -113,6 +115,33 @@ _FUNCTIONS = [
     "zng_deflateBound",
 ]
 """The members of ``za_functions``."""
+
+
+_DECODERS = {
+    BLOSC: "blosc_decompress_ctx",
+    ZSTD: "ZSTD_decompressDCtx",
+    LZ4: "LZ4_decompress_safe",
+    GZIP: "isal_inflate_stateless",
+    ZLIB: "isal_inflate_stateless",
+}
+_ENCODERS = {
+    BLOSC: "blosc_compress_ctx",
+    ZSTD: "ZSTD_compress2",
+    LZ4: "LZ4_compress_fast",
+    GZIP: "zng_deflate",
+    ZLIB: "zng_deflate",
+}
+"""A function of each codec's family, which is complete or missing. The kernel has the checksum itself."""
+
+
+def can_decode(kind: int) -> bool:
+    """Return whether an installed library has the functions that decode a codec."""
+    return kind == CRC32C or symbols()[_DECODERS[kind]] is not None
+
+
+def can_encode(kind: int) -> bool:
+    """Return whether an installed library has the functions that encode a codec."""
+    return kind == CRC32C or symbols()[_ENCODERS[kind]] is not None
 
 
 class Worker:

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync._kernel.structs import CRC32C, MAX_AXES, MAX_STEPS, ArrayStruct, ChainStruct, StepStruct
+from zarrasync._kernel.structs import (
+    CRC32C,
+    MAX_AXES,
+    MAX_STEPS,
+    ArrayStruct,
+    ChainStruct,
+    StepStruct,
+    can_decode,
+    can_encode,
+)
 from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.crc32c import Crc32cCodec
@@ -31,8 +40,11 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
         if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
             return False
         chain = sharding.inner
-    array.can_write = sharding is None or sharding.stores_in_c_order
-    return _describe_chunk(chain, array.chain)
+    if not _describe_chunk(chain, array.chain):
+        return False
+    encodes = all(can_encode(step.kind) for step in array.chain.steps[: array.chain.step_count])
+    array.can_write = encodes and (sharding is None or sharding.stores_in_c_order)
+    return True
 
 
 def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
@@ -65,7 +77,7 @@ def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
     described.step_count = 0
     for codec, size in chain.compressors:
         step = codec.kernel_step
-        if step is None or (size is None and step[0] != CRC32C):
+        if step is None or not can_decode(step[0]) or (size is None and step[0] != CRC32C):
             return False
         described.steps[described.step_count] = StepStruct(step[0], -1 if size is None else size, step[1:])
         described.step_count += 1

@@ -20,7 +20,7 @@ from tests.property.array_machine import accessor
 from tests.property.selections import selections
 from tests.property.strategies import SEEDS, array_options, same, values_of
 from zarrasync import stores, sync
-from zarrasync._kernel import structs
+from zarrasync._kernel.symbols import symbols
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
 from zarrasync.transfer.kernel_plan import kernel_array
@@ -215,8 +215,8 @@ def test_fill_values_of_reversed_words(tmp_path: Path, dtype: str):
 @pytest.mark.parametrize("prefixes", [("zng_",), ("blosc_compress",), ("blosc_",)])
 def test_missing_functions(tmp_path: Path, prefixes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     """The kernel does not try chunks for which no library has the functions."""
-    found = {name: None if name.startswith(prefixes) else address for name, address in structs.symbols().items()}
-    monkeypatch.setattr(structs, "symbols", lambda: found)
+    found = {name: None if name.startswith(prefixes) else address for name, address in symbols().items()}
+    monkeypatch.setattr("zarrasync._kernel.structs.symbols", lambda: found)
     codec = "gzip" if prefixes == ("zng_",) else "blosc"
     array = make(tmp_path / "a", "require", compressors=codec)
     array[...] = VALUES

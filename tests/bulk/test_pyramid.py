@@ -188,6 +188,8 @@ async def test_geographic_grids(api: Api, tmp_path: Path):
     with rasterio.Env() as environment:
         if "Zarr" not in environment.drivers():
             pytest.skip("GDAL has no driver for Zarr")
+    if tuple(map(int, rasterio.__gdal_version__.split(".")[:2])) < (3, 11):
+        pytest.skip("GDAL does not know all codecs of format 3")
     with rasterio.open(tmp_path / "p/bands/b/2") as dataset:
         np.testing.assert_array_equal(dataset.read(1), sync.open_array(tmp_path / "p", path="bands/b/2")[...])
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "Environment",
@@ -28,6 +28,8 @@ __all__ = [
     "uniform",
     "wall_time",
 ]
+
+T = TypeVar("T")
 
 
 class Environment:
@@ -64,6 +66,15 @@ class Environment:
     def wait_for(self, jobs: Iterable[Future[Any]]) -> None:
         """Block the current thread until jobs of executors have ended."""
         futures.wait(jobs)
+
+    def wait_for_first(self, jobs: Iterable[Future[T]], seconds: float) -> tuple[set[Future[T]], set[Future[T]]]:
+        """Block the current thread until one of several jobs has ended, or for some seconds.
+
+        Returns:
+            The jobs that have ended, and the others.
+        """
+        ended, running = futures.wait(jobs, seconds, futures.FIRST_COMPLETED)
+        return ended, running
 
     def executor(self, name: str, size: int) -> Executor:
         """Return a new pool of worker threads."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from zarrasync._concurrency import clock
 
 __all__ = ["run_to_end"]
 
@@ -20,5 +21,5 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run())
-    with ThreadPoolExecutor(1) as pool:
+    with clock.current().executor("zarrasync-foreign", 1) as pool:
         return pool.submit(asyncio.run, run()).result()

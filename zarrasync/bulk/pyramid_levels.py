@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency import bridge
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread
@@ -243,7 +243,7 @@ def _collect(executor: Executor, jobs: Iterable[Callable[[], IngestReport]], pro
     pending: set[Future[IngestReport]] = {executor.submit(job) for job in jobs}
     try:
         while pending:
-            done, pending = wait(pending, _POLL_SECONDS, FIRST_COMPLETED)
+            done, pending = clock.current().wait_for_first(pending, _POLL_SECONDS)
             for future in done:
                 part = future.result()
                 report.blocks += part.blocks
@@ -253,6 +253,6 @@ def _collect(executor: Executor, jobs: Iterable[Callable[[], IngestReport]], pro
     except BaseException:
         for future in pending:
             future.cancel()
-        wait(pending)  # nothing is written after this call has ended
+        clock.current().wait_for(pending)  # nothing is written after this call has ended
         raise
     return report

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from zarrasync._concurrency import clock
 from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.display.text import duration_text, printable, size_text
 
@@ -88,16 +89,15 @@ class Lines(Monitor):
             self._write(f"{job.label}: {result}, {size_text(job.done)} in {duration_text(job.seconds)}")
 
 
-class _Timer(threading.Thread):
-    """A thread that calls a function at regular intervals until it is stopped."""
+class _Timer:
+    """Calls a function on another thread at regular intervals until it is stopped."""
 
     def __init__(self, interval: float, call: Callable[[], object]) -> None:
-        super().__init__(name="zarrasync-progress", daemon=True)
         self._interval, self._call = interval, call
         self._stopped, self._calls = threading.Event(), 0
-        self.start()
+        self._thread = clock.current().start_thread("zarrasync-progress", self._run)
 
-    def run(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.wait(self._interval):
             self._calls += 1
             self._call()
@@ -105,7 +105,7 @@ class _Timer(threading.Thread):
     def stop(self) -> int:
         """Stop the thread, and return how often it has called the function."""
         self._stopped.set()
-        self.join()
+        self._thread.join()
         return self._calls
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ class PrometheusMonitor(Monitor):
         if job.parent is not None:
             return
         if error is None:
-            self._success.labels(job.label).set(time.time())
+            self._success.labels(job.label).set(clock.wall_time())
         else:
             self._failures.labels(job.label).inc()
         if self._file is not None:

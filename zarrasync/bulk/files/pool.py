@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
@@ -140,7 +141,7 @@ class Workers:
                 while waiting and len(running) < self._width:
                     number = waiting.pop(0)
                     running[self._submit(calls[number])] = number
-                ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+                ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
                 for future in ended:
                     number = running.pop(future)
                     try:

@@ -24,7 +24,7 @@ from zarrasync.errors import UnsupportedByFormat, ZarrError
 from zarrasync.model import dtypes
 from zarrasync.transfer.kernel_plan import kernel_array
 
-pytestmark = needs_kernel
+pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "150"))
 
 FOLDERS = {"name": "v2", "separator": "/"}

@@ -25,7 +25,7 @@ from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
 from zarrasync.transfer.kernel_plan import kernel_array
 
-pytestmark = needs_kernel
+pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
 VALUES[20:40, 30:60] = 7
 

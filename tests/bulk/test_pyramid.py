@@ -86,6 +86,8 @@ async def test_versions_of_ome_zarr(api: Api, tmp_path: Path, version):
     steps, units = {"y": 0.5, "x": 0.25}, {"y": "micrometer", "x": "micrometer"}
     await api(api.pyramid(tmp_path / "a", levels=3, version=version, axes="cyx", scale=steps, units=units, factors=2))
     assert (await api(api.validate(tmp_path / "a"))).findings == []
+    if version == "0.6":
+        pytest.importorskip("ome_zarr_models.v06", reason="this release of ome-zarr-models does not know version 0.6")
     image = models.open_ome_zarr(zarr.open_group(str(tmp_path / "a"), mode="r"))
     assert image.ome_zarr_version == version
     assert levels_of(tmp_path / "a") == {

@@ -19,7 +19,7 @@ DTYPES = ["?", "u1", "i1", "u2", ">i2", "u4", "i4", "u8", "i8", "f2", "f4", ">f8
 
 def expected_of(cell: list[Any], method: str, missing: Any, dtype: np.dtype[Any]) -> Any:
     """Return the reduced value of the elements of a cell, in row-major order."""
-    present = [value for value in cell if value == value and (missing is None or value != missing)]  # noqa: PLR0124
+    present = [value for value in cell if value == value and (missing is None or value != missing)]  # noqa: PLR0124  # NaN
     if not present:
         return missing if method == "mode" and missing in cell else cell[0]
     if method == "mode":

@@ -66,7 +66,7 @@ def test_the_order_of_inner_chunks_belongs_to_the_codec():
     assert len({*codecs}) == 2
     assert codecs[0].to_json() == codecs[1].to_json()
     with pytest.raises(ValueError, match="order must be one of C, F, morton, found 'Z'"):
-        ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), order="Z")  # type: ignore[arg-type]
+        ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), order="Z")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_an_inner_chunk_of_the_wrong_length_is_refused():

@@ -55,7 +55,7 @@ def test_modes():
 
 def test_the_setting_is_checked():
     with pytest.raises(ValueError, match="config native must be 'auto', 'off' or 'require', found 'on'"):
-        za.Config(native="on")  # type: ignore[arg-type]
+        za.Config(native="on")  # type: ignore[arg-type]  # wrong on purpose
 
 
 @needs_kernel

@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
     _is_parsing = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # argparse has overloads
         if self._is_parsing or any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
             return super().parse_known_args(args, namespace)
         self._is_parsing = True

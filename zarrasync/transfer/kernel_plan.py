@@ -28,7 +28,6 @@ class KernelPart(NamedTuple):
     Attributes:
         projection: The elements and their places in the output.
         axes: A ``za_axis`` for each axis.
-        counts: The number of touched chunks along each axis.
         total: The number of touched chunks.
         out: The address of the first element's place in the output.
         memory: What must live as long as the part.
@@ -36,7 +35,6 @@ class KernelPart(NamedTuple):
 
     projection: Projection
     axes: bytes
-    counts: tuple[int, ...]
     total: int
     out: int
     memory: Sequence[Any]
@@ -114,7 +112,7 @@ def kernel_part(chunks: Chunks, projection: Projection, out: Array) -> KernelPar
         counts.append(count)
     axes = b"".join([AXIS.pack(*numbers[at : at + 11]) for at in range(0, len(numbers), 11)])
     address = targets.__array_interface__["data"][0]
-    return KernelPart(projection, axes, tuple(counts), math.prod(counts), address, memory)
+    return KernelPart(projection, axes, math.prod(counts), address, memory)
 
 
 def _sorted(selector: Any, memory: list[Any]) -> tuple[int, int]:

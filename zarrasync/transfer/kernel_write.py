@@ -35,15 +35,14 @@ class KernelWrite:
         chunks: The chunks.
         array: Their description.
         part: The description of the selection.
-        values: The values of the whole write.
 
     Attributes:
         left: The runs of the chunks that are left to Python, such as those that are written in part.
         empty: The keys of chunks that contain only the fill value and must be erased.
     """
 
-    def __init__(self, chunks: Chunks, array: ArrayStruct, part: KernelPart, values: Array) -> None:
-        self._chunks, self._array, self._part, self._values = chunks, array, part, values
+    def __init__(self, chunks: Chunks, array: ArrayStruct, part: KernelPart) -> None:
+        self._chunks, self._array, self._part = chunks, array, part
         self._keeps_fill = int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
         self.left: list[ChunkRun] = []
         self.empty: list[str] = []
@@ -64,7 +63,7 @@ class KernelWrite:
                 return None
             several = several or selector.stop - selector.start > length
         part = kernel_part(chunks, projection, values) if several else None
-        return None if part is None else cls(chunks, array, part, values)
+        return None if part is None else cls(chunks, array, part)
 
     async def run(self, flag: CancelFlag, progress: Progress | None) -> None:
         """Write whole chunks."""

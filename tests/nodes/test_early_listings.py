@@ -13,6 +13,7 @@ import zarrasync as za
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, StoreError
+from zarrasync.nodes import listings
 
 PATHS = ["a", "g", "g/b", "g/h", "g/h/c"]
 
@@ -24,9 +25,26 @@ def local(tmp_path: Path) -> stores.LocalStore:
     return stores.LocalStore(tmp_path)
 
 
+@pytest.fixture(params=[1000, 2], ids=["few keys", "many keys"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of keys in a response, so that one has all keys, or shows only some groups."""
+    monkeypatch.setattr(listings, "_FEW", request.param)
+    return request.param
+
+
 def far(inner: stores.Store, fails: Any) -> stores.Store:
     """Return a store that lists like an object store, and fails as a function of the operation and the key decides."""
     return stores.LatencyStore(stores.FaultyStore(inner, fails=fails), 0.0)
+
+
+def far_without_few(inner: stores.Store) -> WaveStore:
+    """Return a store that lists directories alone, as some libraries do."""
+
+    class Directories(WaveStore):
+        async def list_few(self, prefix, limit):
+            return None
+
+    return Directories(inner)
 
 
 class FewFail(stores.WrapperStore):
@@ -37,11 +55,70 @@ class FewFail(stores.WrapperStore):
 class Slow(stores.WrapperStore):
     """Listings that never end."""
 
-    async def list_dir(self, prefix):
+    async def list_dir(self, prefix) -> Any:
         await asyncio.Event().wait()
 
-    async def list_few(self, prefix, limit):
+    async def list_few(self, prefix, limit) -> Any:
         await asyncio.Event().wait()
+
+
+class OrderedWaves(WaveStore):
+    """A store whose listings are in order, as those of object stores are."""
+
+    async def list_few(self, prefix, limit):
+        await self._before("list", prefix)
+        return sorted(await self.inner.list_prefix(prefix))[:limit]
+
+
+MANY = {"shape": 1100, "chunks": 1, "dtype": "i1"}
+TREES: dict[str, tuple[list[str], int, int]] = {
+    "one level": (["g"], 3, 8),
+    "two levels": (["a/b"], 3, 10),
+    "five levels": (["a/b/c/d/e"], 3, 16),
+    "groups beside each other": (["a/b", "a/e", "d/b", "d/e"], 4, 30),
+    "groups on five levels": (["a/b/c/d/e", "a/b/c/d/f", "g/b/c/d/e"], 4, 46),
+}
+"""Groups with more chunks than one response lists; the number of round trips of ``members``, and of listings."""
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_a_walk_over_many_keys_takes_one_round_trip_for_each_level(api, tmp_path, tree, zarr_format):
+    """And one at the beginning. Each level after the first one took two."""
+    groups, trips, most_listings = TREES[tree]
+    array: dict[str, Any] = {"shape": 4, "chunks": 2, "dtype": "i4"}
+    nodes: dict[str, Any] = {f"{group}/{name}": array for group in groups for name in "xy"}
+    sync.create_hierarchy(tmp_path, nodes | {f"{group}/big": MANY for group in groups}, zarr_format=zarr_format)
+    for group in groups:
+        sync.open_array(tmp_path, path=f"{group}/big", mode="r+")[:] = 1
+    local = sync.open_group(tmp_path)
+    for store in (OrderedWaves(stores.LocalStore(tmp_path)), far_without_few(stores.LocalStore(tmp_path))):
+        group = await api(api.open_group(store))
+        store.take()
+        assert [path for path, _ in await api(group.members(None))] == [path for path, _ in local.members(None)]
+        waves = store.take()
+        if isinstance(store, OrderedWaves):
+            assert len(waves) == trips
+            assert sum(operation == "list" for wave in waves for operation, _ in wave) <= most_listings
+        else:
+            assert len(waves) == 2 + groups[0].count("/") + 1
+        fetched = [key for wave in waves for operation, key in wave if operation == "fetch"]
+        assert len(fetched) == len(set(fetched))
+        assert not [key for key in fetched if "big/" in key and key.count("/") > groups[0].count("/") + 2]
+
+
+@pytest.mark.parametrize("concurrency", [4, 256])
+async def test_listings_wait_for_documents_where_the_limit_of_requests_is_low(api, tmp_path, concurrency, monkeypatch):
+    monkeypatch.setattr(listings, "_FEW", 2)
+    array: dict[str, Any] = {"shape": 4, "chunks": 2, "dtype": "i4"}
+    sync.create_hierarchy(tmp_path, {f"g{number}/a": array for number in range(4)} | {"h": array})
+    store = OrderedWaves(stores.LocalStore(tmp_path))
+    store.concurrency = concurrency
+    group = await api(api.open_group(store))
+    store.take()
+    await api(group.members(None))
+    listed = [key for wave in store.take() for operation, key in wave if operation == "list"]
+    assert ("h/" in listed) is (concurrency == 256)
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -61,7 +138,7 @@ async def test_a_walk_takes_two_round_trips(api, tmp_path, zarr_format):
     assert len(store.take()) == 6  # open, look at the copies, list, fetch, store the copies, open again
 
 
-async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, local):
+async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, local, few):
     """A change through a member must notice that another writer was faster."""
     memory = stores.LatencyStore(stores.MemoryStore(), 0.0)
     await api(api.copy(local, memory))
@@ -80,14 +157,14 @@ async def test_a_failing_bounded_listing_is_replaced_by_those_of_groups(api, loc
     assert [path for path, _ in await api(group.members(None))] == PATHS
 
 
-async def test_a_store_that_cannot_be_listed(api, local):
+async def test_a_store_that_cannot_be_listed(api, local, few):
     store = far(local, lambda operation, key: operation == "list")
     group = await api(api.open_group(store))
     with pytest.raises(StoreError, match="simulated failure: list"):
         await api(group.members(None))
 
 
-async def test_one_document_that_cannot_be_read(api, local):
+async def test_one_document_that_cannot_be_read(api, local, few):
     store = far(local, lambda operation, key: key == "g/h/c/zarr.json")
     group = await api(api.open_group(store))
     with pytest.warns(UserWarning, match="/g/h/c cannot be read"):
@@ -100,7 +177,7 @@ async def test_one_document_that_cannot_be_read(api, local):
         await api(api.copy(stores.LatencyStore(local, 0.0), {}))
 
 
-async def test_directories_that_are_no_groups(api, local):
+async def test_directories_that_are_no_groups(api, local, few):
     """Nodes below them are not members, whatever the listing shows."""
     root = Path(local.root)
     (root / "loose/inner").mkdir(parents=True)

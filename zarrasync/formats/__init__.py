@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zarrasync.formats.detection import CANDIDATES, by_name, detect, is_document, may_be_zarr
+from zarrasync.formats.detection import CANDIDATES, by_name, detect, is_document, likely_node, may_be_zarr
 from zarrasync.formats.draft import parse_entry_point
 from zarrasync.formats.parsed_cache import parse
 from zarrasync.formats.v3 import EntryPointFound
@@ -18,6 +18,7 @@ __all__ = [
     "by_name",
     "detect",
     "is_document",
+    "likely_node",
     "may_be_zarr",
     "parse",
     "parse_entry_point",

@@ -16,7 +16,7 @@ from zarrasync.formats.v3 import V3
 from zarrasync.metadata.format import Documents, Format
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 
-__all__ = ["CANDIDATES", "by_name", "detect", "is_document", "may_be_zarr"]
+__all__ = ["CANDIDATES", "by_name", "detect", "is_document", "likely_node", "may_be_zarr"]
 
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 """The formats to look for if the format is not specified, in order of preference.
@@ -24,6 +24,7 @@ CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 Formats with an unread entry point are last, because they take another round of requests.
 """
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
+_CHUNK_OF_NODE = re.compile(r"(.*?)/(?:c|c?\d+|c[./]\d+)(?:[./]\d+)*", re.DOTALL)
 _CHUNK_KEY = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)
 
 
@@ -59,6 +60,17 @@ def is_document(key: str) -> bool:
 def may_be_zarr(key: str) -> bool:
     """Return whether a key may belong to a document or a chunk in any format."""
     return is_document(key) or _CHUNK_KEY.fullmatch(key) is not None
+
+
+def likely_node(key: str) -> str | None:
+    """Return the path of the node that a document or a chunk with a key would belong to, or ``None`` for other keys.
+
+    Only for formats that keep documents and chunks of a node below its path.
+    """
+    if is_document(key):
+        return key.rpartition("/")[0]
+    match = _CHUNK_OF_NODE.fullmatch(key)
+    return None if match is None else match[1]
 
 
 def detect(

@@ -99,7 +99,7 @@ async def listed_members(
         UnsupportedOperation: If the store cannot list.
     """
     handle = handle_of(group)
-    nodes, failures = await walk_listed(await listings.attach(handle, max_depth), max_depth)
+    nodes, failures = await walk_listed(handle, listings, max_depth)
     warn_of_failures(handle, failures)
     return [(path, make_node(handle.below(path), metadata)) for path, metadata in nodes]
 

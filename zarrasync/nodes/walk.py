@@ -13,9 +13,10 @@ from zarrasync.errors import MetadataError, StoreError, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import check_partial, document_bytes, fetch_documents
+from zarrasync.nodes.early import Survey, survey_of
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
-from zarrasync.nodes.listings import with_listings
+from zarrasync.nodes.listings import Listings, group_listings
 from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["Walk", "documents_below", "nodes_below", "walk", "walk_listed", "warn_of_failures"]
@@ -54,8 +55,9 @@ async def nodes_below(group: NodeHandle, max_depth: int | None) -> list[tuple[st
 async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
     """Find the nodes below a group.
 
-    If the group has few keys, this takes one listing and one batch of requests, otherwise one listing per group and one
-    batch of requests per level. Nodes that cannot be read are returned as failures.
+    If the group has few keys, this takes one listing and one batch of requests. Otherwise it takes one listing per group
+    and one batch of requests per level, which includes the listings for the next level in stores that list quickly.
+    Nodes that cannot be read are returned as failures.
 
     Args:
         group: The group.
@@ -67,24 +69,24 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
     """
     if max_depth is not None and max_depth < 0:
         raise ValueError(f"max_depth must be None or at least 0, found {max_depth}")
-    return await walk_listed(await with_listings(group, max_depth), max_depth)
+    async with group_listings(group, max_depth) as listings:
+        return await walk_listed(group, listings, max_depth)
 
 
-async def walk_listed(group: NodeHandle, max_depth: int | None) -> Walk:
-    """Find the nodes below a group whose store may contain listings and documents that were requested before.
-
-    See ``walk``.
-    """
+async def walk_listed(group: NodeHandle, listings: Listings, max_depth: int | None) -> Walk:
+    """Find the nodes below a group whose listings have begun. See ``walk``."""
     nodes: list[tuple[str, Metadata]] = []
     failures: dict[str, ZarrError] = {}
     level, depth = [""], 0
-    while level:
-        members = await _members_of(group, level, max_depth, failures)
-        nodes.extend(members.items())
-        if group.format.separates_metadata or (max_depth is not None and depth >= max_depth):
-            break
-        level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
-        depth += 1
+    async with survey_of(group, listings, max_depth) as survey:
+        while level:
+            members = await _members_of(survey, level, max_depth, failures)
+            nodes.extend(members.items())
+            if group.format.separates_metadata or (max_depth is not None and depth >= max_depth):
+                break
+            level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
+            await survey.keep(level)
+            depth += 1
     has_failed = all(isinstance(failure, StoreError) for failure in failures.values())
     if failures and has_failed and not nodes and not group.store.near:  # credentials may have expired, for instance
         raise next(iter(failures.values()))
@@ -98,9 +100,10 @@ def warn_of_failures(group: NodeHandle, failures: Mapping[str, ZarrError]) -> No
 
 
 async def _members_of(
-    root: NodeHandle, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
+    survey: Survey, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
 ) -> dict[str, Metadata]:
     """Return the metadata of the members of all groups on one level, by path. All paths are relative to the root."""
+    root = survey.root
     if root.consolidated is None:
         listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
     else:  # without requests
@@ -111,6 +114,7 @@ async def _members_of(
         for name, implicit in listing.items()
     }
     documented = [path for path, implicit in is_implicit.items() if not implicit]
+    await survey.prepare(documented)
     try:
         found = await find_all(root, [join(root.path, path) for path in documented], (root.format,))
     except (MetadataError, StoreError) as error:
@@ -150,23 +154,25 @@ async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str
     Nodes that cannot be read are left out. Their errors are returned by relative path.
     """
     format_, documents, failures = group.format, dict[str, bytes](), dict[str, ZarrError]()
-    root = await with_listings(group, None)
-    level = [""]
-    while level:
-        listings = await gather([partial(_children, root, path, None, failures) for path in level])
-        paths = [join(path, name) for path, listing in zip(level, listings, strict=True) for name in listing]
-        keys_of = {path: format_.document_keys(join(root.path, path)) for path in paths}
-        fetched = await _fetch_documents(root, keys_of, failures)
-        level = []
-        for path, found in fetched.items():
-            try:
-                metadata = formats.parse(format_, join(root.path, path), found)
-            except MetadataError as error:
-                failures[path] = error
-                continue
-            documents.update({key: data for key, data in found.items() if data is not None})
-            if isinstance(metadata, GroupMetadata) and not format_.separates_metadata:
-                level.append(path)
+    async with group_listings(group, None) as begun, survey_of(group, begun, None) as survey:
+        root, level = survey.root, [""]
+        while level:
+            listings = await gather([partial(_children, root, path, None, failures) for path in level])
+            paths = [join(path, name) for path, listing in zip(level, listings, strict=True) for name in listing]
+            await survey.prepare(paths)
+            keys_of = {path: format_.document_keys(join(root.path, path)) for path in paths}
+            fetched = await _fetch_documents(root, keys_of, failures)
+            level = []
+            for path, found in fetched.items():
+                try:
+                    metadata = formats.parse(format_, join(root.path, path), found)
+                except MetadataError as error:
+                    failures[path] = error
+                    continue
+                documents.update({key: data for key, data in found.items() if data is not None})
+                if isinstance(metadata, GroupMetadata) and not format_.separates_metadata:
+                    level.append(path)
+            await survey.keep(level)
     return documents, failures
 
 

@@ -58,7 +58,9 @@ class ConfinedStore(WrapperStore):
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
         self._check(prefix)
         keys = await self.inner.list_few(prefix, limit)
-        return None if keys is None else [key for key in keys if self._is_inside(key)]
+        if keys is None or len(keys) >= limit:
+            return None  # fewer may be inside
+        return [key for key in keys if self._is_inside(key)]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         self._check(prefix)

@@ -198,13 +198,16 @@ class Store(ABC):
         raise self._unsupported("list")
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        """Return the keys that begin with a prefix, or ``None`` if their number reaches a limit.
+        """Return the keys that begin with a prefix: all of them if there are fewer than a limit, otherwise some of them.
 
         The default implementation returns ``None``, because listing all keys may take many requests.
 
         Args:
             prefix: Empty, or ending with ``/``.
             limit: The limit. With one of up to 1,000, object stores need one request.
+
+        Returns:
+            All keys, if their number is less than the limit. Otherwise as many as the limit or more, or ``None``.
 
         Raises:
             UnsupportedOperation: If the store cannot list.

@@ -380,8 +380,7 @@ class LocalStore(Store):
         return [key for key, _ in self._walk(check_prefix(prefix))]
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        keys = [key for key, _ in itertools.islice(self._walk(check_prefix(prefix)), limit)]
-        return keys if len(keys) < limit else None
+        return [key for key, _ in itertools.islice(self._walk(check_prefix(prefix)), limit)]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = {}

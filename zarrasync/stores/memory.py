@@ -144,8 +144,7 @@ class MemoryStore(Store):
             raise store_error(error, prefix, "list", self) from error
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        keys = await self.list_prefix(prefix)
-        return keys if len(keys) < limit else None
+        return (await self.list_prefix(prefix))[:limit]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)

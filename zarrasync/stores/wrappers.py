@@ -17,9 +17,9 @@ from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.values import Listing, Request, Value, clip
+from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["AliasStore", "ListedDirectory", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
 
 class WrapperStore(Store):
@@ -338,51 +338,20 @@ class ListedStore(WrapperStore):
     Args:
         inner: The store.
         keys: The keys. Those below prefixes that are listed must be complete.
-        documents: Values that were fetched before, with versions if the store has any. If they are given, keys that were
-            not listed are absent.
     """
 
     _is_shown = False
 
-    def __init__(self, inner: Store, keys: KeyIndex, documents: Mapping[str, Value | None] | None = None) -> None:
+    def __init__(self, inner: Store, keys: KeyIndex) -> None:
         super().__init__(inner)
-        self.keys, self.documents = keys, documents
+        self.keys = keys
 
     @property
     def flat(self) -> bool:
         return False
-
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        documents = self.documents
-        if documents is None or not all(r.key in documents or r.key not in self.keys for r in requests):
-            return await self.inner.fetch(requests, versions=versions)
-        values = [documents.get(request.key) for request in requests]
-        return [
-            None if value is None else value._replace(data=clip(value.data, request))
-            for value, request in zip(values, requests, strict=True)
-        ]
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return self.keys.list_prefix(check_prefix(prefix))
 
     async def list_dir(self, prefix: str) -> Listing:
         return self.keys.list_dir(check_prefix(prefix))
-
-
-class ListedDirectory(WrapperStore):
-    """A store one of whose directories was listed before.
-
-    Args:
-        inner: The store.
-        prefix: The directory.
-        listing: The keys and prefixes directly under it.
-    """
-
-    _is_shown = False
-
-    def __init__(self, inner: Store, prefix: str, listing: Listing) -> None:
-        super().__init__(inner)
-        self.prefix, self.listing = prefix, listing
-
-    async def list_dir(self, prefix: str) -> Listing:
-        return self.listing if prefix == self.prefix else await self.inner.list_dir(prefix)

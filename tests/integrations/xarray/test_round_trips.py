@@ -75,19 +75,25 @@ def test_opening_and_loading_a_tree(
     assert sorted(groups) == sorted(tree.groups)
 
 
-def test_trees_with_many_keys_are_listed_group_by_group(tmp_path: Path):
-    """The listing that has too many keys costs one request, and no round trip."""
-    write_dataset(dataset_of(2), tmp_path, group="g", consolidated=False)
-    sync.create_array(tmp_path, path="big", data=np.ones(1200, "i1"), chunks=(1,), dimension_names=["n"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("group", ["g", "a/b"])
+def test_trees_with_many_keys(tmp_path: Path, zarr_format: Any, group: str):
+    """Groups are listed while their documents are fetched, and known ones even before."""
+    write_dataset(dataset_of(2), tmp_path, group=group, consolidated=False, zarr_format=zarr_format)
+    big = {"_ARRAY_DIMENSIONS": ["n"]}
+    sync.create_array(
+        tmp_path, path="x", data=np.ones(1200, "i1"), chunks=(1,), attributes=big, zarr_format=zarr_format
+    )
     store = WaveStore(stores.LocalStore(tmp_path))
     tree = xr.open_datatree(store, engine="zarrasync")
-    opened, members, listed, arrays, coordinates = store.take()
-    assert [request for request in opened if request[0] == "list"] == [("list", ""), ("list", "")]
-    assert sorted(members) == [("fetch", "big/zarr.json"), ("fetch", "g/zarr.json")]
-    assert listed == [("list", "g/")]
-    assert sorted(key for _, key in arrays) == [f"g/{name}/zarr.json" for name in ("d0", "d1", "v0", "v1")]
-    assert sorted(key for _, key in coordinates) == ["g/d0/c/0", "g/d1/c/0"]
-    assert tree["big"].shape == (1200,)
+    waves = store.take()
+    names = {operation for wave in waves[-1:] for operation, key in wave}
+    assert (len(waves), names) == (4, {"fetch"})
+    assert sorted(key for _, key in waves[-1]) == [f"{group}/d{n}/{'c/' * (zarr_format == 3)}0" for n in range(2)]
+    listed = [key for wave in waves for operation, key in wave if operation == "list"]
+    assert len(listed) <= 2 * len({*listed})
+    assert tree["x"].shape == (1200,)
+    xr.testing.assert_identical(load(tree[group].to_dataset(inherit=False)), dataset_of(2))
 
 
 def test_absent_documents_are_known_from_the_listing(tmp_path: Path):

@@ -361,17 +361,18 @@ class ObjectStore(RemoteStore):
         sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix))
         return sizes
 
-    async def _list(self, prefix: str, limit: int | None = None) -> dict[str, int] | None:
-        """Return the sizes of values by key, or ``None`` as soon as the limit is reached."""
+    async def _list(self, prefix: str, limit: int | None = None) -> dict[str, int]:
+        """Return the sizes of values by key. If a limit is given, make no request after it is reached."""
         import obstore
 
         path_prefix, start = self.prefix + prefix, len(self.prefix)
         sizes: dict[str, int] = {}
         async for batch in obstore.list(self.store, path_prefix or None, chunk_size=limit or 1000):
-            sizes.update({meta["path"]: meta["size"] for meta in batch})
-            if limit is not None and len(sizes) >= limit:  # more may need another request
-                return None
-        return {path[start:]: size for path, size in sizes.items() if path.startswith(path_prefix)}
+            found = {meta["path"]: meta["size"] for meta in batch}
+            sizes.update({path[start:]: size for path, size in found.items() if path.startswith(path_prefix)})
+            if limit is not None and len(sizes) >= limit:
+                break
+        return sizes
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
         if (other := self._fallback()) is not None:

@@ -157,6 +157,71 @@ def test_fsync(tmp_path: Path):
     assert same(array[...], VALUES)
 
 
+@pytest.mark.parametrize(("shape", "chunks"), [((64, 64), (8, 8)), ((4000,), (8,)), ((4, 16, 16), (1, 2, 8))])
+def test_writers_of_a_new_array(tmp_path: Path, shape: tuple[int, ...], chunks: tuple[int, ...]):
+    """Several writers find that a folder of chunks does not exist, and each chunk is from one of them."""
+    for number in range(12):
+        path = tmp_path / str(number)
+        array = sync.create_array(
+            path, shape=shape, chunks=chunks, dtype="i4", config={"native": "require", "threads": 3}
+        )
+        start = threading.Barrier(3)
+
+        def write(key: Any, value: int, array: sync.Array = array, start: threading.Barrier = start) -> None:
+            start.wait()
+            array[key] = value
+
+        writes = [(..., 1), (..., 2), ((..., 3), 5)]
+        threads = [threading.Thread(target=write, args=arguments) for arguments in writes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = array[...]
+        assert set(np.unique(np.delete(found, 3, -1))) <= {1, 2}
+        assert set(np.unique(found[..., 3])) <= {1, 2, 5}
+        first = array.blocks[(0,) * len(shape)]
+        assert len(np.unique(np.delete(first, 3, -1))) == 1
+        assert not [name for name in content(path) if "tmp" in name or name.count(".") > 3]
+
+
+@pytest.mark.parametrize("stored", [(), (5,), (0, 1, 2, 3, 4, 5, 6, 7)])
+def test_folders_that_exist(tmp_path: Path, stored: tuple[int, ...]):
+    """Chunks that are stored already are kept or replaced, as without the kernel."""
+    values = np.arange(1, 65, dtype="i4").reshape(8, 8)
+    for native in ("require", "off"):
+        array = sync.create_array(tmp_path / native, shape=(8, 8), chunks=(1, 1), dtype="i4", config={"native": native})
+        for row in stored:
+            array[row, 2] = 99
+            array[row, 0] = 98
+        (tmp_path / native / "c" / "6").mkdir(parents=True, exist_ok=True)
+        array[:, 1:] = values[:, 1:]
+        array[3:5, 1:] = 0
+    assert content(tmp_path / "require") == content(tmp_path / "off")
+    assert not list((tmp_path / "require").rglob("*.*-*"))
+
+
+def test_folders_without_chunks_are_not_made(tmp_path: Path):
+    array = sync.create_array(tmp_path / "a", shape=(6, 8), chunks=(1, 2), dtype="i4", config={"native": "require"})
+    array[:4] = np.repeat(np.array([[0], [1], [0], [0]], "i4"), 8, 1)
+    assert sorted(path.name for path in (tmp_path / "a" / "c").iterdir()) == ["1"]
+
+
+@pytest.mark.parametrize("name", ["c", "c/2"])
+def test_a_link_that_leads_nowhere(tmp_path: Path, name: str):
+    """A link in the place of a folder is not replaced, and the error is the same."""
+    outcomes = []
+    for native in ("require", "off"):
+        path = tmp_path / native
+        array = sync.create_array(path, shape=(6, 8), chunks=(1, 2), dtype="i4", config={"native": native})
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).symlink_to(path / "nowhere")
+        outcomes.append(outcome(lambda: array.__setitem__(..., 1)))  # called at once
+        assert (path / name).is_symlink()
+    assert outcomes[0] is not None
+    assert outcomes[0][0] is outcomes[1][0]
+
+
 def test_whole_writes_survive_partial_ones(tmp_path: Path):
     """Rows that one thread writes are not undone by another thread, which changes single columns of the same chunks."""
     array = sync.create_array(tmp_path / "a", shape=(64, 64), chunks=(8, 8), dtype="i8", config={"native": "require"})

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from typing import Any
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
@@ -16,12 +17,15 @@ __all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
 
 
 class _Holder:
-    """The holder of a lock (the event loop of its task, ``None`` for a thread), and the waiters."""
+    """The holder of a lock (the event loop of its task, ``None`` for a thread), and the waiters.
 
-    __slots__ = ("loop", "waiters")
+    Locks that are taken together share one, until another call waits for one of them.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.loop = loop
+    __slots__ = ("is_shared", "loop", "waiters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, *, is_shared: bool = False) -> None:
+        self.loop, self.is_shared = loop, is_shared
         self.waiters: deque[tuple[Waiter, asyncio.AbstractEventLoop | None]] = deque()
 
 
@@ -65,6 +69,8 @@ class KeyLock:
                 _holders[self._identity] = _Holder(loop)
                 _held_locks.set(_held_locks.get() | {self})
                 return False
+            if holder.is_shared:
+                holder = _holders[self._identity] = _Holder(holder.loop)
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
                 raise RuntimeError(
@@ -95,17 +101,17 @@ class KeyLock:
 class KeyLocks:
     """Locks on several values of one store. An async context manager.
 
-    If all are free they are taken in one step, otherwise one after the other in the order of the argument. Callers must
-    use the same order, or they could wait for each other forever. Equal identities are one lock.
+    If all are free they are taken in one step, otherwise one after the other in ascending order: with another order for
+    each call, calls could wait for each other forever. Equal identities are one lock.
 
     Args:
-        find: Returns the identities, on entering.
+        find: Returns the identities, on entering. The identities of one store can be sorted.
     """
 
     __slots__ = ("_find", "_identities", "_stack")
 
-    def __init__(self, find: Callable[[], Sequence[Hashable]]) -> None:
-        self._find, self._identities = find, list[Hashable]()
+    def __init__(self, find: Callable[[], Sequence[Any]]) -> None:
+        self._find, self._identities = find, list[Any]()
         self._stack: AsyncExitStack | None = None
 
     async def __aenter__(self) -> None:
@@ -113,11 +119,11 @@ class KeyLocks:
         self._identities = list(dict.fromkeys(self._find()))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
-                _holders.update({identity: _Holder(loop) for identity in self._identities})
+                _holders.update(dict.fromkeys(self._identities, _Holder(loop, is_shared=True)))
                 _held_locks.set(_held_locks.get() | {self})
                 return
         async with AsyncExitStack() as stack:
-            for identity in self._identities:
+            for identity in sorted(self._identities):
                 await stack.enter_async_context(KeyLock(identity))
             self._stack = stack.pop_all()
 

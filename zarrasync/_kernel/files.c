@@ -43,9 +43,25 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
     (void)folder, (void)coords, (void)suffix, (void)data, (void)size;
     return 0;
 }
+int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
+{
+    (void)folder, (void)coords, (void)suffix;
+    return 0;
+}
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size)
+{
+    (void)folder, (void)coords, (void)data, (void)size;
+    return 0;
+}
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty)
+{
+    (void)folder, (void)coords, (void)suffix, (void)is_empty;
+    return 0;
+}
 
 #else
 
+#include <dirent.h>
 #include <unistd.h>
 
 #if defined(O_PATH)
@@ -240,6 +256,13 @@ static int write_all(int file, const uint8_t *data, int64_t size)
     return 1;
 }
 
+/* Write the content of a new file, and close it. */
+static int fill_file(int file, const uint8_t *data, int64_t size)
+{
+    int written = write_all(file, data, size);
+    return (close(file) == 0) & written;
+}
+
 /* Return the folder of a chunk, which is created if it does not exist, and the chunk's name in it. */
 static int folder_to_write(struct za_folder *folder, const int64_t *coords, char **name)
 {
@@ -280,12 +303,81 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
         file = create_file(handle, temporary);
     if (file < 0)
         return 0;
-    int stored = write_all(file, data, size);
-    stored &= close(file) == 0;
-    stored = stored && renameat(handle, temporary, handle, name) == 0;
+    int stored = fill_file(file, data, size) && renameat(handle, temporary, handle, name) == 0;
     if (!stored)
         unlinkat(handle, temporary, 0);
     return stored;
+}
+
+/* ---------------------------------------------------------------- whole folders */
+
+/* Write the temporary name of the folder of a chunk, whose name is `last`. Returns 0 if it is too long. */
+static int name_stage(struct za_folder *folder, const char *last, const char *suffix, char *temporary, size_t room)
+{
+    size_t length = (size_t)(last - 1 - folder->path), more = strlen(suffix);
+    if (last - folder->path < 2 || length + more + 1 > room)
+        return 0;
+    memcpy(temporary, folder->path, length);
+    memcpy(temporary + length, suffix, more + 1);
+    return 1;
+}
+
+int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
+{
+    char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
+    if (!name_stage(folder, last, suffix, temporary, sizeof temporary) || !enter_folder(folder, coords, last) ||
+        !folder->is_absent)
+        return 0;
+    int made = mkdir(temporary, 0777) == 0;
+    if (!made && errno == ENOENT) {
+        last[-1] = '\0';
+        char *name = strrchr(folder->path, '/');
+        made = name != NULL && make_folders(folder->path, name + 1) && mkdir(temporary, 0777) == 0;
+        last[-1] = '/';
+    }
+    if (!made)
+        return 0;
+    folder->handle = open(temporary, FOLDER_FLAGS);
+    if (folder->handle < 0)
+        rmdir(temporary);
+    return folder->handle >= 0;
+}
+
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size)
+{
+    char *name = write_name(folder, coords);
+    int file = create_file(folder->handle, name);
+    if (file < 0)
+        return 0;
+    int stored = fill_file(file, data, size);
+    if (!stored)
+        unlinkat(folder->handle, name, 0);
+    return stored;
+}
+
+static void remove_stage(const char *path)
+{
+    DIR *entries = opendir(path);
+    if (entries != NULL) {
+        for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
+            unlinkat(dirfd(entries), entry->d_name, 0); /* fails for . and .. */
+        closedir(entries);
+    }
+    rmdir(path);
+}
+
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty)
+{
+    char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
+    if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
+        return 0;
+    last[-1] = '\0';
+    int published = !is_empty && rename(temporary, folder->path) == 0; /* this replaces an empty folder, and no other */
+    last[-1] = '/';
+    za_folder_close(folder);
+    if (!published)
+        remove_stage(temporary);
+    return published || is_empty;
 }
 
 #endif

@@ -11,7 +11,7 @@ from zarrasync import config
 
 __all__ = ["describe", "kernel"]
 
-ABI = 1  # KERNEL_ABI in kernel.h
+ABI = 2  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
 _Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64
@@ -21,7 +21,7 @@ _SIGNATURES = {
     "zarrasync_free_worker": (None, _Pointer),
     "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _I64, _I64, _Pointer, _Pointer),
     "zarrasync_write": (
-        _I64,
+        None,
         _Pointer,
         _Pointer,
         ctypes.c_char_p,
@@ -31,6 +31,7 @@ _SIGNATURES = {
         _Pointer,
         _Pointer,
         ctypes.c_char_p,
+        _I64,
         _I64,
     ),
 }

@@ -18,6 +18,7 @@ __all__ = [
     "CRC32C",
     "EMPTY",
     "GZIP",
+    "LATER",
     "LEFT",
     "LZ4",
     "MAX_AXES",
@@ -36,8 +37,8 @@ __all__ = [
 MAX_AXES, MAX_STEPS = 32, 8
 CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB = 1, 2, 3, 4, 5, 6
 """Codecs."""
-ABSENT, LEFT, EMPTY = 1, 2, 3
-"""What became of a chunk: it is not stored, Python has to do it, or it contains only the fill value."""
+ABSENT, LEFT, EMPTY, LATER = 1, 2, 3, 4
+"""What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, or its folder exists."""
 AXIS = struct.Struct("=11q")
 """``za_axis``, whose members have one size on all platforms that the kernel supports."""
 

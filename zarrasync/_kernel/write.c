@@ -11,6 +11,10 @@ struct write {
     const struct za_axis *axes;
     const uint8_t *values;
     int keeps_fill; /* whether to store chunks that contain only the fill value */
+    const volatile uint8_t *cancelled;
+    const char *suffix; /* of temporary names */
+    uint8_t *statuses;
+    int64_t first; /* the number of the chunk whose status is the first one */
     struct za_cut cuts[ZA_MAX_AXES];
     struct za_box box;
 };
@@ -130,43 +134,97 @@ static int is_whole(const struct write *write)
     return 1;
 }
 
-static int write_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const char *suffix)
+/* Encode a chunk. Returns its bytes, and a za_status. */
+static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t *size, int *status)
 {
-    int64_t origin[ZA_MAX_AXES], size;
-    int status;
-    const uint8_t *data;
+    int64_t origin[ZA_MAX_AXES];
     for (int i = 0; i < write->box.axis_count; i++)
         origin[i] = coords[i] * write->axes[i].chunk;
     cut_box(write, origin, 0);
+    *status = ZA_LEFT;
     if (!is_whole(write))
-        return ZA_LEFT;
-    data = write->array->is_sharded ? encode_shard(write, origin, &size, &status) : encode_chunk(write, &size, &status);
-    if (status != ZA_DONE)
-        return status;
-    return za_store_chunk(folder, coords, suffix, data, size) ? ZA_DONE : ZA_LEFT;
+        return NULL;
+    return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, size, status);
 }
 
-int64_t zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
-                        const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
-                        const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill)
+static void set_status(struct write *write, int64_t begin, int64_t end, int status)
 {
-    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values};
-    struct za_folder folder;
+    memset(write->statuses + (begin - write->first), status, (size_t)(end - begin));
+}
+
+static int is_cancelled(const struct write *write) { return write->cancelled != NULL && *write->cancelled; }
+
+/* Replace the chunks `begin` … `end - 1`, one by one. */
+static void replace_chunks(struct write *write, struct za_folder *folder, int64_t begin, int64_t end)
+{
     struct za_walk walk;
-    int64_t done = 0;
+    za_walk_start(&walk, write->axes, write->box.axis_count, begin);
+    for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
+        int64_t size;
+        int status = ZA_LEFT;
+        const uint8_t *data = is_cancelled(write) ? NULL : encode(write, walk.coords, &size, &status);
+        if (data != NULL && !za_store_chunk(folder, walk.coords, write->suffix, data, size))
+            status = ZA_LEFT;
+        set_status(write, n, n + 1, status);
+    }
+}
+
+/* Write the chunks `begin` … `end - 1`, which are in one folder, if that does not exist yet. */
+static void create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
+{
+    int is_empty = 1;
+    set_status(write, begin, end, ZA_LATER);
+    if (is_cancelled(write) || !za_stage(folder, walk->coords, write->suffix))
+        return;
+    for (int64_t n = begin; n < end && !is_cancelled(write); n++, za_walk_on(walk)) {
+        int64_t size;
+        int status;
+        const uint8_t *data = encode(write, walk->coords, &size, &status);
+        if (data != NULL && !za_create_chunk(folder, walk->coords, data, size))
+            status = ZA_LEFT;
+        is_empty &= status != ZA_DONE;
+        set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
+    }
+    za_walk_start(walk, write->axes, write->box.axis_count, begin);
+    if (!za_publish(folder, walk->coords, write->suffix, is_empty))
+        set_status(write, begin, end, ZA_LATER);
+}
+
+/* Write the folders that do not exist yet, of those in which several of the chunks `begin` … `end - 1` are. */
+static void create_folders(struct write *write, struct za_folder *folder, int64_t begin, int64_t end)
+{
+    int last = write->box.axis_count - 1;
+    for (int64_t n = begin, next; n < end; n = next) {
+        struct za_walk walk;
+        za_walk_start(&walk, write->axes, write->box.axis_count, n);
+        next = last < 0 ? end : n + write->axes[last].count - walk.at[last];
+        next = next < end ? next : end;
+        if (next - n > 1 && write->array->separator == '/')
+            create_folder(write, folder, &walk, n, next);
+        else
+            set_status(write, n, next, ZA_LATER);
+    }
+}
+
+void zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                     const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
+                     const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill, int64_t stages)
+{
+    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values, .suffix = suffix};
+    struct za_folder folder;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
     write.keeps_fill = keeps_fill != 0;
+    write.cancelled = cancelled;
+    write.statuses = statuses;
+    write.first = begin;
     if (!za_folder_open(&folder, array, end - begin > 2)) {
-        memset(statuses, ZA_LEFT, (size_t)(end - begin));
-        return 0;
+        set_status(&write, begin, end, ZA_LEFT);
+        return;
     }
-    za_walk_start(&walk, axes, write.box.axis_count, begin);
-    for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
-        int status = cancelled != NULL && *cancelled ? ZA_LEFT : write_chunk(&write, &folder, walk.coords, suffix);
-        statuses[n - begin] = (uint8_t)status;
-        done += status != ZA_LEFT;
-    }
+    if (stages)
+        create_folders(&write, &folder, begin, end);
+    else
+        replace_chunks(&write, &folder, begin, end);
     za_folder_close(&folder);
     za_release_large(worker);
-    return done;
 }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
-from zarrasync.indexing.axis_cuts import cut_axis, numbers_of, touched
+from zarrasync.indexing.axis_cuts import cut_axis
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import split_walked
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["coords_at", "runs_at", "split_chunks"]
+__all__ = ["runs_at", "split_chunks"]
 
 _new = tuple.__new__
 """Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
@@ -97,25 +97,6 @@ def _has_only_slices(projection: Projection) -> bool:
     return projection.is_basic or set(map(type, (*projection.source, *projection.target))) <= {slice}
 
 
-def coords_at(projection: Projection, grid: Grid, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the grid coordinates of some of the chunks that a projection touches; see ``runs_at``."""
-    columns = [numbers_of(touched(*pair)) for pair in zip(projection.source, grid.axes, strict=True)]
-    lengths = list(map(len, columns))
-    return [
-        tuple([column[place] for column, place in zip(columns, _places_of(number, lengths), strict=True)])
-        for number in numbers
-    ]
-
-
-def _places_of(number: int, lengths: Sequence[int]) -> list[int]:
-    """Return the position along each axis of an item of a box of the given shape, numbered in C order."""
-    places: list[int] = []
-    for length in reversed(lengths):
-        number, place = divmod(number, length)
-        places.append(place)
-    return places[::-1]
-
-
 def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[ChunkRun]:
     """Return the runs of some of the chunks that a projection touches, each of one chunk.
 
@@ -139,3 +120,12 @@ def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[
         coords = tuple(cuts.chunks[place] for cuts, place in pairs)
         runs.append(ChunkRun(coords, inside, all(cuts.is_full[place] for cuts, place in pairs)))
     return runs
+
+
+def _places_of(number: int, lengths: Sequence[int]) -> list[int]:
+    """Return the position along each axis of an item of a box of the given shape, numbered in C order."""
+    places: list[int] = []
+    for length in reversed(lengths):
+        number, place = divmod(number, length)
+        places.append(place)
+    return places[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from zarrasync.errors import MetadataError
@@ -65,6 +66,27 @@ class ChunkKeyEncoding:
         before = self.head(len(coords)) + "".join([name + separator for name in names[:axis]])
         after = "".join([separator + name for name in names[axis + 1 :]])
         return [f"{before}{number}{after}" for number in range(coords[axis], coords[axis] + count)]
+
+    def encode_box(self, columns: Sequence[Sequence[int]], begin: int, end: int) -> list[str]:
+        """Return the keys of some of the chunks of a box, numbered in C order.
+
+        Args:
+            columns: The coordinates of the box's chunks along each axis.
+            begin: The number of the first chunk.
+            end: The number after the last one.
+        """
+        if not columns:
+            return [self.head(0)] * (end - begin)
+        *leading, last = columns
+        head, separator, width, keys = self.head(len(columns)), self.separator, len(last), list[str]()
+        for row in range(begin // width, -(-end // width)):
+            remaining, before = row, ""
+            for column in reversed(leading):
+                remaining, place = divmod(remaining, len(column))
+                before = f"{column[place]}{separator}{before}"
+            before, first = head + before, row * width
+            keys += [f"{before}{number}" for number in last[max(begin - first, 0) : end - first]]
+        return keys
 
     def with_other_separator(self) -> ChunkKeyEncoding:
         """Return the encoding with ``"."`` instead of ``"/"``, or the reverse."""

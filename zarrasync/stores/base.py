@@ -392,11 +392,12 @@ class Store(ABC):
 
     def locks(self, keys: Iterable[str]) -> KeyLocks:
         """Return the process-wide locks of several values."""
-        return KeyLocks(partial(self.lock_identities, sorted(keys)))
+        return KeyLocks(partial(self.lock_identities, list(keys)))
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
         """Return values by which process-wide locks find each other: the locations, unless the store knows better.
 
+        They can be sorted, so that all calls wait for them in the same order.
         Called when the locks are taken to write the values. So a store may create the directories of the values, if
         their identities depend on them.
         """

@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from stat import S_ISDIR
 from urllib.parse import unquote
@@ -200,14 +200,8 @@ class LocalStore(Store):
         return FileLock(self._base + key, self._lock_timeout)
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
-        paths = [self._base + key for key in keys]
         try:
-            places = places_of(paths)
-            if any("/" in name for *_, name in places):  # these places would change when the directories are created
-                for directory in dict.fromkeys(map(os.path.dirname, paths)):
-                    make_directory(directory, fsync=self._fsync)
-                places = places_of(paths)
-            return sorted(("file", *place) for place in places)
+            return places_of([self._base + key for key in keys], partial(make_directory, fsync=self._fsync))
         except OSError as error:
             raise store_error(error, keys[0], "lock", self) from error
 

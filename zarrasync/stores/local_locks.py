@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import TypeAlias
@@ -51,23 +51,32 @@ def place_of(path: str) -> Place:
             name = f"{missing}/{name}"
 
 
-def places_of(paths: Iterable[str]) -> list[Place]:
-    """Return the places of files. Each existing directory is examined once.
+def places_of(paths: Iterable[str], create: Callable[[str], None]) -> list[Place]:
+    """Return the places of files. Each directory is examined once.
+
+    Args:
+        paths: The paths of the files.
+        create: Creates a directory that does not exist. Otherwise, the places below it would change with its creation.
 
     Raises:
         OSError: If a directory cannot be examined.
     """
-    known, places = dict[str, Place](), list[Place]()
+    known, places = dict[str, tuple[int, int]](), list[Place]()
     for path in paths:
         directory, _, name = path.rpartition("/")
-        place = known.get(directory)
-        if place is None:
-            known[directory] = place = place_of(path)
-            places.append(place)
-        else:
-            missing, slash, _ = place[2].rpartition("/")  # not empty if the directory does not exist
-            places.append((*place[:2], missing + slash + _fold(name)))
+        if directory not in known:
+            known[directory] = _directory_place(directory, create)
+        places.append((*known[directory], name.lower() if name.isascii() else _fold(name)))
     return places
+
+
+def _directory_place(directory: str, create: Callable[[str], None]) -> tuple[int, int]:
+    try:
+        state = os.stat(directory or "/")
+    except (FileNotFoundError, NotADirectoryError):
+        create(directory)
+        state = os.stat(directory)
+    return state.st_dev, state.st_ino
 
 
 def _fold(name: str) -> str:
@@ -124,7 +133,7 @@ class FileLock:
 
     async def _lock(self, place: Place) -> bool:
         """Lock a place; return whether that took waiting."""
-        key_lock = KeyLock(("file", *place))
+        key_lock = KeyLock(place)
         self._position = int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=7).digest(), "little")
         waited = await key_lock.acquire()
         try:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from functools import partial
+from itertools import groupby
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
-from zarrasync._kernel.structs import EMPTY, LEFT, ArrayStruct, worker
+from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
+from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import coords_at, runs_at
+from zarrasync.indexing.split import runs_at
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_array, kernel_part
@@ -44,6 +46,9 @@ class KernelWrite:
     def __init__(self, chunks: Chunks, array: ArrayStruct, part: KernelPart) -> None:
         self._chunks, self._array, self._part = chunks, array, part
         self._keeps_fill = int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
+        pairs = zip(part.projection.source, chunks.metadata.grid.axes, strict=True)
+        self._columns = [numbers_of(touched(*pair)) for pair in pairs]
+        self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
         self.left: list[ChunkRun] = []
         self.empty: list[str] = []
 
@@ -73,6 +78,8 @@ class KernelWrite:
             return
         threads = max(1, min(config.pool_size, total, total * nbytes // _ALONE))
         length = max(1, min(_MOST, config.batch_bytes // nbytes, -(-total // threads)))
+        if self._stages and length > (width := len(self._columns[-1])):
+            length -= length % width  # whole folders
         jobs: list[Job] = [
             partial(self._write_stretch, flag, progress, begin, min(begin + length, total))
             for begin in range(0, total, length)
@@ -81,26 +88,31 @@ class KernelWrite:
             run_jobs(jobs, config, flag, threads)
 
     def _write_stretch(self, flag: CancelFlag, progress: Progress | None, begin: int, end: int) -> None:
-        """Write the chunks ``begin`` to ``end`` of the selection, numbered in C order."""
-        grid, projection = self._chunks.metadata.grid, self._part.projection
-        keys = list(map(self._chunks.key, coords_at(projection, grid, range(begin, end))))
-        statuses = ctypes.create_string_buffer(end - begin)
-        drive(self._write_locked(keys, partial(self._call, begin, end, statuses, flag)))
-        found = statuses.raw
-        if EMPTY in found:
-            self.empty.extend([key for key, status in zip(keys, found, strict=True) if status == EMPTY])
-        if LEFT in found:
-            numbers = [begin + number for number, status in enumerate(found) if status == LEFT]
-            self.left.extend(runs_at(projection, grid, numbers))
+        """Write the chunks ``begin`` to ``end`` of the selection, numbered in C order.
+
+        Folders that do not exist appear in one step, and need no locks. The other chunks are locked and replaced.
+        """
+        statuses = self._call(flag, begin, end, stages=True) if self._stages else bytes([LATER]) * (end - begin)
+        for first, last in _stretches(statuses, LATER):
+            replaced = drive(self._replace(flag, begin + first, begin + last))
+            statuses = statuses[:first] + replaced + statuses[last:]
+        if LEFT in statuses:
+            numbers = [begin + number for number, status in enumerate(statuses) if status == LEFT]
+            self.left.extend(runs_at(self._part.projection, self._chunks.metadata.grid, numbers))
         if progress is not None:
-            progress((end - begin - found.count(LEFT)) * self._chunks.chain.nbytes)
+            progress((end - begin - statuses.count(LEFT)) * self._chunks.chain.nbytes)
 
-    async def _write_locked(self, keys: Sequence[str], call: Callable[[], None]) -> None:
+    async def _replace(self, flag: CancelFlag, begin: int, end: int) -> bytes:
+        """Replace chunks under their locks; return their statuses."""
+        keys = self._chunks.metadata.keys.encode_box(self._columns, begin, end)
         async with self._chunks.store.locks(keys):
-            call()
+            statuses = self._call(flag, begin, end, stages=False)
+        if EMPTY in statuses:
+            self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
+        return statuses
 
-    def _call(self, begin: int, end: int, statuses: ctypes.Array[ctypes.c_char], flag: CancelFlag) -> None:
-        own, part = worker(), self._part
+    def _call(self, flag: CancelFlag, begin: int, end: int, *, stages: bool) -> bytes:
+        own, part, statuses = worker(), self._part, ctypes.create_string_buffer(end - begin)
         own.write(
             own.address,
             ctypes.addressof(self._array),
@@ -112,4 +124,14 @@ class KernelWrite:
             flag.address,
             temporary_path("").encode(),
             self._keeps_fill,
+            stages,
         )
+        return statuses.raw
+
+
+def _stretches(statuses: bytes, wanted: int) -> Iterator[tuple[int, int]]:
+    """Return begin and end of each stretch of chunks with a status."""
+    for status, group in groupby(range(len(statuses)), statuses.__getitem__):
+        if status == wanted:
+            numbers = list(group)
+            yield numbers[0], numbers[-1] + 1

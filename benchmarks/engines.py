@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from engine import Box, Engine
+from engine import Box, Engine, last_element
 from floor import Floor
 from workloads import Workload
 
@@ -24,7 +27,10 @@ def _options(workload: Workload) -> dict[str, Any]:
 
 
 class Zarrasync(Engine):
+    """zarrasync with the compiled kernel."""
+
     package = "zarrasync"
+    environment: ClassVar[dict[str, str]] = {"ZARRASYNC_NATIVE": "require"}
 
     def __init__(self) -> None:
         from zarrasync import sync
@@ -49,7 +55,7 @@ class Zarrasync(Engine):
     def _create(self, store: Any, workload: Workload, data: np.ndarray) -> Any:
         array = self.sync.create_array(
             store,
-            dtype="f4",
+            dtype=workload.dtype,
             compressors=workload.codec,
             filters=workload.filters,
             order=workload.order,
@@ -61,13 +67,25 @@ class Zarrasync(Engine):
     def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
         self._create(path, workload, data)
 
+    def round_trip(self, source: Path, target: Path, workload: Workload) -> None:
+        layout = {"compressors": workload.codec, "filters": workload.filters, "order": workload.order}
+        options = {name: value for name, value in _options(workload).items() if name != "shape"}
+        self.sync.ingest(self.sync.open_array(source), target, **layout, **options)
+
+
+class ZarrasyncPure(Zarrasync):
+    """zarrasync without the compiled kernel."""
+
+    environment: ClassVar[dict[str, str]] = {"ZARRASYNC_NATIVE": "off"}
+
 
 class ZarrPython(Engine):
     package = "zarr"
     pipeline: str | None = None
 
     def __init__(self) -> None:
-        import zarr
+        import zarr.api.asynchronous
+        import zarr.storage
 
         self.zarr = zarr
         if self.pipeline is not None:
@@ -80,14 +98,14 @@ class ZarrPython(Engine):
         return self._create(self.zarr.storage.MemoryStore(), workload, workload.data())
 
     def concurrent(self, path: Path, workload: Workload, boxes: Sequence[Box]) -> Any:
-        async def read() -> list[np.ndarray]:
+        async def read() -> list[Any]:
             array = await self.zarr.api.asynchronous.open_array(store=str(path), mode="r")
             return await asyncio.gather(*(array.getitem(box) for box in boxes))
 
         return asyncio.run(read())
 
     def _create(self, store: Any, workload: Workload, data: np.ndarray) -> Any:
-        compressor = workload.codec
+        compressor: Any = workload.codec
         filters: Any = None
         if workload.zarr_format == 2:
             import numcodecs
@@ -95,13 +113,21 @@ class ZarrPython(Engine):
             compressor = numcodecs.get_codec(dict(workload.codec or {}))
             filters = [numcodecs.get_codec(dict(item)) for item in workload.filters] or None
         array = self.zarr.create_array(
-            store, dtype="f4", compressors=compressor, filters=filters, order=workload.order, **_options(workload)
+            store,
+            dtype=workload.dtype,
+            compressors=compressor,
+            filters=filters,
+            order=workload.order,
+            **_options(workload),
         )
         array[...] = data
         return array
 
     def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
         self._create(str(path), workload, data)
+
+    def round_trip(self, source: Path, target: Path, workload: Workload) -> None:
+        self.zarr.from_array(str(target), data=self.open(source, workload))
 
 
 class ZarrPythonFused(ZarrPython):
@@ -158,24 +184,35 @@ class Zarrista(Engine):
     def element(self, array: Any, index: tuple[int, ...]) -> Any:
         return self.get(array, tuple(slice(i, i + 1) for i in index)).reshape(())[()]
 
-    def points(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
+    def points(self, array: Any, where: Any) -> Any:
         raise NotImplementedError("it has no points")
 
     mask = orthogonal = points
 
-    def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+    def _create(self, path: Path, workload: Workload) -> Any:
         from zarrasync import sync
 
         sync.create_array(
             path,
-            dtype="f4",
+            dtype=workload.dtype,
             compressors=workload.codec,
             filters=workload.filters,
             order=workload.order,
             **_options(workload),
         )
-        array = self.open(path, workload)
-        array.store_array_subset(tuple(slice(0, n) for n in workload.shape), data)
+        return self.open(path, workload)
+
+    def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+        self._create(path, workload).store_array_subset(workload.whole, data)
+
+    def round_trip(self, source: Path, target: Path, workload: Workload) -> None:
+        old, new = self.open(source, workload), self._create(target, workload)
+
+        def one(number: tuple[int, ...]) -> None:
+            new.store_chunk(list(number), np.asarray(old.retrieve_chunk(list(number))))
+
+        with ThreadPoolExecutor(os.cpu_count()) as crew:
+            list(crew.map(one, np.ndindex(*old.chunk_grid_shape)))
 
 
 class TensorStore(Engine):
@@ -202,7 +239,8 @@ class TensorStore(Engine):
     def get(self, array: Any, box: Box) -> Any:
         return array[box].read().result()
 
-    element = get
+    def element(self, array: Any, index: tuple[int, ...]) -> Any:
+        return array[index].read().result()
 
     def points(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
         return array.vindex[where].read().result()
@@ -218,25 +256,49 @@ class TensorStore(Engine):
         return [future.result() for future in [array[box].read() for box in boxes]]
 
     def _metadata(self, workload: Workload) -> dict[str, Any]:
-        if workload.zarr_format == 2 or (workload.codec or {}).get("name", "").startswith("numcodecs."):
-            raise NotImplementedError("not set up here")
+        codec = workload.codec or {}
+        if workload.filters or codec.get("name", "").startswith("numcodecs."):
+            raise NotImplementedError("it does not have the codec")
+        if workload.zarr_format == 2:
+            return {
+                "shape": list(workload.shape),
+                "dtype": np.dtype(workload.dtype).str,
+                "chunks": list(workload.chunks),
+                "compressor": codec or None,
+                "order": workload.order,
+            }
         grid = {"name": "regular", "configuration": {"chunk_shape": list(workload.shards or workload.chunks)}}
         return {
             "shape": list(workload.shape),
-            "data_type": "float32",
+            "data_type": np.dtype(workload.dtype).name,
             "chunk_grid": grid,
             "codecs": workload.codecs(),
         }
 
-    def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+    def _create(self, path: Path, workload: Workload) -> Any:
         # Unlike the others, it syncs files to the disk by default.
         spec = {**self._spec(path, workload), "metadata": self._metadata(workload)}
         spec["kvstore"]["file_io_sync"] = False
-        self.ts.open(spec, create=True).result().write(data).result()
+        return self.ts.open(spec, create=True).result()
+
+    def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+        self._create(path, workload).write(data).result()
+
+    def round_trip(self, source: Path, target: Path, workload: Workload) -> None:
+        self._create(target, workload).write(self.open(source, workload)).result()
+
+    def each(self, array: Any, boxes: Sequence[Box], at_once: int) -> list[Any]:
+        results, futures = [], deque(array[box].read() for box in boxes[:at_once])
+        for box in [*boxes[at_once:], *[None] * len(futures)]:
+            results.append(last_element(futures.popleft().result()))
+            if box is not None:
+                futures.append(array[box].read())
+        return results
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {
+ENGINES: dict[str, type[Engine]] = {
     "zarrasync": Zarrasync,
+    "zarrasync without kernel": ZarrasyncPure,
     "zarr-python": ZarrPython,
     "zarr-python fused": ZarrPythonFused,
     "zarrs-python": Zarrs,
@@ -245,13 +307,16 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "floor": Floor,
 }
 
-PIPELINES: dict[str, Callable[[], Engine]] = {
+PIPELINES: dict[str, type[Engine]] = {
     "zarr-python": ZarrPython,
     "zarr-python fused": ZarrPythonFused,
     "zarrs-python": Zarrs,
     "zarrasync pipeline": ZarrasyncPipeline,
 }
 """zarr-python with each codec pipeline."""
+
+
+ALL = {**ENGINES, **PIPELINES}
 
 
 def make(name: str) -> Engine:
@@ -261,7 +326,7 @@ def make(name: str) -> Engine:
         ImportError: If it is not installed.
     """
     warnings.simplefilter("ignore")
-    return {**ENGINES, **PIPELINES}[name]()
+    return ALL[name]()
 
 
 def fresh(path: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine import Box, Engine
+from engine import Box, Engine, last_element
 from workloads import Workload
 
 Cut = tuple[int, Any, Any]
@@ -38,7 +39,7 @@ class Floor(Engine):
 
     def get(self, array: Any, box: Box, *, crew: int = 0) -> Any:
         spans = [range(*part.indices(n)) for part, n in zip(box, array.workload.shape, strict=True)]
-        out = np.empty([len(span) for span in spans], "f4")
+        out = np.empty([len(span) for span in spans], array.workload.dtype)
         cuts = [list(_cut(span, n)) for span, n in zip(spans, array.outer, strict=True)]
 
         def one(parts: tuple[Cut, ...]) -> None:
@@ -54,10 +55,10 @@ class Floor(Engine):
     def points(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
         steps = array.workload.chunks
         counts = [n // c for n, c in zip(array.workload.shape, steps, strict=True)]
-        ids = np.ravel_multi_index([indices // step for indices, step in zip(where, steps, strict=True)], counts)
+        ids: Any = np.ravel_multi_index([indices // step for indices, step in zip(where, steps, strict=True)], counts)
         order = np.argsort(ids.astype("u2"), kind="stable")
         local = [(indices % step)[order] for indices, step in zip(where, steps, strict=True)]
-        ids, out = ids[order], np.empty(len(order), "f4")
+        ids, out = ids[order], np.empty(len(order), array.workload.dtype)
         edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
 
         def one(span: tuple[int, int]) -> None:
@@ -72,7 +73,7 @@ class Floor(Engine):
         return self.points(array, np.unravel_index(np.flatnonzero(where), where.shape))
 
     def orthogonal(self, array: Any, where: tuple[np.ndarray, ...]) -> Any:
-        out = np.empty([len(indices) for indices in where], "f4")
+        out = np.empty([len(indices) for indices in where], array.workload.dtype)
         cuts = [list(_cut_sorted(indices, n)) for indices, n in zip(where, array.workload.chunks, strict=True)]
 
         def one(parts: tuple[Cut, ...]) -> None:
@@ -87,7 +88,19 @@ class Floor(Engine):
         with ThreadPoolExecutor(os.cpu_count()) as crew:
             return list(crew.map(lambda box: self.get(array, box, crew=1), boxes))
 
+    def each(self, array: Any, boxes: Sequence[Box], at_once: int) -> list[Any]:
+        with ThreadPoolExecutor(os.cpu_count()) as crew:
+            return list(crew.map(lambda box: last_element(self.get(array, box, crew=1)), boxes))
+
     def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:
+        self._store(path, workload, lambda box: data[box])
+
+    def round_trip(self, source: Path, target: Path, workload: Workload) -> None:
+        array = self.open(source, workload)
+        self._store(target, workload, lambda box: self.get(array, box, crew=1))
+        shutil.copy(source / "zarr.json", target)
+
+    def _store(self, path: Path, workload: Workload, values_of: Callable[[Box], np.ndarray]) -> None:
         if workload.zarr_format == 2:
             raise NotImplementedError("it is for format 3")
         encode, outer = _encoder(workload.codec), workload.shards or workload.chunks
@@ -96,9 +109,9 @@ class Floor(Engine):
             return encode(np.ascontiguousarray(block).reshape(-1).view("u1"))
 
         def one(coords: tuple[int, ...]) -> None:
-            box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(coords, outer, strict=True))
+            block = values_of(tuple(slice(i * n, (i + 1) * n) for i, n in zip(coords, outer, strict=True)))
             name = "/".join(map(str, (path, "c", *coords)))
-            values = [bytes_of(data[box])] if workload.shards is None else _shard(data[box], workload.chunks, bytes_of)
+            values = [bytes_of(block)] if workload.shards is None else _shard(block, workload.chunks, bytes_of)
             with open(f"{name}.part", "xb", buffering=0) as file:
                 for value in map(memoryview, values):
                     while value:
@@ -157,7 +170,7 @@ class _Values:
         if self.workload.shards is not None:
             raise NotImplementedError("no shards")
         handle = os.open(self._name(coords), os.O_RDONLY)
-        memory = self._memory(int(np.prod(self.outer)) * 5 + 4096)
+        memory = self._memory(int(np.prod(self.outer)) * self.workload.itemsize * 5 // 4 + 4096)
         count = os.readv(handle, [memory])
         os.close(handle)
         return self._decode(memory[:count], self._chunk())
@@ -175,7 +188,7 @@ class _Values:
 
     def _chunk(self) -> np.ndarray:
         if not hasattr(self._local, "chunk"):
-            self._local.chunk = np.empty(self.workload.chunks, "f4")
+            self._local.chunk = np.empty(self.workload.chunks, self.workload.dtype)
         return self._local.chunk
 
 
@@ -215,7 +228,7 @@ def _shard(block: np.ndarray, chunks: tuple[int, ...], encode: Callable[[np.ndar
 
 def _everywhere(work: Callable[[Any], None], items: list[Any], workload: Workload, crew: int = 0) -> None:
     """Work on all items, each thread on a contiguous part of them."""
-    alone = int(np.prod(workload.chunks)) * 4 < 32768 and (workload.shards is None or workload.codec is not None)
+    alone = workload.chunk_nbytes < 32768 and (workload.shards is None or workload.codec is not None)
     crew = min(crew or (1 if alone else os.cpu_count() or 1), len(items))
     shares = [items[k * len(items) // crew : (k + 1) * len(items) // crew] for k in range(crew)]
     errors: list[BaseException] = []
@@ -241,7 +254,7 @@ def _everywhere(work: Callable[[Any], None], items: list[Any], workload: Workloa
 def _decoder(codec: dict[str, Any] | None) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return the C function that decodes a chunk."""
     if codec is None:
-        return lambda data, chunk: data.view("f4").reshape(chunk.shape)
+        return lambda data, chunk: data.view(chunk.dtype).reshape(chunk.shape)
     import numcodecs.blosc
     import numcodecs.lz4
     import numcodecs.zstd
@@ -249,7 +262,7 @@ def _decoder(codec: dict[str, Any] | None) -> Callable[[np.ndarray, np.ndarray],
 
     numcodecs.blosc.use_threads = False
     if codec["name"] == "gzip":
-        return lambda data, chunk: np.frombuffer(isal_zlib.decompress(data, 31), "f4").reshape(chunk.shape)
+        return lambda data, chunk: np.frombuffer(isal_zlib.decompress(data, 31), chunk.dtype).reshape(chunk.shape)
     function = getattr(numcodecs, codec["name"].removeprefix("numcodecs.")).decompress
 
     def decode(data: np.ndarray, chunk: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ import engines
 import numpy as np
 import report
 from harness import EngineProcess, make_parser, markdown_table, medians, ram_disk, save
-from run import collect, start_engines, warm_memory
+from run import Job, collect, start_engines, warm_memory
 from tasks import LATENCIES, TITLES
 from workloads import WORKLOADS
 
@@ -45,7 +45,7 @@ def run(workers: list[EngineProcess], chosen: list[str], rounds: int, root: Path
         np.save(values, WORKLOADS[workload].data())
         engines.Zarrasync().write(source, WORKLOADS[workload], np.load(values, mmap_mode="r"))
         for task in TASKS[workload]:
-            results = collect(workers, task, workload, rounds, source, root / "written" if task == "write" else None)
+            results = collect(workers, Job(task, workload, source, values, root), rounds)
             times = {name: medians(runs, ("ms",)) for name, runs in results.items() if runs}
             rows.append({"task": task, "workload": workload, "results": times})
             print(f"{task:<11}{workload:<15}", {name: round(r["ms"], 2) for name, r in times.items() if "ms" in r})

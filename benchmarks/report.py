@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from harness import markdown_table
 from tasks import LATENCIES, TITLES
-from workloads import WORKLOADS
+from workloads import PUBLISHED, WORKLOADS
 
-OURS, FLOOR = "zarrasync", "floor"
+OURS, PURE, FLOOR = "zarrasync", "zarrasync without kernel", "floor"
+NO_PEERS = (OURS, PURE, FLOOR)
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def print_row(row: dict[str, Any]) -> None:
     cells = "  ".join(f"{name} {r['ms']:.2f}" if "ms" in r else f"{name} –" for name, r in row["results"].items())
     ratio = f"{row['ratio']:.2f} x {row['best_peer']}" if row["ratio"] else "no peer"
-    print(f"{row['task']:<11}{row['workload']:<15} {ratio:<24} {cells}", flush=True)
+    print(f"{row['task']:<12}{row['workload']:<15} {ratio:<24} {cells}", flush=True)
 
 
 def table(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -37,7 +38,7 @@ def table(rows: list[dict[str, Any]], names: list[str]) -> str:
         ratio = f"{row['ratio']:.2f} ({row['best_peer']})" if row["ratio"] else "–"
         floor = f"{row['floor_ratio']:.2f}" if row["floor_ratio"] else "–"
         lines.append([title, WORKLOADS[row["workload"]].title, *cells, ratio, floor])
-    return markdown_table(["task", "array (float32)", *names, "best peer / ours", "floor / ours"], lines, labels=2)
+    return markdown_table(["task", "array", *names, "best peer / ours", "floor / ours"], lines, labels=2)
 
 
 def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -55,13 +56,21 @@ def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
 
 
 def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of whole reads and writes, by the size of chunks."""
+    """Return the rows of whole reads and writes by the size of chunks, and of the published cases by task."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for task in ("read", "write"):
         for size, is_tiny in (("64 KiB and more", False), ("less", True)):
-            matches = [row for row in rows if row["task"] == task and _is_tiny(row) is is_tiny]
+            matches = [
+                row
+                for row in rows
+                if row["task"] == task and row["workload"] not in PUBLISHED and _is_tiny(row) is is_tiny
+            ]
             if matches:
                 kinds[f"{task}, chunks of {size}"] = matches
+    for task in next(iter(PUBLISHED.values())).tasks:
+        matches = [row for row in rows if row["task"] == task and row["workload"] in PUBLISHED]
+        if matches:
+            kinds[f"published cases, {TITLES[task]}"] = matches
     return kinds
 
 
@@ -74,7 +83,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
         ratios = [row["ratio"] for row in subset if row["ratio"]]
         floors = [row["floor_ratio"] for row in subset if row["floor_ratio"]]
         lines.append([kind, str(len(subset)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])
-    return markdown_table(["rows", "number", best, "the same, of rows that all can do", floor], lines)
+    return markdown_table(["rows", "number", best, "the same, rows that all libraries can do", floor], lines)
 
 
 def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -92,7 +101,7 @@ def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
 
 
 def _is_tiny(row: dict[str, Any]) -> bool:
-    return bool(np.prod(WORKLOADS[row["workload"]].chunks) * 4 < 1 << 16)
+    return WORKLOADS[row["workload"]].chunk_nbytes < 1 << 16
 
 
 def _mean(values: list[float]) -> str:
@@ -111,7 +120,7 @@ def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
     shown = [row for row in rows if "ms" in row["results"][OURS]]
     figure, axes = plt.subplots(figsize=(10, 0.62 * len(shown) + 1.6), layout="constrained")
     height = 0.84 / len(names)
-    palette = ["#1b4965", "#f4a259", "#f7c59f", "#bc4b51", "#8cb369", "#5b8e7d", "#b8b8b8"]
+    palette = ["#1b4965", "#f4a259", "#f7c59f", "#bc4b51", "#8cb369", "#5b8e7d", "#9a8fb8", "#b8b8b8"]
     for number, (name, colour) in enumerate(zip(names, palette, strict=False)):
         pairs = [(i, row["results"].get(name, {})) for i, row in enumerate(shown)]
         points = [(i, r["ms"] / shown[i]["results"][OURS]["ms"]) for i, r in pairs if "ms" in r]
@@ -142,7 +151,7 @@ def machine() -> str:
 
 def measured(versions: dict[str, str], rounds: int) -> str:
     """Return a sentence about the time, the machine and the versions of a measurement."""
-    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name != FLOOR)
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name not in (PURE, FLOOR))
     return f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds."
 
 
@@ -164,16 +173,22 @@ def page(
     """
     names = list(versions)
     chosen = [row for row in rows if shown is None or row["task"] in shown.get(row["workload"], ())]
+    published = [row for row in chosen if row["workload"] in PUBLISHED]
+    general = [row for row in chosen if row["workload"] not in PUBLISHED]
     parts = [
         measured(versions, rounds),
         summary(rows),
         "Time of each library / ours, as a geometric mean and the number of rows that the library can do:",
         by_peer(rows, names),
-        "Milliseconds, unless the task names another unit:",
-        table(chosen, names),
-        "CPU milliseconds / growth of the peak memory during the call in MB:",
-        resources(chosen, names),
     ]
+    if general:
+        note = (
+            "Milliseconds, unless the task names another unit. Values are float32, unless the array names another type:"
+        )
+        parts += [note, table(general, names)]
+    if published:
+        parts += ["Milliseconds of the cases that are published as `zarr_benchmarks`:", table(published, names)]
+    parts += ["CPU milliseconds / growth of the peak memory during the call in MB:", resources(chosen, names)]
     if times:
         listed = ", ".join(f"`{name}` {ms:.0f}" for name, ms in times.items())
         parts.append(f"Milliseconds to start Python and import a package: {listed}.")

@@ -4,8 +4,9 @@
                              [--out DIRECTORY] [--write-docs]
 
 Each engine runs in a separate process. Rounds are interleaved (engine after engine on one workload, then again), and the
-median counts. Files are on a RAM disk if there is one, so that the page cache and the journal do not matter. Prints a
-table, and writes results.json, results.md and results.png.
+median counts. Files are on a RAM disk if there is one, so that the page cache and the journal do not matter; those of
+the tasks that end with "-cold" are on the disk of the directory for results, and dropped from the page cache before each
+call. Prints a table, and writes results.json, results.md and results.png.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import engines
 import numpy as np
 import report
 from harness import EngineProcess, make_parser, medians, ram_disk, rotate, save
-from tasks import LATENCIES, TASKS
+from tasks import COLD, TITLES
 from workloads import QUICK, WORKLOADS
 
 HERE = Path(__file__).parent
@@ -63,45 +65,66 @@ def run(
 ) -> list[Any]:
     """Return all measurements: one row per task and workload."""
     rows = []
-    for workload, tasks in chosen.items():
+    for workload, names in chosen.items():
         source, values = root / workload, root / f"{workload}.npy"
         np.save(values, WORKLOADS[workload].data())
         engines.Zarrasync().write(source, WORKLOADS[workload], np.load(values, mmap_mode="r"))
-        for task in tasks:
-            target = {"write": root / "written", "disk": disk}.get(task)
-            rows.append(measure(workers, task, workload, rounds, source, target))
+        cold = disk / workload
+        if any(name.endswith(COLD) for name in names):
+            shutil.copytree(source, cold)
+            os.sync()  # unwritten pages stay in memory
+        for task in names:
+            is_cold = task.endswith(COLD)
+            job = Job(task, workload, cold if is_cold else source, values, disk if is_cold or task == "disk" else root)
+            rows.append(measure(workers, job, rounds))
             report.print_row(rows[-1])
         shutil.rmtree(source)
+        shutil.rmtree(cold, ignore_errors=True)
         values.unlink()
     return rows
 
 
-def measure(
-    workers: list[EngineProcess], task: str, workload: str, rounds: int, source: Path, target: Path | None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Job:
+    """A task on an array.
+
+    Attributes:
+        task: Its name.
+        workload: The name of the array.
+        source: The directory of the stored array.
+        values: The file with its values.
+        scratch: The directory for arrays that the task writes.
+    """
+
+    task: str
+    workload: str
+    source: Path
+    values: Path
+    scratch: Path
+
+
+def measure(workers: list[EngineProcess], job: Job, rounds: int) -> dict[str, Any]:
     """Return one row."""
-    return summarise(task, workload, collect(workers, task, workload, rounds, source, target))
+    return summarise(job.task, job.workload, collect(workers, job, rounds))
 
 
-def collect(
-    workers: list[EngineProcess], task: str, workload: str, rounds: int, source: Path, target: Path | None
-) -> dict[str, list[dict[str, Any]]]:
+def collect(workers: list[EngineProcess], job: Job, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """Return the results of all rounds of a task, by engine."""
     results: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    written = job.scratch / "written"
     for number in range(rounds):
         for worker in rotate(workers, number):
             runs = results[worker.name]
             is_decided = worker.name != report.FLOOR and _is_far_behind(runs, results)
             if is_decided or any("failed" in result for result in runs):
                 continue
-            path = source if target is None else target / worker.name.replace(" ", "-")
-            command = {"task": task, "workload": workload, "path": str(path), "check": not number}
-            runs.append(worker.ask(json.dumps({**command, "values": str(source.with_suffix(".npy"))})))
-            if target is not None:
-                shutil.rmtree(target, ignore_errors=True)
+            paths = {"source": job.source, "target": written / worker.name.replace(" ", "-"), "values": job.values}
+            command = {"task": job.task, "workload": job.workload, "check": not number}
+            runs.append(worker.ask(json.dumps({**command, **{name: str(path) for name, path in paths.items()}})))
+            shutil.rmtree(written, ignore_errors=True)
     sums = {round(result["sum"], 2) for runs in results.values() for result in runs if "sum" in result}
     if len(sums) > 1:
-        raise SystemExit(f"{task} {workload}: the engines read different values: {sums}")
+        raise SystemExit(f"{job.task} {job.workload}: the engines read different values: {sums}")
     return results
 
 
@@ -118,7 +141,7 @@ def summarise(task: str, workload: str, rounds: dict[str, list[dict[str, Any]]])
     """Return the medians of one row, and the ratios to the best peer and to the floor."""
     results = {name: medians(runs, ("ms", "cpu_ms", "peak_mb")) for name, runs in rounds.items() if runs}
     ours = results[report.OURS].get("ms")
-    peers = {name: r["ms"] for name, r in results.items() if name not in (report.OURS, report.FLOOR) and "ms" in r}
+    peers = {name: r["ms"] for name, r in results.items() if name not in report.NO_PEERS and "ms" in r}
     best = min(peers, key=peers.__getitem__) if peers else None
     floor = results.get(report.FLOOR, {}).get("ms")
     return {
@@ -163,7 +186,7 @@ def chosen_tasks(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 def start_engines(names: list[str]) -> list[EngineProcess]:
     """Start the processes of all installed engines."""
     command = [sys.executable, str(HERE / "worker.py")]
-    workers = [EngineProcess(name, [*command, name]) for name in names]
+    workers = [EngineProcess(name, [*command, name], engines.ALL[name].environment) for name in names]
     for worker in workers:
         if not worker.is_installed:
             print(f"{worker.name}: not installed ({worker.hello})")
@@ -173,7 +196,7 @@ def start_engines(names: list[str]) -> list[EngineProcess]:
 def main() -> None:
     parser = make_parser(__doc__, only=WORKLOADS, engines=engines.ENGINES, rounds=3)
     parser.add_argument("--full", action="store_true", help="every workload and task")
-    parser.add_argument("--tasks", nargs="*", choices=["write", "disk", *TASKS, *LATENCIES], help="tasks to run")
+    parser.add_argument("--tasks", nargs="*", choices=list(TITLES), help="tasks to run")
     parser.add_argument(
         "--write-docs", action="store_true", help="write docs/performance/local.md, with --full measurements.md"
     )
@@ -185,7 +208,7 @@ def main() -> None:
     print(", ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
     warm_memory()
     with ram_disk("bench") as root, tempfile.TemporaryDirectory(dir=args.out, prefix="disk-") as disk:
-        rows = run(workers, chosen_tasks(args), args.rounds, Path(root), Path(disk) / "written")
+        rows = run(workers, chosen_tasks(args), args.rounds, Path(root), Path(disk))
     for worker in workers:
         worker.kill()
     times = imports(5) if not args.only else {}

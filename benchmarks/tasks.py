@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -16,6 +17,10 @@ Call = Callable[[], Any]
 POINTS = 100_000
 THREADS = 8
 READS = 200
+AT_ONCE = 8
+"""Chunks that are read at the same time in the task ``"chunks"``."""
+COLD = "-cold"
+"""The end of the names of tasks that find none of the array's files in memory."""
 
 
 def random_boxes(workload: Workload, size: int, count: int) -> list[tuple[slice, ...]]:
@@ -32,12 +37,21 @@ def random_indices(workload: Workload, count: int) -> tuple[np.ndarray, ...]:
 def read(engine: Engine, path: Path, workload: Workload) -> Call:
     array = engine.open(path, workload)
     engine.touch(array, workload)
-    return lambda: engine.get(array, tuple(slice(0, n) for n in workload.shape))
+    return lambda: engine.get(array, workload.whole)
+
+
+def chunks(engine: Engine, path: Path, workload: Workload) -> Call:
+    """Read chunk by chunk (or shard by shard), some at a time, and keep one element of each."""
+    array, lengths = engine.open(path, workload), workload.shards or workload.chunks
+    engine.touch(array, workload)
+    starts = product(*(range(0, n, step) for n, step in zip(workload.shape, lengths, strict=True)))
+    boxes = [tuple(slice(a, a + n) for a, n in zip(corner, lengths, strict=True)) for corner in starts]
+    return lambda: engine.each(array, boxes, AT_ONCE)
 
 
 def memory(engine: Engine, path: Path, workload: Workload) -> Call:
     array = engine.in_memory(workload)
-    return lambda: engine.get(array, tuple(slice(0, n) for n in workload.shape))
+    return lambda: engine.get(array, workload.whole)
 
 
 def points(engine: Engine, path: Path, workload: Workload) -> Call:
@@ -102,12 +116,13 @@ def dask(engine: Engine, path: Path, workload: Workload) -> Call:
     array = engine.open(path, workload)
 
     class Source:
-        shape, dtype, ndim = workload.shape, np.dtype("f4"), len(workload.shape)
+        shape, dtype, ndim = workload.shape, np.dtype(workload.dtype), len(workload.shape)
 
         def __getitem__(self, key: Any) -> np.ndarray:
             return np.asarray(engine.get(array, key))
 
-    blocks = from_array(Source(), chunks=tuple(8 * n for n in workload.chunks), name=False)
+    lengths: Any = tuple(8 * n for n in workload.chunks)
+    blocks = from_array(Source(), chunks=lengths, name=False)
     return lambda: blocks.compute(scheduler="threads")
 
 
@@ -126,8 +141,17 @@ def open_array(engine: Engine, path: Path, workload: Workload) -> Call:
     return lambda: engine.open(path, workload)
 
 
+def forget_files(path: Path) -> None:
+    """Drop the contents of files from the page cache. They must be on a disk, and stored there already."""
+    for file in filter(Path.is_file, path.rglob("*")):
+        handle = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
 TASKS: dict[str, Callable[[Engine, Path, Workload], Call]] = {
     "read": read,
+    "chunks": chunks,
     "memory": memory,
     "points": points,
     "mask": mask,
@@ -146,9 +170,17 @@ LATENCIES: dict[str, Callable[[Engine, Path, Workload], Call]] = {
 }
 """Tasks that are called many times, and whose median counts."""
 
+WRITES = ("write", "disk", "trip")
+"""Tasks that write an array."""
+
 TITLES = {
     "read": "read",
     "write": "write",
+    "chunks": "read chunk by chunk, 8 at once",
+    "trip": "read and write again",
+    "read-cold": "read, cold",
+    "chunks-cold": "read chunk by chunk, 8 at once, cold",
+    "trip-cold": "read, cold, and write again",
     "disk": "write to the disk",
     "memory": "read from memory",
     "points": "100,000 random points",

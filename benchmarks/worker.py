@@ -1,7 +1,7 @@
 """The process of one engine: reads commands from standard input, and prints measurements.
 
-A command is a line of JSON: ``{"task": …, "workload": …, "path": …, "values": …, "check": …}``. ``values`` is a file with
-the values to write.
+A command is a line of JSON: ``{"task": …, "workload": …, "source": …, "target": …, "values": …, "check": …}``. ``source``
+is an array, ``target`` the place for another one, and ``values`` a file with the values to write there.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import engines
 import numpy as np
-from tasks import LATENCIES, TASKS
-from workloads import WORKLOADS
+from tasks import COLD, LATENCIES, TASKS, WRITES, forget_files
+from workloads import WORKLOADS, Workload
 
 CALLS = 200
 
@@ -66,26 +67,42 @@ def total(result: Any) -> float | None:
     """Return the sum of values, by which engines are compared."""
     if result is None or not isinstance(result, np.ndarray | np.generic | list):
         return None
-    return float(sum(np.asarray(part).sum(dtype="f8") for part in (result if isinstance(result, list) else [result])))
+    parts: list[Any] = result if isinstance(result, list) else [result]
+    return float(sum(np.asarray(part).sum(dtype="f8") for part in parts))
+
+
+def writer(
+    engine: engines.Engine, task: str, workload: Workload, command: dict[str, Any], data: dict[str, Any]
+) -> Callable[[], None]:
+    """Return the call that writes an array. ``data`` keeps the values of the last workload."""
+    target = engines.fresh(Path(command["target"]))
+    if task == "trip":
+        return lambda: engine.round_trip(Path(command["source"]), target, workload)
+    if command["workload"] not in data:
+        data.clear()
+        data[command["workload"]] = np.load(command["values"])
+    values = data[command["workload"]]
+    return lambda: engine.write(target, workload, values)
 
 
 def run(engine: engines.Engine, command: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     """Run a command, and return its measurements."""
-    task, workload, path = command["task"], WORKLOADS[command["workload"]], Path(command["path"])
-    if task in ("write", "disk"):
-        if command["workload"] not in data:
-            data.clear()
-            data[command["workload"]] = np.load(command["values"])
-        values = data[command["workload"]]
-        engines.fresh(path)
-        return measure(lambda: engine.write(path, workload, values))[0]
-    if task in LATENCIES:
-        call = LATENCIES[task](engine, path, workload)
+    task, workload, source = command["task"], WORKLOADS[command["workload"]], Path(command["source"])
+    kind = task.removesuffix(COLD)
+    if kind in LATENCIES:
+        call = LATENCIES[kind](engine, source, workload)
         first = call()
         results = latency(call)
     else:
-        call = TASKS[task](engine, path, workload)
+        call = (
+            writer(engine, kind, workload, command, data) if kind in WRITES else TASKS[kind](engine, source, workload)
+        )
+        if kind != task:
+            forget_files(source)
         results, first = measure(call)
+    if kind == "trip" and command.get("check"):
+        target = engine.open(Path(command["target"]), workload)
+        first = engine.get(target, workload.whole)
     if command.get("check") and (value := total(first)) is not None:
         results["sum"] = value
     return results

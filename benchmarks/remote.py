@@ -3,40 +3,57 @@
     python benchmarks/remote.py [--rounds N] [--delay MS] [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
 
 Each engine runs in a separate process. Rounds are interleaved, and the median counts. All engines read the same files through
-nginx (see ``servers.py``). Prints a table and writes remote.json and remote.md.
+nginx (see ``servers.py``). With a C compiler, the requests alone are measured as well (``fetch.c``). Prints a table and
+writes remote.json and remote.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
+import shutil
+import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from harness import EngineProcess, add_hidden, make_parser, markdown_table, medians, ram_disk, rotate, save
 
 POINTS = 300
 ARRAYS = 50
+INDEX_BYTES = 16 * 256 + 4
+"""Bytes of the index of a shard."""
+FETCH = "ZARRASYNC_BENCH_FETCH"
+"""Environment variable with the path of the compiled fetch.c."""
 SLOW_MS = 5000
 """Milliseconds from which on an engine is measured once only."""
 
-ARRAYS_OF = {
-    "small": {"shape": (4096, 4096), "chunks": (128, 128), "compressors": [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]},
+_ZSTD = [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+ARRAYS_OF: dict[str, dict[str, Any]] = {
+    "small": {"shape": (4096, 4096), "chunks": (128, 128), "compressors": _ZSTD},
+    "medium": {"shape": (4800, 4800), "chunks": (160, 160), "compressors": _ZSTD},
+    "big": {"shape": (8640, 7000), "chunks": (720, 700), "compressors": _ZSTD},
     "large": {"shape": (16384, 8192), "chunks": (1024, 1024), "compressors": None},
-    "tiny": {"shape": (2000, 2000), "chunks": (20, 20), "compressors": [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]},
-    "sharded": {"shape": (8192, 8192), "chunks": (128, 128), "shards": (2048, 2048), "compressors": [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]},
-}  # fmt: skip
+    "tiny": {"shape": (2000, 2000), "chunks": (20, 20), "compressors": _ZSTD},
+    "fewer": {"shape": (1600, 1600), "chunks": (20, 20), "compressors": _ZSTD},
+    "sharded": {"shape": (8192, 8192), "chunks": (128, 128), "shards": (2048, 2048), "compressors": _ZSTD},
+}
 TASKS = {
     "small": "1,024 chunks of 64 KiB",
+    "medium": "900 chunks of 100 KB",
+    "big": "120 chunks of 2 MB",
     "large": "128 chunks of 4 MiB",
     "tiny": "10,000 chunks of 1.6 KB",
+    "fewer": "6,400 chunks of 1.6 KB",
     "points": f"{POINTS} points in 16 shards of 256 chunks of 64 KiB",
     "boxes": "100 boxes of 100 x 100 in the same, at once",
     "fifty": f"open and read {ARRAYS} arrays of one chunk",
@@ -153,7 +170,8 @@ class ZarrPython(Engine):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        import zarr
+        import zarr.api.asynchronous
+        import zarr.storage
 
         self.zarr = zarr
         if self.concurrency:
@@ -274,7 +292,7 @@ class Client(Engine):
         import numcodecs
 
         path = f"sharded/c/{shard[0]}/{shard[1]}"
-        index = np.frombuffer((await self._get(path, f"bytes=-{16 * 256 + 4}"))[:-4], "<u8").reshape(16, 16, 2)
+        index = np.frombuffer((await self._get(path, f"bytes=-{INDEX_BYTES}"))[:-4], "<u8").reshape(16, 16, 2)
         spans = [index[spot].tolist() for spot in coords]
         values = await asyncio.gather(*(self._get(path, f"bytes={a}-{a + n - 1}") for a, n in spans))
 
@@ -362,6 +380,60 @@ class Client(Engine):
         return out
 
 
+class Timing(NamedTuple):
+    """Milliseconds of a call that measures itself."""
+
+    ms: float
+    cpu_ms: float
+
+
+class Requests(Engine):
+    """The requests alone, in C: no codecs, no checks, and connections that are made before."""
+
+    package = "numpy"
+    connections = 256
+
+    async def run(self, task: str) -> Callable[[], Awaitable[Any]]:
+        lines = "\n\n".join("\n".join(f"{path} {part}" for path, part in phase) for phase in self._phases(task))
+
+        async def call() -> Timing:
+            command = [os.environ[FETCH], self.url.rpartition(":")[2], str(self.connections)]
+            pipe = subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+            printed, _ = await process.communicate(lines.encode())
+            ms, cpu_ms, _ = printed.split()
+            return Timing(float(ms), float(cpu_ms))
+
+        return call
+
+    def _phases(self, task: str) -> list[list[tuple[str, str]]]:
+        """Return paths and byte ranges. A phase depends on the responses of the one before."""
+        if task == "fifty":
+            return [[(f"/many/{n}/{name}", "-") for n in range(ARRAYS)] for name in ("zarr.json", "c/0/0")]
+        if task in ARRAYS_OF:
+            counts = [n // c for n, c in zip(ARRAYS_OF[task]["shape"], ARRAYS_OF[task]["chunks"], strict=True)]
+            return [[(f"/{task}/c/{i}/{j}", "-") for i, j in np.ndindex(*counts)]]
+        if task == "points":
+            chunks = np.unique(np.stack([axis // 128 for axis in points()], 1), axis=0).tolist()
+        else:
+            spans = [[range(part.start // 128, (part.stop - 1) // 128 + 1) for part in box] for box in boxes()]
+            chunks = [pair for pair in spans for pair in product(*pair)]
+        paths = [f"/sharded/c/{i // 16}/{j // 16}" for i, j in chunks]
+        indexes = {path: self._index(path) for path in set(paths)}
+        entries = [indexes[path][i % 16, j % 16].tolist() for path, (i, j) in zip(paths, chunks, strict=True)]
+        ranges = [f"{start}-{start + size - 1}" for start, size in entries]
+        return [[(path, f"-{INDEX_BYTES}") for path in indexes], list(zip(paths, ranges, strict=True))]
+
+    def _index(self, path: str) -> np.ndarray:
+        request = urllib.request.Request(f"{self.url}{path}", headers={"Range": f"bytes=-{INDEX_BYTES}"})
+        with urllib.request.urlopen(request) as response:
+            return np.frombuffer(response.read()[:-4], "<u8").reshape(16, 16, 2)
+
+
+class Requests512(Requests):
+    connections = 512
+
+
 ENGINES: dict[str, type[Engine]] = {
     "zarrasync": Zarrasync,
     "zarrasync s3": ZarrasyncS3,
@@ -374,6 +446,8 @@ ENGINES: dict[str, type[Engine]] = {
     "tensorstore": TensorStore,
     "tensorstore 256": TensorStore256,
     "bare aiohttp 256": Client,
+    "requests in C 256": Requests,
+    "requests in C 512": Requests512,
 }
 
 # ---------------------------------------------------------------------- measuring
@@ -399,6 +473,8 @@ def worker(name: str, url: str) -> None:
         before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         result = await call()
         ms = (time.perf_counter() - start) * 1e3
+        if isinstance(result, Timing):
+            return result._asdict()
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e3
         return {"ms": ms, "cpu_ms": cpu, "sum": total(result)}
@@ -440,6 +516,15 @@ def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
     )
 
 
+def compile_fetch(target: Path) -> str:
+    """Compile the client in C, and return its path; empty without a compiler."""
+    if shutil.which("cc") is None:
+        print("requests in C: there is no C compiler")
+        return ""
+    subprocess.run(["cc", "-O2", "-o", str(target), str(Path(__file__).with_name("fetch.c"))], check=True)
+    return str(target)
+
+
 def main() -> None:
     parser = make_parser(__doc__, only=TASKS, engines=ENGINES, rounds=3)
     parser.add_argument("--delay", type=int, default=50, help="milliseconds until a response begins")
@@ -454,9 +539,11 @@ def main() -> None:
     with ram_disk("remote") as scratch:
         root = Path(scratch) / "data"
         make(root)
+        fetch = compile_fetch(Path(scratch) / "fetch")
         with servers.nginx(root, Path(scratch) / "nginx", args.delay) as url:
             command = [sys.executable, __file__, "--url", url, "--worker"]
-            workers = [EngineProcess(name, [*command, name]) for name in args.engines or ENGINES]
+            names = [name for name in args.engines or ENGINES if fetch or not issubclass(ENGINES[name], Requests)]
+            workers = [EngineProcess(name, [*command, name], {FETCH: fetch}) for name in names]
             for process in workers:
                 if not process.is_installed:
                     print(f"{process.name}: {process.hello}")

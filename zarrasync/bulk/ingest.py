@@ -60,6 +60,7 @@ async def ingest(
     decode: bool = False,
     dims: Sequence[str] | None = None,
     engine: str | None = None,
+    engine_options: Mapping[str, Any] | None = None,
     source_group: str = "",
     source_options: Mapping[str, Any] | None = None,
     processes: int = 1,
@@ -91,8 +92,9 @@ async def ingest(
               or a variable of xarray. Dask recomputes shared intermediate results for each block; see
               ``integrations.dask.store`` to compute them once.
             - the path of an ``.npy`` file, or the path or URL of a Zarr array.
-            - with ``concat``: a path, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and
+            - with ``concat``: a path, a URL, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and
               ``.npz`` files. xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed.
+              Remote files are copied to the temporary directory while they are read; Zarr is read where it is.
             - a function that returns the values of a region (a tuple of slices). Several threads call it at a time,
               unless ``threads`` is false.
             - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of
@@ -122,8 +124,10 @@ async def ingest(
         encoding: For files: parameters of ``create_array`` by variable, such as ``{"t2m": {"dtype": "f4"}}``.
         decode: For files: unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``. By default they are
             stored as in the files, with these attributes.
-        dims: For files: the names of the axes of ``.npy`` and ``.npz`` arrays.
+        dims: For files: the names of the axes of arrays that have none, in ``.npy``, ``.npz`` and HDF5 files.
         engine: For files: the engine of xarray. Default: the one that recognises the file.
+        engine_options: For files: arguments of ``xarray.open_dataset``, such as
+            ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
         source_group: For files: the group inside the files.
         source_options: For files: options of the filesystem of URLs.
         processes: For files: the number of processes of this machine that share the work. A script that uses more than
@@ -165,7 +169,7 @@ async def ingest(
     begin = clock.monotonic()
     if unaligned is not None:
         check_unaligned(unaligned)
-    if concat is not None or means_files(source):
+    if concat is not None or engine is not None or means_files(source):
         request = FilesRequest(
             source,
             store,
@@ -181,6 +185,7 @@ async def ingest(
             decode=decode,
             dims=dims,
             engine=engine,
+            engine_options=engine_options,
             group=source_group,
             source_options=source_options,
             storage_options=storage_options,

@@ -24,6 +24,8 @@ from zarrasync.stores import CountingStore, resolve
 __all__ = ["add_arguments", "run"]
 
 _ACTIONS = ("plan", "run", "finish", "abandon")
+_FOR_FILES = ("concat", "append", "region", "encoding", "decode", "dims", "engine", "engine_option")
+"""Arguments with which a single file becomes a dataset, too."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -44,8 +46,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--encoding", metavar="FILE", help="a JSON file with parameters of arrays by variable")
     group.add_argument("--decode", action="store_true", help="unpack scale_factor and add_offset")
-    group.add_argument("--dims", metavar="DIM,…", help="the names of the axes of .npy and .npz arrays")
+    group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
     group.add_argument("--engine", help="xarray's engine for the files")
+    group.add_argument(
+        "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="an argument of xarray's engine"
+    )
     group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
     group.add_argument(
         "--wait", type=float, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> int | None:
     if action:
         args.url = args.url[1:]
     is_pattern = len(args.url) == 1 and means_files(args.url[0]) and any(mark in args.url[0] for mark in "*?[")
-    if not action and args.concat is None and len(args.url) == 1 and not is_pattern:
+    if not action and len(args.url) == 1 and not is_pattern and not any(getattr(args, name) for name in _FOR_FILES):
         return None
     if not args.url:
         raise ValueError("no files: zarrasync ingest plan FILES… DEST --concat DIM --plan PLAN")
@@ -121,6 +126,7 @@ def _request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         decode=args.decode,
         dims=args.dims,
         engine=args.engine,
+        engine_options=options(args.engine_option),
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),

@@ -40,7 +40,7 @@ def has_rows(headers: Sequence[FileHeader], dim: str) -> bool:
     if with_dim and len(with_dim) < len(headers):
         other = next(header for header in headers if row_count(header, dim) is None)
         raise ShapeError(
-            f"{with_dim[0].file.url} has the dimension {dim!r}, but {other.file.url} does not; it has the dimensions "
+            f"{with_dim[0].file.name} has the dimension {dim!r}, but {other.file.name} does not; it has the dimensions "
             f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}"
         )
     return bool(with_dim)

@@ -58,6 +58,7 @@ class FilesRequest:
     decode: bool = False
     dims: Any = None
     engine: str | None = None
+    engine_options: Mapping[str, Any] | None = None
     group: str = ""
     source_options: Mapping[str, Any] | None = None
     storage_options: Mapping[str, Any] | None = None
@@ -144,7 +145,12 @@ def make_job(request: FilesRequest) -> Job:
         concat = ""
     dims = tuple(request.dims.split(",")) if isinstance(request.dims, str) else request.dims
     reader = ReaderOptions(
-        request.engine, request.group, request.decode, None if dims is None else tuple(dims), source_options
+        request.engine,
+        request.group,
+        request.decode,
+        None if dims is None else tuple(dims),
+        source_options,
+        dict(request.engine_options or {}),
     )
     variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
     parameters = Parameters(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,13 @@ from typing import Any
 import numpy.typing as npt
 
 __all__ = ["FileHeader", "ReaderOptions", "SourceFile", "VariableHeader"]
+
+_SIGNATURE = re.compile(
+    r"(x-amz-|x-goog-|awsaccesskeyid=|googleaccessid=|signature=|expires=|key-pair-id=|policy=|(access_?)?token=|"
+    r"(sig|se|st|sp|sv|sr|spr|skoid|sktid|skt|ske|sks|skv)=)",
+    re.IGNORECASE,
+)
+"""Parameters of presigned URLs of S3, Google Cloud Storage, CloudFront and Azure."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,20 @@ class SourceFile:
         """Return the identity as JSON values."""
         return [self.url, self.size, self.stamp]
 
+    @property
+    def name(self) -> str:
+        """The URL without signatures, which are secrets and differ each time."""
+        path, mark, query = self.url.partition("?")
+        if not mark or not path.startswith(("http://", "https://")):
+            return self.url
+        kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
+        return "?".join([path, "&".join(kept)]) if kept else path
+
+    @property
+    def recorded(self) -> SourceFile:
+        """The identity as it is recorded in a dataset."""
+        return self if self.name == self.url else SourceFile(self.name, self.size, self.stamp)
+
 
 @dataclass(frozen=True)
 class ReaderOptions:
@@ -40,6 +62,7 @@ class ReaderOptions:
         decode: Whether to unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``.
         dims: The names of the axes of arrays that have none.
         storage_options: Options for the filesystem of URLs.
+        engine_options: Arguments of ``xarray.open_dataset``.
     """
 
     engine: str | None = None
@@ -47,6 +70,7 @@ class ReaderOptions:
     decode: bool = False
     dims: tuple[str, ...] | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,26 +6,33 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zarrasync.bulk.files.engines import is_zarr, path_of
 from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.parallel import call_each
 from zarrasync.stores.local import local_path
 
-__all__ = ["find_files", "means_files"]
+__all__ = ["find_files", "identity_of", "means_files"]
 
 _MAGIC = re.compile(r"[*?\[]")
 _SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
     *(".grib", ".grib2", ".grb", ".grb2", ".tif", ".tiff", ".npz"),
 )
+_STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
+"""Names of the version or the time of a file in the answers of filesystems."""
+_ROOT_DOCUMENTS = ("zarr.json", ".zmetadata", ".zgroup", ".zarray", ".zattrs")
 
 
 def means_files(source: Any) -> bool:
     """Return whether a source of ``ingest`` is a pattern, a list of paths, or the path of a file with variables."""
     if isinstance(source, str | Path):
-        text = str(source)
-        return _MAGIC.search(text.rpartition("://")[2]) is not None or text.lower().endswith(_SUFFIXES)
+        path = path_of(str(source))
+        return _MAGIC.search(path.rpartition("://")[2]) is not None or path.lower().endswith(_SUFFIXES)
     return isinstance(source, list | tuple) and bool(source) and all(isinstance(item, str | Path) for item in source)
 
 
@@ -35,16 +42,20 @@ def find_files(sources: Any, storage_options: Mapping[str, Any]) -> list[SourceF
     Raises:
         FileNotFoundError: If a file does not exist, or nothing matches a pattern.
     """
-    items = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    items: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    given = [str(os.fspath(item)) for item in items]
+    texts = [local_path(text) if text.startswith("file://") else text for text in given]
+    calls = call_each(partial(_find, storage_options), texts, "zarrasync-files")
     files: dict[str, SourceFile] = {}
-    for item in items:
-        text = os.fspath(item)
-        path = local_path(text) if text.startswith("file://") else text
-        found = _remote(path, storage_options) if "://" in path else _local(path)
-        files.update((file.url, file) for file in sorted(found, key=lambda file: natural_key(file.url)))
+    for call in calls:
+        files.update((file.url, file) for file in sorted(call.result(), key=lambda file: natural_key(file.url)))
     if not files:
         raise FileNotFoundError("no source files: the list is empty")
     return list(files.values())
+
+
+def _find(storage_options: Mapping[str, Any], text: str) -> list[SourceFile]:
+    return list(_remote(text, storage_options) if "://" in text else _local(text))
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
@@ -52,32 +63,81 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
+def identity_of(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
+    """Return the present identity of a file.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+    """
+    return _remote_identity(url, storage_options) if "://" in url else _local_identity(url)
+
+
+# ------------------------------------------------------------------ local files
+
+
 def _local(path: str) -> Iterable[SourceFile]:
     names = [path] if os.path.exists(path) else glob.glob(path, recursive=True)
     if not names:
         raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
-    for name in names:
-        if os.path.isdir(name):  # a Zarr hierarchy: its root document stands for it
-            documents = [entry for entry in os.scandir(name) if entry.is_file()]
-            latest = max((entry.stat().st_mtime_ns for entry in documents), default=0)
-            yield SourceFile(os.path.abspath(name), None, str(latest))
-        else:
-            state = os.stat(name)
-            yield SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
+    return map(_local_identity, names)
+
+
+def _local_identity(name: str) -> SourceFile:
+    if os.path.isdir(name):  # a Zarr hierarchy: the documents of its root stand for it
+        documents = [entry for entry in os.scandir(name) if entry.is_file()]
+        latest = max((entry.stat().st_mtime_ns for entry in documents), default=0)
+        return SourceFile(os.path.abspath(name), None, str(latest))
+    state = os.stat(name)
+    return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
+
+
+# ------------------------------------------------------------------ remote files
 
 
 def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile]:
-    import fsspec
-
-    protocol = url.partition("://")[0]
-    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
-    if _MAGIC.search(url.rpartition("://")[2]):
-        found: dict[str, Any] = filesystem.glob(path, detail=True)
-    else:
-        found = {path: filesystem.info(path)}
+    if _MAGIC.search(path_of(url).partition("://")[2]) is None:
+        return [_remote_identity(url, storage_options)]
+    filesystem, path = _filesystem(url, storage_options)
+    found = filesystem.glob(path, detail=True)
     if not found:
         raise FileNotFoundError(f"no file matches {url!r}")
-    for name, info in found.items():
-        stamp = next((info[key] for key in ("ETag", "etag", "LastModified", "mtime", "updated") if info.get(key)), "")
-        address = name if "://" in name else f"{protocol}://{name.lstrip('/') if protocol != 'memory' else name}"
-        yield SourceFile(address, info.get("size"), str(stamp).strip('"'))
+    files = [SourceFile(_address(name, url), info.get("size"), _stamp(info)) for name, info in found.items()]
+    unknown = [file.url for file in files if not file.stamp or is_zarr(file.url)]
+    calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")
+    known = dict(zip(unknown, calls, strict=True))
+    return [known[file.url].result() if file.url in known else file for file in files]
+
+
+def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
+    filesystem, path = _filesystem(url, storage_options)
+    if not is_zarr(url):
+        info = filesystem.info(path)
+        return SourceFile(url, info.get("size"), _stamp(info))
+    stamps = []
+    for name in _ROOT_DOCUMENTS:  # servers and object stores need not have directories
+        with suppress(FileNotFoundError):
+            stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
+    if not stamps and not filesystem.exists(path):
+        raise FileNotFoundError(f"no Zarr hierarchy exists at {url!r}")
+    return SourceFile(url, None, " ".join(stamps))
+
+
+def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
+    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    filesystem.invalidate_cache()  # listings of earlier calls may be outdated
+    return filesystem, str(path)
+
+
+def _address(name: str, url: str) -> str:
+    """Return the URL of a file that matches a pattern."""
+    first, chain, rest = url.partition("::")
+    protocol, separator, _ = first.partition("://")
+    if "://" in name:
+        return name if separator else f"{first}::{name}"
+    return f"{protocol}://{name if protocol == 'memory' else name.lstrip('/')}{chain}{rest}"
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    return str(next((info[key] for key in _STAMPS if info.get(key)), "")).strip('"')

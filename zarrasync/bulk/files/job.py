@@ -201,8 +201,8 @@ class Job:
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
-        changed = [file for file in files if file.url in {known.url for known in target.journal.files}]
-        what = f"{changed[0].url} has changed since" if changed else f"it does not contain {_text(files)}"
+        changed = [file for file in files if file.name in {known.url for known in target.journal.files}]
+        what = f"{changed[0].name} has changed since" if changed else f"it does not contain {_text(files)}"
         raise self._exists(
             f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "
             "again, or mode='w' to replace the dataset"
@@ -351,5 +351,5 @@ class Job:
 
 
 def _text(files: Sequence[SourceFile]) -> str:
-    names = [file.url.rpartition("/")[2] for file in files[:2]]
+    names = [file.name.rpartition("/")[2] for file in files[:2]]
     return ", ".join(names) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")

@@ -53,9 +53,10 @@ class Journal:
         self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
     ) -> Journal:
         """Return a journal with more files. A file with the same URL is replaced."""
-        urls = {file.url for file in files}
+        recorded = [file.recorded for file in files]
+        urls = {file.url for file in recorded}
         merged = {file: row for file, row in self.files.items() if file.url not in urls}
-        merged.update(zip(files, rows, strict=True))
+        merged.update(zip(recorded, rows, strict=True))
         left_out = max(len(merged) - _MOST_FILES, 0)
         return Journal(dim, parameters, dict(list(merged.items())[left_out:]), self.omitted + left_out)
 
@@ -80,8 +81,8 @@ class Journal:
             labels: The labels of the dataset.
             length: The number of rows of the dataset.
         """
-        start, stop, digest = self.files.get(file, (0, 0, ""))
-        if file not in self.files or stop > length:
+        start, stop, digest = self.files.get(file.recorded, (0, 0, ""))
+        if file.recorded not in self.files or stop > length:
             return False
         return labels is None or digest_labels(labels[start:stop]) == digest
 

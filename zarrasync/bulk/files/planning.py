@@ -67,7 +67,12 @@ class Parameters:
     @property
     def digest(self) -> str:
         """A digest of the parameters that determine the stored values of a new dataset."""
-        reader = [self.reader.group, self.reader.decode, self.reader.dims]
+        reader = [
+            self.reader.group,
+            self.reader.decode,
+            self.reader.dims,
+            *([self.reader.engine_options] * bool(self.reader.engine_options)),
+        ]
         values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
         return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
@@ -130,11 +135,16 @@ class _Planner:
     def _choose_variables(self) -> list[str]:
         """Return the names of the variables to store, with the coordinates of their dimensions."""
         first, chosen = self.headers[0], self.parameters.variables
+        if not first.variables:
+            raise ShapeError(
+                f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; choose another "
+                "group with source_group, or --path on the command line"
+            )
         for header in self.headers:
             for name in chosen:
                 if name not in header.variables:
                     known = ", ".join(sorted(header.variables))
-                    raise ShapeError(f"{header.file.url} has no variable {name!r}; its variables are {known}")
+                    raise ShapeError(f"{header.file.name} has no variable {name!r}; its variables are {known}")
         if not chosen:
             names = list(first.variables)
             for header in self.headers[1:]:
@@ -142,7 +152,7 @@ class _Planner:
                     name = min(set(header.variables) ^ set(names))
                     one, other = (first, header) if name in first.variables else (header, first)
                     raise ShapeError(
-                        f"{one.file.url} has the variable {name!r}, but {other.file.url} does not; choose the variables "
+                        f"{one.file.name} has the variable {name!r}, but {other.file.name} does not; choose the variables "
                         "to store with variables=[…]"
                     )
             return names
@@ -186,20 +196,20 @@ class _Planner:
     # -------------------------------------------------------------- checks
 
     def _check_files(self) -> None:
-        first_url = self.headers[0].file.url
+        first_url = self.headers[0].file.name
         for name in self.names:
             axis, first = self._axis(name), self._variable(0, name)
             any_dtype = "dtype" in self.parameters.encoding.get(name, {})
             for number, header in enumerate(self.headers[1:], 1):
                 other = self._variable(number, name)
-                check_fit(name, other, header.file.url, first, first_url, axis, any_dtype=any_dtype)
+                check_fit(name, other, header.file.name, first, first_url, axis, any_dtype=any_dtype)
                 if axis is None:
-                    check_equal(name, other.values, header.file.url, first.values, first_url, self.dim)
+                    check_equal(name, other.values, header.file.name, first.values, first_url, self.dim)
             if name in self.target.arrays:
                 like = self._stored_header(name)
                 text = f"{self.target.handle.name} of {self.target.handle.store!r}"
                 for number, header in enumerate(self.headers):
-                    check_fit(name, self._variable(number, name), header.file.url, like, text, axis)
+                    check_fit(name, self._variable(number, name), header.file.name, like, text, axis)
                 if axis is None:
                     check_equal(name, first.values, first_url, self.target.values.get(name), text, self.dim)
         if self.target.group is not None:
@@ -239,7 +249,7 @@ class _Planner:
         if name not in self.names:
             if self.target.labels is not None:
                 raise ShapeError(
-                    f"the rows of the destination have labels {name!r}, but {self.headers[0].file.url} has none"
+                    f"the rows of the destination have labels {name!r}, but {self.headers[0].file.name} has none"
                 )
             return None
         headers = [self._variable(number, name) for number in range(len(self.headers))]
@@ -252,7 +262,7 @@ class _Planner:
             return found
         dtype = self._dtype(name)
         return [
-            convert_times(item, units_of(header.attributes) or units, units, dtype, f"{name!r} of {source.file.url}")
+            convert_times(item, units_of(header.attributes) or units, units, dtype, f"{name!r} of {source.file.name}")
             for item, header, source in zip(found, headers, self.headers, strict=True)
         ]
 
@@ -267,7 +277,7 @@ class _Planner:
             return stack_rows(self.counts, start)
         axis = merge_rows(
             labels,
-            [header.file.url for header in self.headers],
+            [header.file.name for header in self.headers],
             target.labels,
             on_duplicate=parameters.on_duplicate,
             only_existing=parameters.region is not None,
@@ -463,7 +473,7 @@ class _Planner:
             if str(source) in plan.source_units:
                 assert plan.units is not None
                 own, units = TimeUnits(*plan.source_units[str(source)]), TimeUnits(*plan.units)
-                text = f"{plan.name!r} of {self.headers[source].file.url}"
+                text = f"{plan.name!r} of {self.headers[source].file.name}"
                 part = convert_times(part, own, units, self._dtype(plan.name), text)
             rows.append(part)
         return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,))

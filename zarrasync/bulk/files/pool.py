@@ -14,7 +14,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
-from zarrasync.bulk.files.readers import OpenFiles, read_header
+from zarrasync.bulk.files.readers import OpenFiles, read_headers
 from zarrasync.bulk.files.tasks import TaskRunner
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
@@ -54,10 +54,6 @@ def _run_task(task: _Task) -> IngestReport:
     return runner.run(task.plan.parts[0], task.mark)
 
 
-def _read_headers(files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
-    return [read_header(file, options) for file in files]
-
-
 class Workers:
     """Processes that run tasks; none for this process.
 
@@ -88,10 +84,10 @@ class Workers:
     def headers(self, files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
         """Return the headers of files."""
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
-            return _read_headers(files, options)
+            return read_headers(files, options)
         groups = [files[n : n + _HEADERS_PER_CALL] for n in range(0, len(files), _HEADERS_PER_CALL)]
         found: dict[int, list[FileHeader]] = {}
-        calls = {number: partial(_read_headers, group, options) for number, group in enumerate(groups)}
+        calls = {number: partial(read_headers, group, options) for number, group in enumerate(groups)}
         self._run(calls, found.__setitem__)
         return [header for number in sorted(found) for header in found[number]]
 

@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,17 +21,25 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync.bulk.files.copies import LocalCopies
+from zarrasync.bulk.files.engines import engine_arguments, is_numpy, is_zarr, reason_of_failure
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
+from zarrasync.bulk.files.identify import identity_of
 from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.indexing.regions import Region
+from zarrasync.stores.errors import redact_queries
 
-__all__ = ["OpenFiles", "read_header"]
+__all__ = ["OpenFiles", "read_headers"]
 
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
 """Maximum number of files that a process keeps open."""
 _SMALL_BYTES = 64 * 1024
 """Variables up to this size are read with the header."""
+
+
+_PHONY = "phony_dim_"
+"""How the libraries of HDF5 name axes without a name begin."""
 
 
 class _Reader(Protocol):
@@ -45,15 +53,15 @@ class _Reader(Protocol):
 
 
 def _lock_of(url: str) -> AbstractContextManager[Any]:
-    return nullcontext() if _is_numpy(url) or _is_zarr(url) else _LIBRARIES
-
-
-def _is_numpy(url: str) -> bool:
-    return url.lower().endswith((".npy", ".npz"))
+    return nullcontext() if is_numpy(url) or _is_zarr(url) else _LIBRARIES
 
 
 def _is_zarr(url: str) -> bool:
-    return url.rstrip("/").lower().endswith((".zarr", ".zarr.zip", ".ozx")) or os.path.isdir(url)
+    return is_zarr(url) or os.path.isdir(url)
+
+
+def _needs_copy(url: str) -> bool:
+    return "://" in url and not _is_zarr(url)
 
 
 @contextmanager
@@ -64,22 +72,25 @@ def _naming(url: str, action: str) -> Iterator[None]:
     except (ZarrError, ImportError, MemoryError):
         raise
     except (ValueError, OSError, KeyError, TypeError, RuntimeError, AttributeError, EOFError, BadZipFile) as error:
-        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
 
 
-def read_header(file: SourceFile, options: ReaderOptions) -> FileHeader:
-    """Return the header of a file, with the values of small variables.
+def read_headers(files: Sequence[SourceFile], options: ReaderOptions) -> list[FileHeader]:
+    """Return the headers of files, with the values of small variables.
 
     Raises:
         ImportError: If xarray, or the package that reads the format, is not installed.
-        ValueError: If the file cannot be read.
+        ValueError: If a file cannot be read.
     """
-    with _lock_of(file.url), _naming(file.url, "read the header of"):
-        reader = _open(file.url, options)
-        try:
-            return reader.header(file)
-        finally:
-            reader.close()
+    opened, headers = OpenFiles(options), []
+    try:
+        for start in range(0, len(files), _MOST_OPEN):
+            batch = files[start : start + _MOST_OPEN]
+            with opened.prepared(batch):
+                headers += [opened.header(file) for file in batch]
+    finally:
+        opened.close()
+    return headers
 
 
 class OpenFiles:
@@ -91,64 +102,100 @@ class OpenFiles:
 
     def __init__(self, options: ReaderOptions) -> None:
         self._options = options
-        self._open: OrderedDict[str, _Reader] = OrderedDict()
+        self._open: OrderedDict[SourceFile, _Reader] = OrderedDict()
+        self._copies = LocalCopies(options.storage_options)
         self._lock = thread_lock()
 
-    def read(self, url: str, name: str, region: Region) -> npt.NDArray[Any]:
+    @contextmanager
+    def prepared(self, files: Iterable[SourceFile]) -> Iterator[None]:
+        """Keep local copies of the remote files among these, which are downloaded several at a time."""
+        wanted = [file for file in dict.fromkeys(files) if _needs_copy(file.url)]
+        with _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download"):
+            self._copies.fetch(wanted)
+        try:
+            yield
+        finally:
+            for file in wanted:
+                self._copies.release(file)
+
+    def header(self, file: SourceFile) -> FileHeader:
+        """Return the header of a file, which is not kept open."""
+        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
+            reader = _open(file.url, path, self._options)
+            try:
+                return reader.header(file)
+            finally:
+                reader.close()
+
+    def read(self, file: SourceFile, name: str, region: Region) -> npt.NDArray[Any]:
         """Return a region of a variable.
 
         Raises:
-            ValueError: If the file cannot be read.
+            ValueError: If the file cannot be read, or has changed since the job was planned.
         """
-        with _lock_of(url), _naming(url, f"read {name!r} of"):
-            return self._get(url).read(name, region)
+        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, f"read {name!r} of"):
+            return self._get(file, path).read(name, region)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files, and delete local copies."""
         while self._open:
-            url, reader = self._open.popitem()
-            with _lock_of(url):
+            file, reader = self._open.popitem()
+            with _lock_of(file.url):
                 reader.close()
+        self._copies.close()
 
-    def _get(self, url: str) -> _Reader:
+    @contextmanager
+    def _local_path(self, file: SourceFile) -> Iterator[str]:
+        if not _needs_copy(file.url):
+            yield file.url
+            return
+        with _naming(file.name, "download"):
+            path = self._copies.acquire(file)
+        try:
+            yield path
+        finally:
+            self._copies.release(file)
+
+    def _get(self, file: SourceFile, path: str) -> _Reader:
         with self._lock:
-            reader = self._open.get(url)
+            reader = self._open.get(file)
             if reader is None:
-                reader = self._open[url] = _open(url, self._options)
-            self._open.move_to_end(url)
+                _check_unchanged(file, self._options)
+                reader = self._open[file] = _open(file.url, path, self._options)
+            self._open.move_to_end(file)
             closed = [self._open.popitem(last=False) for _ in range(len(self._open) - _MOST_OPEN)]
-        for old_url, old in closed:
-            with _lock_of(old_url) if _lock_of(url) is not _LIBRARIES else nullcontext():
+        for old_file, old in closed:
+            with _lock_of(old_file.url) if _lock_of(file.url) is not _LIBRARIES else nullcontext():
                 old.close()
         return reader
 
 
-def _open(url: str, options: ReaderOptions) -> _Reader:
-    return _NumpyReader(url, options) if _is_numpy(url) else _XarrayReader(url, options)
+def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
+    if identity_of(file.url, options.storage_options) != file:
+        raise ValueError("the file has changed since the job was planned; repeat the call, or make a new plan")
+
+
+def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
+    return _NumpyReader(path, options) if is_numpy(url) else _XarrayReader(url, path, options)
 
 
 # ------------------------------------------------------------------ NumPy
 
 
 class _NumpyReader:
-    def __init__(self, url: str, options: ReaderOptions) -> None:
-        source = _local_copy(url, options) if "://" in url else url
-        if url.lower().endswith(".npz"):
-            with np.load(source) as archive:
+    def __init__(self, path: str, options: ReaderOptions) -> None:
+        if path.lower().endswith(".npz"):
+            with np.load(path) as archive:
                 self._arrays = {name: archive[name] for name in archive.files}
         else:
-            self._arrays = {"values": np.load(source, mmap_mode="r")}
+            self._arrays = {"values": np.load(path, mmap_mode="r")}
         self._dims = options.dims
 
     def header(self, file: SourceFile) -> FileHeader:
         variables = {}
         for name, array in self._arrays.items():
-            dims = self._dims if self._dims is not None else tuple(f"dim_{axis}" for axis in range(array.ndim))
-            if len(dims) != array.ndim:
-                raise ShapeError(
-                    f"{name!r} of {file.url} has {array.ndim} axes, but dims names {len(dims)}: {', '.join(dims)}",
-                    found=array.shape,
-                )
+            unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
+            dims = unnamed if self._dims is None else _named(name, array.shape, self._dims, file.name)
             values = np.array(array) if array.nbytes <= _SMALL_BYTES else None
             variables[name] = VariableHeader(dims, array.shape, _dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})
@@ -160,11 +207,24 @@ class _NumpyReader:
         self._arrays = {}
 
 
+def _named(name: str, shape: tuple[int, ...], dims: tuple[str, ...], url: str) -> tuple[str, ...]:
+    """Return the names of the axes of an array that has none in the file.
+
+    Raises:
+        ShapeError: If their number differs.
+    """
+    if len(dims) != len(shape):
+        raise ShapeError(
+            f"{name!r} of {url} has {len(shape)} axes, but dims names {len(dims)}: {', '.join(dims)}", found=shape
+        )
+    return dims
+
+
 # ------------------------------------------------------------------ xarray
 
 
 class _XarrayReader:
-    def __init__(self, url: str, options: ReaderOptions) -> None:
+    def __init__(self, url: str, path: str, options: ReaderOptions) -> None:
         try:
             import xarray
         except ImportError as error:
@@ -175,34 +235,40 @@ class _XarrayReader:
             "mask_and_scale": options.decode,
             "decode_times": False,
             "decode_timedelta": False,
-            "engine": options.engine,
             "chunks": None,
             "cache": False,
         }
         if options.group:
             arguments["group"] = options.group
-        target: Any = url
         if _is_zarr(url):
-            arguments["engine"] = options.engine or "zarrasync"
-            arguments["backend_kwargs"] = (
-                {"storage_options": dict(options.storage_options)} if options.storage_options else {}
-            )
-        elif "://" in url:
-            target = _local_copy(url, options)
+            arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
+            if options.storage_options:
+                arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
+        else:
+            arguments |= engine_arguments(url, options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of axes, and formats of other files
-            self._dataset = xarray.open_dataset(target, **arguments)
+            try:
+                self._dataset = xarray.open_dataset(path, **arguments)
+            except ValueError as error:
+                if reason := reason_of_failure(url, options):
+                    raise ImportError(reason) from error
+                raise
+        self._dims = options.dims
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
         attributes = _plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
-        variables = {str(name): self._variable(str(name)) for name in dataset.variables}
+        variables = {str(name): self._variable(str(name), file.name) for name in dataset.variables}
         return FileHeader(file, variables, attributes)
 
-    def _variable(self, name: str) -> VariableHeader:
+    def _variable(self, name: str, url: str) -> VariableHeader:
         variable = self._dataset.variables[name]
+        dims = tuple(map(str, variable.dims))
+        if self._dims is not None and dims and all(dim.startswith(_PHONY) for dim in dims):
+            dims = _named(name, variable.shape, self._dims, url)
         attributes = _plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
@@ -211,7 +277,7 @@ class _XarrayReader:
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
         is_small = math.prod(variable.shape) * max(variable.dtype.itemsize, 1) <= _SMALL_BYTES
         return VariableHeader(
-            tuple(map(str, variable.dims)),
+            dims,
             tuple(variable.shape),
             _dtype_text(variable.dtype),
             attributes,
@@ -225,14 +291,6 @@ class _XarrayReader:
 
     def close(self) -> None:
         self._dataset.close()
-
-
-def _local_copy(url: str, options: ReaderOptions) -> str:
-    """Return the path of a local copy of a remote file, which fsspec keeps until the process ends."""
-    import fsspec
-
-    arguments: Any = {url.partition("://")[0]: dict(options.storage_options)}
-    return str(fsspec.open_local(f"filecache::{url}", **arguments))
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:

@@ -78,8 +78,10 @@ class TaskRunner:
         """
         report = IngestReport()
         arrays = [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
-        for array in arrays:
-            add_reports(report, self._write(array, part, progress))
+        used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
+        with self._files.prepared(used or self.plan.files[:1]):
+            for array in arrays:
+                add_reports(report, self._write(array, part, progress))
         if mark:
             bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
         return report
@@ -141,20 +143,24 @@ class TaskRunner:
             parts.append(self._read_file(array, segment.source, own))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
-    def _read_file(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+    @property
+    def _files(self) -> OpenFiles:
         if self.files is None:
             self.files = OpenFiles(self.plan.reader)
-        url = self.plan.files[number].url
+        return self.files
+
+    def _read_file(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+        file = self.plan.files[number]
         if array.stacks:
             assert array.axis is not None
             inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
-            values = np.expand_dims(self.files.read(url, array.name, inner), array.axis)
+            values = np.expand_dims(self._files.read(file, array.name, inner), array.axis)
         else:
-            values = self.files.read(url, array.name, region)
+            values = self._files.read(file, array.name, region)
         if str(number) in array.source_units:
             assert array.units is not None
             own, units = TimeUnits(*array.source_units[str(number)]), TimeUnits(*array.units)
-            return convert_times(values, own, units, values.dtype, f"{array.name!r} of {url}")
+            return convert_times(values, own, units, values.dtype, f"{array.name!r} of {file.name}")
         return values
 
 

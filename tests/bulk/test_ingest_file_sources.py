@@ -1,0 +1,210 @@
+"""Kinds of source files, on local disks and on servers, joined along a dimension."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from tests.support.servers import http_server
+from zarrasync.bulk.files.copies import LocalCopies
+from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.identify import find_files
+from zarrasync.cli import main
+from zarrasync.errors import ShapeError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.netcdf import PACKED, day, write_days
+
+KINDS: dict[str, dict[str, Any]] = {
+    "netcdf3": {},
+    "netcdf4": {"source_group": "a/b"},
+    "hdf5": {"dims": "time,lat,lon"},
+    "npy": {"dims": "time,lat,lon"},
+    "npz": {"dims": "time,lat,lon"},
+    "geotiff": {"concat": "number"},
+    "zarr2": {},
+    "zarr3": {},
+    "unknown": {"engine": "h5netcdf"},
+}
+
+
+def write(kind: str, folder: Path) -> list[str]:
+    """Write two files, and return their names."""
+    folder.mkdir()
+    for number in range(2):
+        dataset = day(number)
+        if kind == "netcdf3":
+            dataset.to_netcdf(folder / f"{number}.nc", format="NETCDF3_64BIT", engine="scipy", encoding=PACKED)
+        elif kind == "netcdf4":
+            dataset.to_netcdf(folder / f"{number}.nc", group="a/b", encoding=PACKED)
+        elif kind == "unknown":
+            dataset.to_netcdf(folder / f"{number}.dat", engine="h5netcdf")
+        elif kind == "hdf5":
+            h5py = pytest.importorskip("h5py")
+            with h5py.File(folder / f"{number}.h5", "w") as file:
+                file["t2m"] = dataset.t2m.values
+        elif kind == "npy":
+            np.save(folder / f"{number}.npy", dataset.t2m.values)
+        elif kind == "npz":
+            np.savez(folder / f"{number}.npz", t2m=dataset.t2m.values)
+        elif kind == "geotiff":
+            pytest.importorskip("rioxarray")
+            dataset.t2m[0].rename(lat="y", lon="x").rio.to_raster(folder / f"{number}.tif")
+        else:
+            dataset.to_zarr(folder / f"{number}.zarr", zarr_format=int(kind[-1]), consolidated=True)
+    return sorted(path.name for path in folder.iterdir())
+
+
+def expected(kind: str) -> Any:
+    parts = [day(number).t2m.values for number in range(2)]
+    return np.stack([part[:1] for part in parts]) if kind == "geotiff" else np.concatenate(parts)
+
+
+def stored(store: Any, kind: str) -> Any:
+    name = {"npy": "values", "geotiff": "band_data"}.get(kind, "t2m")
+    with xr.open_dataset(store, engine="zarrasync") as dataset:
+        return dataset[name].values
+
+
+@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates, of zarr about consolidation
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kinds_of_files(api: Api, tmp_path: Path, kind: str, s3: tuple[str, dict[str, Any]]):
+    names = write(kind, folder := tmp_path / "files")
+    (url, options), arguments = s3, {"concat": "time", **KINDS[kind]}
+    fsspec.filesystem("s3", **options).put(str(folder), url.removeprefix("s3://"), recursive=True)
+    with http_server(folder) as server:
+        places: list[tuple[Any, dict[str, Any]]] = [
+            (str(folder / "*"), {}),
+            ([f"file://{folder}/{name}" for name in names], {}),
+            (f"{url}/*", {"source_options": options}),
+            ([f"{server}/{name}" for name in names], {}),
+        ]
+        for source, own in places:
+            report = await api(api.ingest(source, store := {}, verify=True, **arguments, **own))
+            assert report.files == 2
+            np.testing.assert_allclose(stored(store, kind), expected(kind), atol=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates, of zarr about consolidation
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command(tmp_path: Path, kind: str, s3: tuple[str, dict[str, Any]]):
+    write(kind, folder := tmp_path / "files")
+    (url, options), out = s3, tmp_path / "out.zarr"
+    fsspec.filesystem("s3", **options).put(str(folder), url.removeprefix("s3://"), recursive=True)
+    words = ["ingest", f"{url}/*", str(out), "--concat", "time"]
+    for name, value in KINDS[kind].items():
+        words += [f"--{'path' if name == 'source_group' else name}", value]
+    for name, value in options.items():
+        words += ["--option", f"{name}={value}"]
+    assert main(words) == 0
+    np.testing.assert_allclose(stored(out, kind), expected(kind), atol=0.01)
+
+
+_GRIB = """
+import os, sys, warnings
+import eccodes, numpy as np
+warnings.simplefilter("ignore")  # of cfgrib
+for day in range(2):
+    with open(f"{sys.argv[1]}/{day}.grib2", "wb") as file:
+        for name in ("2t", "t"):
+            for hour in (0, 12):
+                message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2" if name == "2t" else "regular_ll_pl_grib2")
+                for key, value in {"dataDate": 20240101 + day, "dataTime": 100 * hour, "shortName": name}.items():
+                    eccodes.codes_set(message, key, value)
+                eccodes.codes_set_values(message, np.full(eccodes.codes_get(message, "numberOfValues"), day + hour / 24))
+                eccodes.codes_write(message, file)
+                eccodes.codes_release(message)
+from zarrasync import sync
+options = {"engine_options": {"filter_by_keys": {"shortName": "2t"}}}
+sync.ingest(f"{sys.argv[1]}/*", store := {}, concat="time", verify=True, **options)
+assert sync.open_array(store, path="t2m")[:, 0, 0].tolist() == [0, 0.5, 1, 1.5]
+assert sorted(os.listdir(sys.argv[1])) == ["0.grib2", "1.grib2"]
+print("done", flush=True)
+os._exit(0)  # some wheels of ecCodes crash while Python ends
+"""
+
+
+def test_grib(tmp_path: Path):
+    pytest.importorskip("cfgrib")
+    result = subprocess.run(
+        [sys.executable, "-c", _GRIB, tmp_path], check=False, capture_output=True, text=True, timeout=300
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("xarray.backends.list_engines", lambda: {"scipy": None})
+    for name, message in [("a.grib2", "needs the engine cfgrib .* cfgrib"), ("a.tif", "rasterio .* rioxarray")]:
+        (tmp_path / name).write_bytes(b"?")
+        with pytest.raises(ImportError, match=message):
+            await api(api.ingest(tmp_path / name, {}, concat="time"))
+    (tmp_path / "a.xyz").write_bytes(b"?")
+    with pytest.raises(ImportError, match="engine="):
+        await api(api.ingest(tmp_path / "a.xyz", {}, concat="time"))
+
+
+async def test_a_file_without_variables(api: Api, tmp_path: Path):
+    xr.Dataset(attrs={"title": "nothing"}).to_netcdf(tmp_path / "a.nc")
+    with pytest.raises(ShapeError, match=r"a.nc has no variables in the group '/'"):
+        await api(api.ingest(tmp_path / "a.nc", store := {}, concat="time"))
+    assert store == {}
+
+
+async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
+    write_days(tmp_path / "nc", [0])
+    with http_server(tmp_path / "nc") as server:
+        urls = [f"{server}/day0.nc?version=1&X-Amz-Signature={word}&sig={word}" for word in ("secret1", "secret2")]
+        await api(api.ingest(urls[0], store := {}, concat="time"))
+        assert "secret" not in json.dumps({key: str(bytes(value)) for key, value in store.items()})
+        assert (await api(api.ingest(urls[1], store, concat="time"))).known == 1
+        with pytest.raises(ValueError, match=r"day0.nc\?version=1: ") as caught:
+            await api(api.ingest(urls[0], {}, concat="time", engine="scipy"))
+        assert "secret" not in str(caught.value)
+
+
+async def test_a_file_that_changes_meanwhile(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (path,) = write_days(tmp_path / "nc", [0])
+    words = ["ingest", "plan", str(path), str(tmp_path / "out.zarr"), "--concat", "time", "--plan", str(tmp_path / "p")]
+    assert main(words) == 0
+    day(1).to_netcdf(path, encoding=PACKED)
+    assert main(["ingest", "run", str(tmp_path / "p")]) == 1
+    assert "has changed since the job was planned" in capsys.readouterr().err
+
+
+def test_copies_stay_within_their_limit(tmp_path: Path):
+    for number in range(40):
+        (tmp_path / f"{number}.nc").write_bytes(bytes(1000))
+    with http_server(tmp_path) as server:
+        files = find_files([f"{server}/{number}.nc" for number in range(40)], {})
+        copies = LocalCopies({}, most_bytes=3500)
+        copies.fetch(files)
+        paths = [Path(copies.acquire(file)) for file in files]
+        assert all(path.exists() for path in paths)
+        for file in (*files, *files):
+            copies.release(file)
+        assert [path.exists() for path in paths] == [False] * 37 + [True] * 3
+        assert Path(copies.acquire(files[0])).read_bytes() == bytes(1000)
+        missing = SourceFile(f"{server}/missing.nc")
+        with pytest.raises(FileNotFoundError):
+            copies.fetch([files[1], missing])
+        folder = paths[0].parent
+        copies.close()
+        assert not folder.exists()
+
+
+async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+    write_days(tmp_path / "nc", range(40))
+    fsspec.filesystem("s3", **options).put(str(tmp_path / "nc"), url.removeprefix("s3://"), recursive=True)
+    report = await api(api.ingest(f"{url}/*.nc", store := {}, concat="time", source_options=options, verify=True))
+    assert (report.files, report.rows) == (40, 960)
+    np.testing.assert_allclose(stored(store, "netcdf"), np.concatenate([day(n).t2m for n in range(40)]), atol=0.01)

@@ -1,0 +1,101 @@
+"""xarray's engines: which one reads a file, with which arguments, and which package provides it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from zarrasync.bulk.files.headers import ReaderOptions
+
+__all__ = ["engine_arguments", "is_numpy", "is_zarr", "path_of", "reason_of_failure"]
+
+_ZARR_SUFFIXES = (".zarr", ".zarr.zip", ".ozx")
+
+
+class _Family(NamedTuple):
+    """Formats that the same packages read.
+
+    Attributes:
+        suffixes: The suffixes of their files.
+        engines: The engines of xarray that read them.
+        package: The package to install if none of them exists.
+        arguments: Arguments of ``xarray.open_dataset`` for the first engine.
+    """
+
+    suffixes: tuple[str, ...]
+    engines: tuple[str, ...]
+    package: str
+    arguments: dict[str, Any]
+
+
+_GRIB = _Family((".grib", ".grib2", ".grb", ".grb2"), ("cfgrib",), "cfgrib", {"indexpath": ""})  # no files beside it
+_TIFF = _Family((".tif", ".tiff"), ("rasterio",), "rioxarray", {})
+_HDF5 = _Family((".h5", ".hdf5", ".he5", ".nc4"), ("netcdf4", "h5netcdf"), "netCDF4", {})
+_NETCDF = _Family((".nc", ".nc3", ".cdf", ".netcdf"), ("netcdf4", "h5netcdf", "scipy"), "netCDF4", {})
+_CERTAIN, _FAMILIES = (_GRIB, _TIFF), (_GRIB, _TIFF, _HDF5, _NETCDF)
+
+
+def path_of(url: str) -> str:
+    """Return the path in a URL, without its query and without the other parts of a chain of filesystems."""
+    first = url.partition("::")[0] if "://" in url.partition("::")[0] else url
+    return first.partition("?")[0] if first.startswith(("http://", "https://")) else first
+
+
+def is_numpy(url: str) -> bool:
+    """Return whether a file is read by NumPy."""
+    return path_of(url).lower().endswith((".npy", ".npz"))
+
+
+def is_zarr(url: str) -> bool:
+    """Return whether a URL has the name of a Zarr hierarchy."""
+    return path_of(url).rstrip("/").lower().endswith(_ZARR_SUFFIXES)
+
+
+def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
+    """Return the arguments of ``xarray.open_dataset`` that choose the engine.
+
+    Raises:
+        ImportError: If the package that reads the format is not installed.
+    """
+    family, engine = _family_of(url), options.engine
+    arguments: dict[str, Any] = {}
+    if engine is None and family in _CERTAIN:
+        if not _installed(family):
+            raise ImportError(_needs(url, family))
+        engine = family.engines[0]
+    elif engine is None and family is _HDF5 and _installed(family) == ["h5netcdf"]:
+        engine = "h5netcdf"
+    if engine == "h5netcdf":
+        arguments["phony_dims"] = "access"
+    elif family is not None and engine == family.engines[0]:
+        arguments.update(family.arguments)
+    return {"engine": engine, **arguments, **options.engine_options}
+
+
+def reason_of_failure(url: str, options: ReaderOptions) -> str:
+    """Return what to do about a file that cannot be opened; empty if the error of the library is all that is known."""
+    family = _family_of(url)
+    if options.engine is not None:
+        return ""
+    if family is None:
+        return "pass the name of the engine of xarray that reads it, with engine=…"
+    return "" if _installed(family) else _needs(url, family)
+
+
+def _family_of(url: str) -> _Family | None:
+    suffix = PurePosixPath(path_of(url).rstrip("/")).suffix.lower()
+    return next((family for family in _FAMILIES if suffix in family.suffixes), None)
+
+
+def _installed(family: _Family) -> list[str]:
+    from xarray.backends import list_engines
+
+    found = list_engines()
+    return [engine for engine in family.engines if engine in found]
+
+
+def _needs(url: str, family: _Family) -> str:
+    broken = importlib.util.find_spec(family.package) is not None
+    advice = f"repair the installation of {family.package}" if broken else f"pip install {family.package}"
+    return f"{path_of(url)} needs the engine {' or '.join(family.engines)} of xarray, which does not exist: {advice}"

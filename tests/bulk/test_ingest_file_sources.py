@@ -154,8 +154,9 @@ async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch:
 
 async def test_a_file_without_variables(api: Api, tmp_path: Path):
     xr.Dataset(attrs={"title": "nothing"}).to_netcdf(tmp_path / "a.nc")
+    store: dict[str, bytes] = {}
     with pytest.raises(ShapeError, match=r"a.nc has no variables in the group '/'"):
-        await api(api.ingest(tmp_path / "a.nc", store := {}, concat="time"))
+        await api(api.ingest(tmp_path / "a.nc", store, concat="time"))
     assert store == {}
 
 

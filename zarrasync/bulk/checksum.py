@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,18 @@ import numpy.typing as npt
 
 from zarrasync.indexing.axis_order import in_c_order
 
-__all__ = ["checksum"]
+__all__ = ["checksum", "slabs"]
+
+_SLAB_BYTES = 8 << 20
 
 
-def checksum(block: npt.NDArray[Any]) -> int:
-    """Return the CRC-32C of a block's elements. Compare only checksums of blocks with the same data type."""
+def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
+    """Return the CRC-32C of a block's elements. Compare only checksums of blocks with the same data type.
+
+    Args:
+        block: The block.
+        before: The checksum of the elements before the block, if it continues others.
+    """
     from crc32c import crc32c
 
     data: Any
@@ -21,7 +30,14 @@ def checksum(block: npt.NDArray[Any]) -> int:
         data = repr([_plain(value) for value in block.astype(object).reshape(-1)]).encode()
     else:
         data = in_c_order(block).reshape(-1).view(np.uint8)
-    return crc32c(data)
+    return crc32c(data, before)
+
+
+def slabs(shape: tuple[int, ...], itemsize: int) -> Iterator[slice]:
+    """Yield slices along the first axis that divide an array into slabs of a few megabytes."""
+    step = max(1, _SLAB_BYTES // max(math.prod(shape[1:]) * max(itemsize, 1), 1))
+    for start in range(0, shape[0], step):
+        yield slice(start, min(start + step, shape[0]))
 
 
 def _plain(value: Any) -> Any:

@@ -130,7 +130,9 @@ def add_shapes(command: argparse.ArgumentParser, default: str) -> None:
     """Add the arguments of a command that may change chunks and compressors, with their default."""
     command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
     command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
-    command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")
+    command.add_argument(
+        "--compressor", "--codec", type=codec, default=default, help="a codec's name or JSON entry, or none"
+    )
 
 
 @contextmanager

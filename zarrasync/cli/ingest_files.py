@@ -25,13 +25,14 @@ __all__ = ["add_arguments", "run"]
 
 _ACTIONS = ("plan", "run", "finish", "abandon")
 _FOR_FILES = ("concat", "append", "region", "encoding", "decode", "dims", "engine", "engine_option")
-"""Arguments with which a single file becomes a dataset, too."""
+"""Arguments with which a single file also becomes a dataset."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments for many files."""
     url = next(action for action in command._actions if action.dest == "url")  # noqa: SLF001  # no public list
     url.nargs, url.help = "+", "the files: paths, URLs or patterns; or one of plan, run, finish and abandon"
+    command.add_argument("--resume", action="store_true", help="complete an interrupted job, which is the default")
     group = command.add_argument_group("many files")
     group.add_argument("--concat", metavar="DIM", help="join files along this dimension")
     group.add_argument("--append", action="store_true", help="add rows to an existing dataset, or create it")
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> int | None:
     Raises:
         ValueError: If arguments are missing, or the plan cannot be read.
     """
+    if args.resume and args.overwrite:
+        raise ValueError("pass --resume or --overwrite, not both: --overwrite replaces the stored values")
     action = args.url[0] if args.url[0] in _ACTIONS and not os.path.exists(args.url[0]) else ""
     if action in ("run", "finish", "abandon"):
         return _continue(action, args, console)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.times import units_of
+from zarrasync.bulk.files.times import convert_times, units_of
 from zarrasync.errors import ShapeError
 
 __all__ = ["check_fit", "has_rows", "is_equal", "row_count"]
@@ -135,15 +134,24 @@ def _sizes(header: VariableHeader) -> str:
     return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
 
 
-def check_equal(
-    name: str, values: npt.NDArray[Any] | None, url: str, like: npt.NDArray[Any] | None, like_url: str, dim: str
-) -> None:
+def check_equal(name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str, dim: str) -> None:
     """Check that a variable without rows has the same values in two files.
 
     Raises:
         ShapeError: If it does not.
+        CodecError: If the values are times whose units cannot be converted.
     """
-    if values is not None and like is not None and not is_equal(values, like):
+    values, like_values = header.values, like.values
+    if values is None or like_values is None:
+        is_different = (
+            header.dtype == like.dtype and None not in (header.digest, like.digest) and header.digest != like.digest
+        )
+    else:
+        own, units = units_of(header.attributes), units_of(like.attributes)
+        if own is not None and units is not None and own != units:
+            values = convert_times(values, own, units, np.dtype("f8"), f"{name!r} of {url}")
+        is_different = not is_equal(values, like_values)
+    if is_different:
         raise ShapeError(
             f"{name!r} has no dimension {dim!r} and differs between {url} and {like_url}; choose the variables to store "
             "with variables=[…], without it"

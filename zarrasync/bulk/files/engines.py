@@ -29,11 +29,11 @@ class _Family(NamedTuple):
     arguments: dict[str, Any]
 
 
-_GRIB = _Family((".grib", ".grib2", ".grb", ".grb2"), ("cfgrib",), "cfgrib", {"indexpath": ""})  # no files beside it
+_GRIB = _Family((".grib", ".grib2", ".grb", ".grb2"), ("cfgrib",), "cfgrib", {"indexpath": ""})  # writes no index
 _TIFF = _Family((".tif", ".tiff"), ("rasterio",), "rioxarray", {})
 _HDF5 = _Family((".h5", ".hdf5", ".he5", ".nc4"), ("netcdf4", "h5netcdf"), "netCDF4", {})
 _NETCDF = _Family((".nc", ".nc3", ".cdf", ".netcdf"), ("netcdf4", "h5netcdf", "scipy"), "netCDF4", {})
-_CERTAIN, _FAMILIES = (_GRIB, _TIFF), (_GRIB, _TIFF, _HDF5, _NETCDF)
+_FAMILIES = (_GRIB, _TIFF, _HDF5, _NETCDF)
 
 
 def path_of(url: str) -> str:
@@ -60,11 +60,11 @@ def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
     """
     family, engine = _family_of(url), options.engine
     arguments: dict[str, Any] = {}
-    if engine is None and family in _CERTAIN:
+    if engine is None and family is not None and family in (_GRIB, _TIFF):
         if not _installed(family):
             raise ImportError(_needs(url, family))
         engine = family.engines[0]
-    elif engine is None and family is _HDF5 and _installed(family) == ["h5netcdf"]:
+    elif engine is None and family is not None and family is _HDF5 and _installed(family) == ["h5netcdf"]:
         engine = "h5netcdf"
     if engine == "h5netcdf":
         arguments["phony_dims"] = "access"

@@ -151,6 +151,7 @@ def make_job(request: FilesRequest) -> Job:
         None if dims is None else tuple(dims),
         source_options,
         dict(request.engine_options or {}),
+        concat,
     )
     variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
     parameters = Parameters(

@@ -63,6 +63,7 @@ class ReaderOptions:
         dims: The names of the axes of arrays that have none.
         storage_options: Options for the filesystem of URLs.
         engine_options: Arguments of ``xarray.open_dataset``.
+        dim: The dimension along which files are joined. Large variables without it get a digest.
     """
 
     engine: str | None = None
@@ -71,6 +72,7 @@ class ReaderOptions:
     dims: tuple[str, ...] | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dim: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,7 @@ class VariableHeader:
         chunks: The shape of chunks in the file, or ``None``.
         is_coordinate: Whether the variable is a coordinate.
         values: The values of a small variable; ``None`` for others.
+        digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others.
     """
 
     dims: tuple[str, ...]
@@ -94,6 +97,7 @@ class VariableHeader:
     chunks: tuple[int, ...] | None = None
     is_coordinate: bool = False
     values: npt.NDArray[Any] | None = None
+    digest: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

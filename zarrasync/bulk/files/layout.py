@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.bulk.files.axis import Axis
-from zarrasync.bulk.files.headers import VariableHeader
+from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.sources import Source
 from zarrasync.errors import ShapeError
@@ -73,6 +73,33 @@ def array_metadata(
     parameters = creation_options(source, {**options, "zarr_format": format_.zarr_format})
     parameters.pop("zarr_format", None)
     return plan_array(format_, **parameters)
+
+
+def check_names(
+    header: FileHeader, dim: str, layout: Mapping[str, Any], encoding: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Check that the parameters of new arrays name dimensions and variables that exist.
+
+    Raises:
+        ShapeError: If they do not.
+    """
+    variables = header.variables
+    unknown = sorted(encoding.keys() - variables.keys())
+    if unknown:
+        raise ShapeError(
+            f"the encoding names the variable {unknown[0]!r}, but {header.file.name} has {', '.join(sorted(variables))}"
+        )
+    stacks = not any(dim in variable.dims for variable in variables.values())
+    dims = {name: {*variable.dims, *([dim] if stacks else [])} for name, variable in variables.items()}
+    everywhere = set[str]().union(*dims.values())
+    for known, parameters in [(everywhere, layout), *((dims[name], own) for name, own in encoding.items())]:
+        for key in _SHAPES:
+            shape = parameters.get(key)
+            if isinstance(shape, Mapping) and (wrong := sorted(shape.keys() - known)):
+                raise ShapeError(
+                    f"{key} names the dimension {wrong[0]!r}, but the dimensions of {header.file.name} are "
+                    f"{', '.join(sorted(known))}"
+                )
 
 
 def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from zarrasync.bulk.files.axis import Axis, OnDuplicate, merge_rows, stack_rows
 from zarrasync.bulk.files.compare import check_equal, check_fit, has_rows, is_equal, row_count
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, VariableHeader
 from zarrasync.bulk.files.journal import digest_labels
-from zarrasync.bulk.files.layout import array_metadata, split_rows
+from zarrasync.bulk.files.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.target import Target
 from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, units_of
 from zarrasync.display.text import counted
-from zarrasync.errors import ShapeError
+from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import XarrayProperties
 from zarrasync.model import dtypes
@@ -92,13 +92,14 @@ class _Planner:
         self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
         self.stacks = not has_rows(headers, self.dim)
         self.counts = [1 if self.stacks else row_count(header, self.dim) or 0 for header in headers]
-        self.names = self._choose_variables()
         self.notes: list[str] = []
+        self.names = self._choose_variables()
         self._known_units: dict[str, TimeUnits | None] = {}
         self._metadata: dict[str, ArrayMetadata] = {}
 
     def plan(self) -> JobPlan:
         """Return the plan."""
+        check_names(self.headers[0], self.dim, self.parameters.layout, self.parameters.encoding)
         self._check_files()
         labels = self._labels()
         axis = self._merge(labels)
@@ -160,7 +161,29 @@ class _Planner:
         attributes = [first.variables[name].attributes for name in chosen]
         linked = {str(item.get("grid_mapping")) for item in attributes}
         linked |= {part for item in attributes for part in str(item.get("coordinates", "")).split()}
-        return [name for name in first.variables if name in dims or name in linked or name in chosen]
+        optional = {
+            name for name in linked - dims - set(chosen) if name in first.variables and not self._is_common(name)
+        }
+        if optional:
+            self.notes.append(f"{', '.join(sorted(optional))}: left out, because files differ in it")
+        for header in self.headers[1:]:
+            if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
+                raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")
+        return [name for name in first.variables if name in (dims | linked | set(chosen)) - optional]
+
+    def _is_common(self, name: str) -> bool:
+        """Return whether all files have a variable, which has rows or the same values everywhere."""
+        if not all(name in header.variables for header in self.headers):
+            return False
+        if self._has_rows(name):
+            return True
+        first, *others = [header.variables[name] for header in self.headers]
+        try:
+            for other in others:
+                check_equal(name, other, "", first, "", self.dim)
+        except (ShapeError, CodecError):
+            return False
+        return True
 
     def _has_rows(self, name: str) -> bool:
         """Return whether a variable has a value for each row."""
@@ -204,14 +227,14 @@ class _Planner:
                 other = self._variable(number, name)
                 check_fit(name, other, header.file.name, first, first_url, axis, any_dtype=any_dtype)
                 if axis is None:
-                    check_equal(name, other.values, header.file.name, first.values, first_url, self.dim)
+                    check_equal(name, other, header.file.name, first, first_url, self.dim)
             if name in self.target.arrays:
                 like = self._stored_header(name)
                 text = f"{self.target.handle.name} of {self.target.handle.store!r}"
                 for number, header in enumerate(self.headers):
                     check_fit(name, self._variable(number, name), header.file.name, like, text, axis)
                 if axis is None:
-                    check_equal(name, first.values, first_url, self.target.values.get(name), text, self.dim)
+                    check_equal(name, first, first_url, like, text, self.dim)
         if self.target.group is not None:
             rows = {name for name, dims in self.target.dims.items() if self.dim in dims}
             own = {name for name in self.names if self._axis(name) is not None}
@@ -239,7 +262,8 @@ class _Planner:
             attributes["_FillValue"] = missing
         dtype = metadata.dtype.numpy
         text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
-        return VariableHeader(dims, metadata.shape, text, attributes)
+        values, digest = self.target.values.get(name), self.target.digests.get(name)
+        return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
 
     # -------------------------------------------------------------- rows
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.engines import engine_arguments, is_numpy, is_zarr, reason_of_failure
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
@@ -254,7 +255,7 @@ class _XarrayReader:
                 if reason := reason_of_failure(url, options):
                     raise ImportError(reason) from error
                 raise
-        self._dims = options.dims
+        self._dims, self._dim = options.dims, options.dim
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
@@ -284,7 +285,22 @@ class _XarrayReader:
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
             np.array(variable.values) if is_small else None,
+            self._digest(name) if not is_small and self._is_constant(name) else None,
         )
+
+    def _is_constant(self, name: str) -> bool:
+        """Return whether a variable must have the same values in all files."""
+        dataset = self._dataset
+        if not self._dim or self._dim in dataset.variables[name].dims:
+            return False
+        return self._dim in dataset.sizes or name in dataset.coords
+
+    def _digest(self, name: str) -> int:
+        variable, digest = self._dataset.variables[name], 0
+        for rows in slabs(variable.shape, variable.dtype.itemsize):
+            values = np.asarray(variable[rows].values)
+            digest = checksum(values.astype(values.dtype.newbyteorder("="), copy=False), digest)
+        return digest
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:
         return np.asarray(self._dataset.variables[name][region].values)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import formats
+from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.metadata import ArrayMetadata
@@ -38,6 +39,7 @@ class Target:
         dims: The dimensions of each array.
         labels: The labels of the rows, or ``None``.
         values: The values of small arrays without rows.
+        digests: Digests of the values of large arrays without rows.
         journal: The files that were ingested before.
     """
 
@@ -47,6 +49,7 @@ class Target:
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     labels: npt.NDArray[Any] | None = None
     values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    digests: Mapping[str, int] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
 
     def length(self, dim: str) -> int:
@@ -98,13 +101,23 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
     target.journal = Journal.of(node.attrs)
     length = target.length(dim)
     values: dict[str, npt.NDArray[Any]] = {}
+    digests: dict[str, int] = {}
     for name, array in arrays.items():
         nbytes = math.prod(array.shape) * max(array.dtype.itemsize, 1)
         if (name == dim and dims[name] == (dim,)) or (dim not in dims[name] and nbytes <= _SMALL_BYTES):
             values[name] = np.asarray(await array.view[...].read())
+        elif dim and dim not in dims[name]:
+            digests[name] = await _digest(array)
     target.labels = values.pop(dim, None) if length else None
-    target.values = values
+    target.values, target.digests = values, digests
     return target
+
+
+async def _digest(array: AsyncArray) -> int:
+    digest = 0
+    for rows in slabs(array.shape, array.dtype.itemsize):
+        digest = checksum(np.asarray(await array.view[rows].read()), digest)
+    return digest
 
 
 def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:

@@ -18,7 +18,8 @@ _warning_filters = thread_lock()
 """Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _GREGORIAN = {"standard", "proleptic_gregorian"}
-"""Calendars that agree for all dates since 1582."""
+"""Calendars that agree for all dates since the Gregorian reform."""
+_REFORM = (1582, 10, 15)
 
 
 class TimeUnits(NamedTuple):
@@ -55,7 +56,7 @@ def convert_times(
         name: The name of the variable and the file, for messages.
 
     Raises:
-        CodecError: If the calendars differ, or a time is not exact in the units and the data type.
+        CodecError: If the calendars differ for these times, or a time is not exact in the units and the data type.
     """
     if source.calendar != target.calendar and not {source.calendar, target.calendar} <= _GREGORIAN:
         raise CodecError(
@@ -64,7 +65,9 @@ def convert_times(
             direction="encode",
         )
     try:
-        encoded = values if source == target or not values.size else _convert(values, source, target)
+        encoded = values if source == target or not values.size else _convert(values, source, target, name)
+    except CodecError:
+        raise
     except Exception as error:  # of several classes in xarray, pandas and cftime
         raise CodecError(
             f"the times of {name} in {source.units!r} (calendar {source.calendar!r}) cannot be converted to "
@@ -83,13 +86,32 @@ def convert_times(
     return result
 
 
-def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits) -> npt.NDArray[Any]:
+def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, name: str) -> npt.NDArray[Any]:
     from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
 
     with _warning_filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about times that are not whole numbers, which are found below
         dates = decode_cf_datetime(values, source.units, source.calendar)
+        early = _before_reform(dates) if source.calendar != target.calendar else None
+        if early is not None:
+            raise CodecError(
+                f"the times of {name} have the calendar {source.calendar!r}, but {target.calendar!r} is needed, and these "
+                f"calendars differ before 1582-10-15, such as for {early}; convert the file first, for example with xarray's "
+                "convert_calendar",
+                direction="encode",
+            )
         return np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
+
+
+def _before_reform(dates: npt.NDArray[Any]) -> str | None:
+    """Return a date before the Gregorian reform, if there is one."""
+    if dates.dtype.kind == "M":
+        early = dates[dates.astype("M8[s]") < np.datetime64("1582-10-15", "s")]
+        return str(early[0]) if early.size else None
+    for date in dates.reshape(-1):
+        if hasattr(date, "year") and (date.year, date.month, date.day) < _REFORM:
+            return str(date.isoformat())
+    return None
 
 
 def common_units(parts: Sequence[tuple[npt.NDArray[Any], TimeUnits]], dtype: np.dtype[Any], name: str) -> TimeUnits:

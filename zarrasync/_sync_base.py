@@ -225,7 +225,9 @@ class ArrayBase(NodeBase):
         return len(self._async)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._run(select(self._async, key).read())
+        selection = select(self._async, key)
+        values = selection._read_at_once()
+        return self._run(selection.read()) if values is None else values
 
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(select(self._async, key).write(value))

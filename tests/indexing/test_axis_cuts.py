@@ -143,6 +143,7 @@ def test_a_huge_selection_is_counted_at_once():
         *[
             np.s_[1:5],
             np.s_[-1],
+            np.s_[np.int64(-1), np.uint8(2)],
             np.s_[...],
             np.s_[()],
             np.s_[..., 2],
@@ -162,7 +163,7 @@ def test_a_huge_selection_is_counted_at_once():
 def test_simple_keys_take_the_short_way(key):
     """The shortcut for simple keys gives the same transform as the general code."""
     shape = (4, 5, 6)
-    transform = parse._simple(key, shape)
+    transform = parse.simple(key, shape)
     want = parse._each_axis(expand_key(key, shape), shape)
     assert transform is not None
     assert (transform.shape, transform.maps) == (want.shape, want.maps)
@@ -179,7 +180,8 @@ def test_simple_keys_take_the_short_way(key):
         (..., 0, ...),
         (0, 0, 0, 0, ...),
         True,
-        np.int64(1),
+        np.True_,
+        np.float64(1),
         [1],
         "x",
         slice(0, 2, 0),
@@ -187,4 +189,4 @@ def test_simple_keys_take_the_short_way(key):
     ],
 )
 def test_other_keys_and_mistakes_do_not(key):
-    assert parse._simple(key, (4, 5, 6)) is None
+    assert parse.simple(key, (4, 5, 6)) is None

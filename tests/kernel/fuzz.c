@@ -186,6 +186,11 @@ static void choose(struct input *input, struct plan *plan, const char *directory
         plan->fill[i] = (uint8_t)take(input, 3);
     chain->fill = plan->fill;
     choose_steps(input, chain);
+    for (int i = 0; i < array->axis_count; i++) {
+        array->lengths[i] = plan->whole[i].chunk;
+        array->inner_lengths[i] = plan->whole[i].inner;
+        array->order[i] = i;
+    }
     set_out_strides(plan->whole, array->axis_count, chain->item_size);
     set_out_strides(plan->selected, array->axis_count, chain->item_size);
 }
@@ -342,6 +347,26 @@ static int64_t source_of(const struct plan *plan, int64_t number, int64_t *chunk
     return source;
 }
 
+/* Read a selection of slices as ranges: either all of its elements, or what is left to other reads. */
+static void read_ranges(struct input *input, struct za_worker *worker, const struct plan *plan, const uint8_t *expected)
+{
+    size_t size = (size_t)(plan->selected_elements * plan->array.chain.item_size);
+    struct za_ranges *ranges = malloc(sizeof *ranges + AXES * sizeof ranges->ranges[0]);
+    *ranges = (struct za_ranges){worker, &plan->array, malloc(size), take(input, 2) ? NO_LIMIT : 100};
+    int has_lists = 0;
+    for (int i = 0; i < plan->array.axis_count; i++) {
+        const struct za_axis *axis = &plan->selected[i];
+        has_lists |= axis->indices != NULL;
+        ranges->ranges[i].start = axis->start;
+        ranges->ranges[i].step = axis->step;
+        ranges->ranges[i].length = axis->length;
+    }
+    if (!has_lists && zarrasync_read_ranges(ranges) == plan->selected_elements && expected != NULL)
+        require(memcmp(ranges->out, expected, size) == 0, "ranges have the same values");
+    free(ranges->out);
+    free(ranges);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input input = {data, size};
@@ -391,6 +416,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (chunk != damaged && plan.array.value_limit == NO_LIMIT)
             require(memcmp(out + n * item, values + source * item, (size_t)item) == 0, "values are read back");
     }
+    int is_complete = memchr(read_statuses, ZA_LEFT, (size_t)plan.selected_chunks) == NULL;
+    read_ranges(&input, worker, &plan, is_complete ? out : NULL);
     remove_chunks(&plan);
     free(values);
     free(out);

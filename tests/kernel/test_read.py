@@ -22,9 +22,14 @@ from tests.property.strategies import SEEDS, array_options, same, values_of
 from zarrasync import stores, sync
 from zarrasync.errors import UnsupportedByFormat, ZarrError
 from zarrasync.model import dtypes
-from zarrasync.transfer.kernel_plan import kernel_array
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
+CHECKS = [
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.function_scoped_fixture,
+]
 EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "150"))
 
 FOLDERS = {"name": "v2", "separator": "/"}
@@ -122,7 +127,7 @@ def test_only_the_kernel_reads(
 def test_asynchronous_reads(made: tuple[Path, np.ndarray]):
     async def read() -> Any:
         array = await za.open_array(made[0], config=za.Config(native="require"))
-        assert kernel_array(array._chunks) is not None
+        assert array._chunks.kernel_array is not None
         whole, part = await asyncio.gather(array.view.read(), array.view[3:50, 20:70].read())
         return whole, part
 
@@ -132,7 +137,7 @@ def test_asynchronous_reads(made: tuple[Path, np.ndarray]):
 
 
 @given(array_options(), SEEDS, st.data())
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
 def test_random_arrays(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, data: st.DataObject
 ):
@@ -226,7 +231,7 @@ def test_damaged_files(made: tuple[Path, np.ndarray], damage: Callable[[Path], N
 
 
 @given(SEEDS)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
 def test_random_damage(made: tuple[Path, np.ndarray], seed: int):
     """Damaged chunks give the same errors or values, and the kernel survives them."""
     chance = random.Random(seed)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarrasync as za
 from tests.kernel.test_library import needs_kernel
-from tests.kernel.test_read import CHUNKS, EXAMPLES, LAYOUTS, SHAPE, files, outcome
+from tests.kernel.test_read import CHECKS, CHUNKS, EXAMPLES, LAYOUTS, SHAPE, files, outcome
 from tests.property.array_machine import accessor
 from tests.property.selections import selections
 from tests.property.strategies import SEEDS, array_options, same, values_of
@@ -23,7 +23,6 @@ from zarrasync import stores, sync
 from zarrasync._kernel.symbols import symbols
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
-from zarrasync.transfer.kernel_plan import kernel_array
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -80,7 +79,7 @@ def test_files_are_the_same(tmp_path: Path, layout: dict[str, Any]):
 
 
 @given(array_options(), SEEDS, st.booleans(), st.data())
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
 def test_random_writes(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, keep: bool, data: st.DataObject
 ):
@@ -286,6 +285,6 @@ def test_missing_functions(tmp_path: Path, prefixes: tuple[str, ...], monkeypatc
     array = make(tmp_path / "a", "require", compressors=codec)
     array[...] = VALUES
     assert same(array[...], VALUES)
-    described = kernel_array(asyncio.run(za.open_array(tmp_path / "a"))._chunks)
+    described = asyncio.run(za.open_array(tmp_path / "a"))._chunks.kernel_array
     assert (described is None) == (prefixes == ("blosc_",))
     assert described is None or not described.can_write

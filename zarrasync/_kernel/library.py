@@ -20,6 +20,7 @@ _SIGNATURES = {
     "zarrasync_new_worker": (_Pointer, _Pointer),
     "zarrasync_free_worker": (None, _Pointer),
     "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _I64, _I64, _Pointer, _Pointer),
+    "zarrasync_read_ranges": (_I64, ctypes.c_char_p),
     "zarrasync_write": (
         None,
         _Pointer,

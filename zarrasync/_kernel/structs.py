@@ -84,6 +84,9 @@ class ArrayStruct(ctypes.Structure):
         ("inner_count", _I64),
         ("inner_strides", _I64 * MAX_AXES),
         ("chain", ChainStruct),
+        ("lengths", _I64 * MAX_AXES),
+        ("inner_lengths", _I64 * MAX_AXES),
+        ("order", _I64 * MAX_AXES),
     ]
     can_write: bool
     """Whether the kernel can encode the chunks as well. Not a member of ``za_array``."""
@@ -151,10 +154,11 @@ class Worker:
     Attributes:
         address: Of the ``za_worker``.
         read: ``zarrasync_read``.
+        read_ranges: ``zarrasync_read_ranges``.
         write: ``zarrasync_write``.
     """
 
-    __slots__ = ("__weakref__", "address", "read", "write")
+    __slots__ = ("__weakref__", "address", "read", "read_ranges", "write")
 
     def __init__(self) -> None:
         library: Any = kernel("auto")
@@ -163,7 +167,8 @@ class Worker:
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
-        self.read, self.write = library.zarrasync_read, library.zarrasync_write
+        self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
+        self.write = library.zarrasync_write
 
 
 _threads = threading.local()

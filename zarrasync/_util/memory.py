@@ -6,14 +6,14 @@ import contextlib
 import math
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["aligned_empty", "is_immutable", "join_buffers", "keep_freed_memory", "slows_copies"]
+__all__ = ["aligned_empty", "empty_in_order", "is_immutable", "join_buffers", "keep_freed_memory", "slows_copies"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -54,6 +54,23 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.uint8)
     block = np.empty(size + _PAGE_SIZE, np.uint8)
     start = (_ALIGNMENT - block.__array_interface__["data"][0]) % _PAGE_SIZE
     return block[start : start + size].view(dtype).reshape(shape)
+
+
+def empty_in_order(
+    shape: Sequence[int], dtype: np.dtype[Any], places: Sequence[int], make: Callable[..., Any] = np.empty
+) -> npt.NDArray[Any]:
+    """Return an uninitialised array whose axes have an order in memory.
+
+    Args:
+        shape: The shape.
+        dtype: The data type.
+        places: A number for each axis, which is greater for axes that vary faster in memory.
+        make: Makes an array in C order.
+    """
+    axes = sorted(range(len(shape)), key=places.__getitem__)
+    ranks = sorted(range(len(shape)), key=axes.__getitem__)
+    memory: npt.NDArray[Any] = make(tuple(shape[axis] for axis in axes), dtype)
+    return memory.transpose(ranks)
 
 
 @cache

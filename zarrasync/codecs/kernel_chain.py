@@ -36,12 +36,16 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
         Whether the kernel can decode such chunks. If not, the content of ``array`` is undefined.
     """
     sharding, array.inner_count = chain.sharding, 1
+    lengths = chain.spec.shape
     if sharding is not None:
         if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
             return False
         chain = sharding.inner
     if not _describe_chunk(chain, array.chain):
         return False
+    array.lengths[: len(lengths)], array.inner_lengths[: len(lengths)] = lengths, chain.spec.shape
+    places = chain.memory_axis_order or range(len(lengths))
+    array.order[: len(lengths)] = sorted(range(len(lengths)), key=places.__getitem__)
     encodes = all(can_encode(step.kind) for step in array.chain.steps[: array.chain.step_count])
     array.can_write = encodes and (sharding is None or sharding.stores_in_c_order)
     return True

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from zarrasync.indexing.selectors import IntArray
 from zarrasync.indexing.transform import Transform
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["basic", "block", "coordinate", "mask", "numpy_style", "orthogonal"]
+__all__ = ["basic", "block", "coordinate", "mask", "numpy_style", "orthogonal", "simple"]
 
 Shape = tuple[int, ...]
 
@@ -40,7 +41,7 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     Raises:
         SelectionError: If the key has too many indices, an index out of range, or an item of an invalid type.
     """
-    transform = _simple(key, shape)
+    transform = simple(key, shape)
     if transform is not None:
         return transform
     items = expand_key(key, shape, bare_masks=True)
@@ -49,7 +50,7 @@ def numpy_style(key: Any, shape: Shape) -> Transform:
     return _each_axis(items, shape)
 
 
-def _simple(key: Any, shape: Shape) -> Transform | None:
+def simple(key: Any, shape: Shape) -> Transform | None:
     """Parse a key of integers, slices, ``newaxis`` and at most one ellipsis. Return ``None`` for other or invalid keys.
 
     Nearly all keys are of this kind, and every read calls this function. To save calls, it has no helper functions for
@@ -78,11 +79,11 @@ def _simple(key: Any, shape: Shape) -> Transform | None:
                 return None
             maps.append(new(Stride, (len(result), start, step)))
             result.append(len(range(start, stop, step)))
-        elif kind is int:
-            extent = shape[axis]
-            if not -extent <= item < extent:
+        elif kind is int or isinstance(item, np.integer):
+            number, extent = item if kind is int else index(item), shape[axis]
+            if not -extent <= number < extent:
                 return None
-            maps.append(new(Const, (item if item >= 0 else item + extent,)))
+            maps.append(new(Const, (number if number >= 0 else number + extent,)))
         else:
             return None
     for extent in shape[len(maps) :]:

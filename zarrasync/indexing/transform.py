@@ -19,9 +19,9 @@ from zarrasync.model.chunk_grids import Axis, RegularAxis
 __all__ = ["Transform", "compose", "identity"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Transform:
-    """A map from result coordinates to array coordinates.
+    """A map from result coordinates to array coordinates. It does not change; a frozen class takes longer to create.
 
     Attributes:
         shape: The shape of the result. ``newaxis`` adds a dimension that no axis refers to.
@@ -40,6 +40,24 @@ class Transform:
     def layout(self) -> Layout:
         """The buffer that elements are copied to, and its conversion to the result."""
         return Layout.of(self.shape, self.maps)
+
+    def ranges(self) -> list[int] | None:
+        """Return the start, the step and the number of the indices along each array axis, one after the other.
+
+        Returns ``None`` unless the result has just one ascending dimension for each axis that is not indexed by an
+        integer, in the order of the axes.
+        """
+        numbers: list[int] = []
+        following = 0
+        for axis_map in self.maps:
+            if type(axis_map) is Const:
+                numbers += (axis_map.value, 1, 1)
+            elif type(axis_map) is Stride and axis_map.dim == following and axis_map.step > 0:
+                numbers += (axis_map.start, axis_map.step, self.shape[following])
+                following += 1
+            else:
+                return None
+        return numbers if following == len(self.shape) else None
 
     def single_chunk(self, axes: Sequence[Axis]) -> tuple[tuple[int, ...], tuple[int | slice, ...]] | None:
         """Return the coordinates of the only touched chunk, and the NumPy key of the result in the chunk.

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync._kernel.library import kernel
+from zarrasync._kernel.structs import ArrayStruct
 from zarrasync.codecs import BoundChain
+from zarrasync.codecs.kernel_chain import describe_chain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
+from zarrasync.transfer.kernel_ranges import AT_ONCE, RangesReader
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
 __all__ = ["Chunks", "Fields", "Missing", "dtype_of"]
@@ -25,9 +30,10 @@ Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 """Names of the structured fields to read or write; all if ``None``."""
 R = TypeVar("R", bound=Run)
+_NO_LIMIT = (1 << 62) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunks:
     """The stored chunks (or shards) of an array.
 
@@ -42,7 +48,6 @@ class Chunks:
         index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
         limit: The most bytes of a stored value that are read; ``None`` for any number.
-        prepared: What other modules have computed for these chunks, by their own names.
         unproven: Non-empty until a read shows whether the separator that the metadata implies is right.
     """
 
@@ -56,7 +61,6 @@ class Chunks:
     index_flights: SingleFlight = field(default_factory=SingleFlight, compare=False, repr=False)
     shape: tuple[int, ...] | None = None
     limit: int | None = None
-    prepared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     unproven: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -66,6 +70,32 @@ class Chunks:
         if self.shape is None and not max_nbytes:
             return metadata.chain
         return metadata.chain_of(self.shape or metadata.write_chunks, max_nbytes)
+
+    @cached_property
+    def kernel_array(self) -> ArrayStruct | None:
+        """The description for the compiled kernel, or ``None`` if it cannot read or write the chunks.
+
+        It can if they are local files in a regular grid, and if it has their codecs.
+        """
+        metadata, directory = self.metadata, self.store.local_directory
+        if directory is None or metadata.edges is not None or kernel(self.config.native) is None:
+            return None
+        array = ArrayStruct()
+        if not describe_chain(self.chain, array):
+            return None
+        array.axis_count = metadata.ndim
+        array.directory, array.head = directory, metadata.keys.head(metadata.ndim).encode()
+        array.separator = ord(metadata.keys.separator)
+        array.value_limit = _NO_LIMIT if self.limit is None else self.limit
+        return array
+
+    @cached_property
+    def ranges_reader(self) -> RangesReader | None:
+        """Reads a few elements at once with the compiled kernel, if it can read the chunks and the settings allow it."""
+        config, array = self.config, self.kernel_array
+        if array is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
+            return None
+        return RangesReader(array, self.chain, min(AT_ONCE, config.max_read_bytes or AT_ONCE))
 
     @property
     def concurrency(self) -> int:
@@ -79,7 +109,7 @@ class Chunks:
         groups: dict[tuple[int, ...], list[R]] = {}
         for run in runs:
             groups.setdefault(self.metadata.grid.chunk_shape(run.coords), []).append(run)
-        return [(replace(self, shape=shape, prepared={}), group) for shape, group in groups.items()]
+        return [(replace(self, shape=shape), group) for shape, group in groups.items()]
 
     def key(self, coords: tuple[int, ...]) -> str:
         """Return the key of a chunk, relative to the store."""

@@ -1,4 +1,4 @@
-"""Work for the compiled kernel: an array, and the parts of a selection, as the structs that ``kernel.h`` describes."""
+"""Work for the compiled kernel: the parts of a selection, as the structs that ``kernel.h`` describes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync._kernel.library import kernel
-from zarrasync._kernel.structs import AXIS, ArrayStruct
-from zarrasync.codecs.kernel_chain import describe_chain
+from zarrasync._kernel.structs import AXIS
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
-__all__ = ["KernelPart", "kernel_array", "kernel_part", "split_part"]
-
-_NO_LIMIT = (1 << 62) - 1
+__all__ = ["KernelPart", "kernel_part", "split_part"]
 
 
 class KernelPart(NamedTuple):
@@ -38,32 +34,6 @@ class KernelPart(NamedTuple):
     total: int
     out: int
     memory: Sequence[Any]
-
-
-def kernel_array(chunks: Chunks) -> ArrayStruct | None:
-    """Return the description of an array, or ``None`` if the kernel cannot read or write its chunks.
-
-    It can if they are local files in a regular grid, and if it has their codecs.
-    """
-    prepared = chunks.prepared.get("kernel", False)
-    if prepared is False:
-        prepared = chunks.prepared["kernel"] = _describe(chunks)
-    array: ArrayStruct | None = prepared
-    return array
-
-
-def _describe(chunks: Chunks) -> ArrayStruct | None:
-    metadata, directory = chunks.metadata, chunks.store.local_directory
-    if directory is None or metadata.edges is not None or kernel(chunks.config.native) is None:
-        return None
-    array = ArrayStruct()
-    if not describe_chain(chunks.chain, array):
-        return None
-    array.axis_count = metadata.ndim
-    array.directory, array.head = directory, metadata.keys.head(metadata.ndim).encode()
-    array.separator = ord(metadata.keys.separator)
-    array.value_limit = _NO_LIMIT if chunks.limit is None else chunks.limit
-    return array
 
 
 def kernel_part(chunks: Chunks, projection: Projection, out: Array) -> KernelPart | None:

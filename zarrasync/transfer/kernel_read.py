@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
-from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
-from zarrasync.transfer.kernel_plan import KernelPart, kernel_array, kernel_part, split_part
+from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, run_jobs
 
-__all__ = ["KernelRead", "read_part_of_chunk"]
+__all__ = ["KernelRead"]
 
 _ALONE = 1 << 20
 """Bytes that one thread reads in less time than sharing the work would take."""
@@ -41,7 +39,7 @@ class KernelRead:
     @classmethod
     def of(cls, placement: Placement, projection: Projection) -> KernelRead | None:
         """Return the read of a selection, or ``None`` if the kernel does not support it."""
-        array = kernel_array(placement.chunks)
+        array = placement.chunks.kernel_array
         if array is None or placement.fields is not None or (array.is_sharded and placement.missing == "error"):
             return None
         part = kernel_part(placement.chunks, projection, placement.out)
@@ -104,46 +102,3 @@ class KernelRead:
         """Return the runs of the chunks with a status; the first status belongs to the chunk ``begin``."""
         numbers = [begin + number for number, status in enumerate(statuses) if status == wanted]
         return runs_at(part.projection, self._chunks.metadata.grid, numbers)
-
-
-def read_part_of_chunk(
-    array: ArrayStruct,
-    chunk_shape: tuple[int, ...],
-    coords: tuple[int, ...],
-    inner_key: Sequence[int | slice],
-    out: Array,
-) -> bool:
-    """Read elements of one chunk that is not a shard, without a plan.
-
-    Args:
-        array: The description of the array.
-        chunk_shape: The shape of the chunk.
-        coords: Its coordinates.
-        inner_key: Selects the elements inside it. Integers drop their axes.
-        out: Receives the elements, or the fill value if the chunk is absent.
-
-    Returns:
-        Whether the kernel could do that.
-    """
-    strides, dim, size = out.strides, 0, 1
-    numbers: list[int] = []
-    for length, coord, item in zip(chunk_shape, coords, inner_key, strict=True):
-        if isinstance(item, int):
-            numbers += (length, length, coord, 1, coord * length + item, 1, 1, 0, 0, 0, 0)
-        else:
-            start, step = item.start, item.step
-            count = (item.stop - start + step - 1) // step
-            numbers += (length, length, coord, 1, coord * length + start, step, count, strides[dim], 0, 0, 0)
-            size *= count
-            dim += 1
-    own = worker()
-    axes = _axes(len(coords)).pack(*numbers)
-    address = out.__array_interface__["data"][0]
-    done: int = own.read(own.address, ctypes.addressof(array), axes, address, 0, 1, None, None)
-    return done == size
-
-
-@cache
-def _axes(count: int) -> struct.Struct:
-    """Return the format of a number of axes."""
-    return struct.Struct(f"={11 * count}q")

@@ -17,7 +17,7 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_plan import KernelPart, kernel_array, kernel_part
+from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
 __all__ = ["KernelWrite"]
@@ -55,7 +55,7 @@ class KernelWrite:
     @classmethod
     def of(cls, chunks: Chunks, projection: Projection, values: Array) -> KernelWrite | None:
         """Return the write of a selection, or ``None`` if the kernel does not support it."""
-        array = kernel_array(chunks)
+        array = chunks.kernel_array
         if array is None or not array.can_write or chunks.store.fsync or not chunks.store.writeable:
             return None
         if array.is_sharded and chunks.config.write_empty_chunks:

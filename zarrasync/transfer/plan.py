@@ -6,12 +6,12 @@ A plan lists runs of chunks. ``read`` and ``write`` carry it out, and decide onl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync._util.memory import aligned_empty
+from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import SelectionError
@@ -23,7 +23,7 @@ from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 
-__all__ = ["ReadPlan", "WritePlan", "empty_in_order", "new_buffer", "plan_read", "plan_write"]
+__all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
 
 _PAGES = 1 << 20
 """Bytes of a result above which its memory consists of whole pages, into which files can be read."""
@@ -111,22 +111,6 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
         raise SelectionError(
             f"not enough memory for a result of shape {shape} with {nbytes:,} bytes: select a smaller part", shape=shape
         ) from error
-
-
-def empty_in_order(
-    shape: Sequence[int], dtype: np.dtype[Any], places: Sequence[int], make: Callable[..., Array] = np.empty
-) -> Array:
-    """Return an uninitialised array whose axes have an order in memory.
-
-    Args:
-        shape: The shape.
-        dtype: The data type.
-        places: A number for each axis, which is greater for axes that vary faster in memory.
-        make: Makes an array in C order.
-    """
-    axes = sorted(range(len(shape)), key=places.__getitem__)
-    ranks = sorted(range(len(shape)), key=axes.__getitem__)
-    return make(tuple(shape[axis] for axis in axes), dtype).transpose(ranks)
 
 
 def _runs_to_read(chunks: Chunks, projection: Projection) -> Sequence[Run]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync._kernel.structs import ArrayStruct
 from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
@@ -16,18 +15,15 @@ from zarrasync.errors import CodecError
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.values import Request
 from zarrasync.transfer.chunks import Chunks, Missing
-from zarrasync.transfer.kernel_plan import kernel_array
-from zarrasync.transfer.kernel_read import read_part_of_chunk
+from zarrasync.transfer.kernel_ranges import AT_ONCE
 from zarrasync.transfer.place import missing_chunks
-from zarrasync.transfer.plan import empty_in_order, new_buffer
+from zarrasync.transfer.plan import new_buffer
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
 
 __all__ = ["SingleChunk", "find_single_chunk", "read_single_chunk"]
 
 _COPIED = 1 << 20
 """Bytes of a chunk that is decoded alone and then copied: for larger ones, fresh memory costs more than a plan."""
-_SMALL = 1 << 16
-"""Bytes of a chunk that are read without a budget, and on asynchronous stores decoded by the event loop."""
 
 InnerKey: TypeAlias = tuple[int | slice, ...]
 """The NumPy key that selects elements inside a chunk."""
@@ -57,7 +53,7 @@ def find_single_chunk(chunks: Chunks, transform: Transform) -> SingleChunk | Non
     chain = metadata.chain
     if metadata.edges is not None or chain.innermost_chain is not chain or chain.spec.dtype.is_variable:
         return None
-    if not blocking and (chain.supports_partial_reads or not chain.is_quick or chain.nbytes > _SMALL):
+    if not blocking and (chain.supports_partial_reads or not chain.is_quick or chain.nbytes > AT_ONCE):
         return None
     touched = transform.single_chunk(metadata.grid.axes)
     if touched is None:
@@ -103,23 +99,23 @@ class _Read:
 
     async def here(self) -> Array:
         """Read from a blocking store on this thread."""
-        if self._missing == "fill" and (array := kernel_array(self._chunks)) is not None:
+        if self._missing == "fill" and (reader := self._chunks.ranges_reader) is not None:
             needed = self._chain.nbytes if self._chunk.byte_range is None else self._chunk.byte_range[1]
-            if needed <= _SMALL:
-                result = self._read_by_kernel(array)
+            if needed <= AT_ONCE:
+                result = reader.read(self._transform, self._chain.nbytes)
             else:
                 async with self._chunks.budget(2 * needed):
-                    result = self._read_by_kernel(array)
+                    result = reader.read(self._transform, self._chain.nbytes)
             if result is not None:
                 return result
         if self._chunk.byte_range is not None:
             start, length = self._chunk.byte_range
-            if length <= _SMALL:
+            if length <= AT_ONCE:
                 return await self._read_bytes(start, length)
             async with self._chunks.budget(2 * min(length, self._chunks.config.coalesce_size)):
                 return await self._read_bytes(start, length)
         hint, fetch, limit = self._chain.read_size_hint, self._chunks.store.fetch_values, self._chunks.limit
-        if self._chain.nbytes <= _SMALL:
+        if self._chain.nbytes <= AT_ONCE:
             (value,) = await fetch([self._key], [np.empty(hint, np.uint8) if hint else None], limit)
             return self._pick(value)
         async with self._chunks.budget(2 * min(self._chain.nbytes, self._chunks.config.coalesce_size)):
@@ -130,25 +126,10 @@ class _Read:
                 (value,) = await fetch([self._key], [memory], limit)
                 return self._pick(value)
 
-    def _read_by_kernel(self, array: ArrayStruct) -> Array | None:
-        """Read with the compiled kernel; ``None`` if it cannot do that."""
-        chain, inner_key = self._chain, self._chunk.inner_key
-        out = self._new_result()
-        return out if read_part_of_chunk(array, chain.spec.shape, self._chunk.coords, inner_key, out) else None
-
-    def _new_result(self) -> Array:
-        """Return memory for the result, in the axis order of the chunk's memory."""
-        shape, dtype, order = self._transform.shape, self._chunks.metadata.dtype.numpy, self._chain.memory_axis_order
-        make = aligned_empty if self._chain.nbytes >= _SMALL else np.empty
-        if order is None:
-            return make(shape, dtype)
-        places = [order[axis] for axis, item in enumerate(self._chunk.inner_key) if not isinstance(item, int)]
-        return empty_in_order(shape, dtype, places, make)
-
     async def _read_bytes(self, start: int, length: int) -> Array:
         """Read contiguous elements of a raw chunk directly into the result."""
         dtype, shape = self._chunks.metadata.dtype.numpy, self._transform.shape
-        out = aligned_empty(shape, dtype) if length >= _SMALL else np.empty(shape, dtype)
+        out = aligned_empty(shape, dtype) if length >= AT_ONCE else np.empty(shape, dtype)
         memory, limit = as_bytes_view(out), self._chunks.limit
         if length == self._chain.nbytes:
             (data,) = await self._chunks.store.fetch_values([self._key], [memory], limit)

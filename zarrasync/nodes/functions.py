@@ -154,7 +154,8 @@ async def open_array(
             return array
     else:
         array = await open_array_at(handle, candidates)
-    check_matches(array.metadata, f"{array.name} in {array.store!r}", **options)
+    if options:
+        check_matches(array.metadata, f"{array.name} in {array.store!r}", **options)
     return array
 
 

@@ -55,9 +55,13 @@ def resolve(
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         ValueError: If no filesystem is known for a URL's protocol.
     """
+    if isinstance(store, Store) and not storage_options:
+        return store
     try:
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
+        if config is None:
+            return _resolve(store, storage_options)
         with settings.using(config):
             return _resolve(store, storage_options)
     except RAISED as error:

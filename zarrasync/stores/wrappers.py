@@ -301,10 +301,11 @@ class ReadOnlyStore(WrapperStore):
     def __init__(self, inner: Store, reason: str = "") -> None:
         super().__init__(inner)
         self.writeable = False
-        self._reason = reason or f"{inner!r} was opened for reading (mode='r'); open it with mode='r+'"
+        self._reason = reason
 
     def _refuse(self, key: str) -> ReadOnlyError:
-        return ReadOnlyError(f"{key!r} cannot be changed: {self._reason}", key=key)
+        reason = self._reason or f"{self.inner!r} was opened for reading (mode='r'); open it with mode='r+'"
+        return ReadOnlyError(f"{key!r} cannot be changed: {reason}", key=key)
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None

@@ -43,6 +43,8 @@ struct plan {
     struct za_axis whole[AXES];    /* all elements */
     struct za_axis selected[AXES];
     int64_t chunks[AXES][LIST], indices[AXES][LIST], targets[AXES][LIST];
+    struct za_points points; /* none if there are no point axes */
+    int64_t order[LIST], offsets[LIST], edges[LIST + 1];
     int64_t elements, selected_elements; /* of the array, and of the selection */
     int64_t chunk_count, selected_chunks;
     uint8_t fill[16];
@@ -103,12 +105,17 @@ static void choose_axis(struct input *input, struct plan *plan, int i)
     plan->chunk_count *= axis->count;
 }
 
-/* Choose indices along an axis: a slice, or a list. */
+/* Choose indices along an axis: a slice, a list, or those of points. */
 static void choose_selection(struct input *input, struct plan *plan, int i)
 {
     struct za_axis *axis = &plan->selected[i];
     int64_t size = axis->length, last = -1;
-    if (take(input, 3) > 0) {
+    if (plan->points.count > 0 && take(input, 3) > 0) {
+        for (int64_t n = 0; n < plan->points.count; n++)
+            plan->indices[i][n] = take(input, size);
+        plan->points.indices[i] = plan->indices[i];
+        axis->count = axis->length = 1;
+    } else if (take(input, 3) > 0) {
         axis->start = take(input, size);
         axis->step = 1 + take(input, axis->chunk < size ? axis->chunk : size);
         axis->length = 1 + take(input, (size - 1 - axis->start) / axis->step + 1);
@@ -163,6 +170,8 @@ static void choose(struct input *input, struct plan *plan, const char *directory
     for (int i = 0; i < array->axis_count; i++)
         choose_axis(input, plan, i);
     memcpy(plan->selected, plan->whole, sizeof plan->whole);
+    plan->points = (struct za_points){.order = plan->order, .offsets = plan->offsets, .edges = plan->edges};
+    plan->points.count = array->axis_count > 0 && take(input, 2) ? 1 + take(input, LIST) : 0;
     for (int i = 0; i < array->axis_count; i++)
         choose_selection(input, plan, i);
     chain->item_size = items[take(input, 6)];
@@ -192,6 +201,9 @@ static void choose(struct input *input, struct plan *plan, const char *directory
         array->order[i] = i;
     }
     set_out_strides(plan->whole, array->axis_count, chain->item_size);
+    plan->points.out_stride = plan->selected_elements * chain->item_size;
+    if (plan->points.count > 0)
+        plan->selected_elements *= plan->points.count;
     set_out_strides(plan->selected, array->axis_count, chain->item_size);
 }
 
@@ -329,13 +341,16 @@ static const char *scratch(void)
 /* Return the element of the array that an element of the selection is, as a number in C order. */
 static int64_t source_of(const struct plan *plan, int64_t number, int64_t *chunk)
 {
-    int64_t source = 0, stride = 1, chunk_stride = 1;
+    int64_t source = 0, stride = 1, chunk_stride = 1, point = number * plan->array.chain.item_size;
+    point /= plan->points.out_stride;
     *chunk = 0;
     for (int64_t i = plan->array.axis_count - 1; i >= 0; i--) {
         const struct za_axis *axis = &plan->selected[i];
         int64_t at = number % axis->length, index;
         number /= axis->length;
-        if (axis->indices != NULL)
+        if (plan->points.indices[i] != NULL)
+            index = plan->points.indices[i][point];
+        else if (axis->indices != NULL)
             index = axis->indices[axis->targets != NULL ? axis->length - 1 - at : at];
         else
             index = axis->start + at * axis->step;
@@ -380,6 +395,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     choose(&input, &plan, scratch());
     remove_chunks(&plan);
 
+    if (plan.points.count > 0) {
+        int64_t groups = zarrasync_sort_points(worker, &plan.array, plan.selected, &plan.points);
+        require(groups > 0 && groups <= plan.points.count && plan.edges[groups] == plan.points.count, "points are sorted");
+        plan.selected_chunks *= groups;
+    }
     int64_t item = plan.array.chain.item_size;
     uint8_t *values = malloc((size_t)(plan.elements * item)), *out = malloc((size_t)(plan.selected_elements * item));
     uint8_t *statuses = malloc((size_t)plan.chunk_count), *read_statuses = malloc((size_t)plan.selected_chunks);
@@ -408,7 +428,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         damage(&input, path);
     }
     memset(out, 0xaa, (size_t)(plan.selected_elements * item));
-    zarrasync_read(worker, &plan.array, plan.selected, out, 0, plan.selected_chunks, read_statuses, &cancelled);
+    if (plan.points.count > 0)
+        zarrasync_read_points(worker, &plan.array, plan.selected, &plan.points, out, 0, plan.selected_chunks, read_statuses,
+                              &cancelled);
+    else
+        zarrasync_read(worker, &plan.array, plan.selected, out, 0, plan.selected_chunks, read_statuses, &cancelled);
     for (int64_t n = 0; n < plan.selected_chunks; n++)
         require(read_statuses[n] <= ZA_LEFT, "the status is one of a read");
     for (int64_t n = 0; n < plan.selected_elements; n++) {

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,8 @@ def check_equal(path: Path, read: Callable[[sync.Array], Any]) -> Any:
 
 # ------------------------------------------------------------------ values
 
+ROWS, COLUMNS = np.random.default_rng(1).integers(0, 64, (3, 40)), np.random.default_rng(2).integers(0, 75, (3, 40))
+MASK = np.random.default_rng(3).random(SHAPE) < 0.05
 SELECTIONS: list[Callable[[Any], Any]] = [
     lambda a: a[...],
     lambda a: a[3:50, 20:70],
@@ -104,6 +107,10 @@ SELECTIONS: list[Callable[[Any], Any]] = [
         a.oindex[[60, 2, 2, 31], ::2] if isinstance(a, sync.Array) else a[np.ix_([60, 2, 2, 31], range(0, 75, 2))]
     ),
     lambda a: a.oindex[::5, [0, 74]] if isinstance(a, sync.Array) else a[np.ix_(range(0, 64, 5), [0, 74])],
+    lambda a: a.vindex[ROWS, COLUMNS] if isinstance(a, sync.Array) else a[ROWS, COLUMNS],
+    lambda a: a.vindex[MASK] if isinstance(a, sync.Array) else a[MASK],
+    lambda a: a[ROWS, 70:20:-3],
+    lambda a: a[4:60, COLUMNS],
 ]
 
 
@@ -168,6 +175,42 @@ def test_parts_of_a_large_shard(tmp_path: Path):
     assert same(array[...], values)
     assert same(array[5:1000, ::-1], values[5:1000, ::-1])
     assert same(array.oindex[[3, 700, 1], 10:1500], values[[3, 700, 1], 10:1500])
+
+
+@pytest.mark.parametrize("shards", [None, (500, 512)])
+def test_points_of_many_chunks(tmp_path: Path, shards: tuple[int, ...] | None):
+    """More chunks than one pass sorts."""
+    values = np.random.default_rng(0).integers(0, 99, (500, 512)).astype("i2")
+    options: dict[str, Any] = {"chunks": (4, 2), "shards": shards, "compressors": None}
+    array = sync.create_array(tmp_path / "a", data=values, config=za.Config(threads=3, native="require"), **options)
+    for count in (1, 7, 40_000):
+        rows, columns = (np.random.default_rng(count).integers(0, length, count) for length in values.shape)
+        assert same(array.vindex[rows, columns], values[rows, columns])
+        assert same(array.view[rows, None, columns].read(), values[rows, None, columns])
+    mask = values > 90
+    assert same(array.vindex[mask], values[mask])
+
+
+@pytest.mark.parametrize("count", [1, 3, 60, 5000])
+@pytest.mark.parametrize("options", [{"order": "F"}, {"shards": (600, 400)}])
+def test_points_of_large_raw_chunks(tmp_path: Path, options: dict[str, Any], count: int):
+    """A few points are read one by one, and many with all bytes between them."""
+    values = np.random.default_rng(0).random((600, 400))
+    array = sync.create_array(tmp_path / "a", data=values, chunks=(300, 200), compressors=None, **options)
+    rows, columns = (np.random.default_rng(count).integers(0, length, count) for length in values.shape)
+    assert same(array.vindex[rows, columns], values[rows, columns])
+    assert same(array.view[rows.reshape(1, -1), 180:220].read(), values[rows.reshape(1, -1), 180:220])
+    near = 100 + rows % 3, 100 + columns % 9
+    assert same(array.vindex[near], values[near])
+
+
+def test_points_of_more_chunks_than_numbers(tmp_path: Path):
+    """Numbers of chunks that do not fit into 64 bits are left to Python."""
+    size = 2**40
+    array = sync.create_array(tmp_path / "a", shape=(size, size), chunks=(1, 1), dtype="i1", fill_value=1)
+    array[5, size - 1] = 2
+    found = check_equal(tmp_path / "a", lambda a: a.vindex[[5, 0, size - 1, 5], [size - 1, 0, 7, 0]])
+    assert found.tolist() == [2, 1, 1, 1]
 
 
 def test_many_absent_chunks(tmp_path: Path):
@@ -250,15 +293,28 @@ def test_random_damage(made: tuple[Path, np.ndarray], seed: int):
 # ------------------------------------------------------------------ what reads report
 
 
+def read_present(view: Callable[[sync.Array], Any], array: sync.Array) -> Any:
+    return view(array).read(missing="error")
+
+
 def test_missing_chunks(made: tuple[Path, np.ndarray]):
     for file in files(made[0])[1::3]:
         file.unlink()
     found = check_equal(made[0], lambda a: a.view.read(missing="error"))
     assert isinstance(found, tuple)
+    views: list[Callable[[sync.Array], Any]] = [lambda a: a.view.vindex[MASK], lambda a: a.view[ROWS, 4:60]]
+    for view in views:
+        found = check_equal(made[0], partial(read_present, view))
+        assert isinstance(found, tuple)
 
 
 def test_progress(made: tuple[Path, np.ndarray]):
-    for select in (lambda v: v, lambda v: v[::2, 3:], lambda v: v.oindex[[5, 60], 3:]):
+    for select in (
+        lambda v: v,
+        lambda v: v[::2, 3:],
+        lambda v: v.oindex[[5, 60], 3:],
+        lambda v: v.vindex[ROWS, COLUMNS],
+    ):
         totals = []
         for native in ("require", "off"):
             steps: list[int] = []

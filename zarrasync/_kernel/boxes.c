@@ -95,11 +95,20 @@ struct loop {
 };
 
 struct copy {
-    struct loop loops[ZA_MAX_AXES];
+    struct loop loops[ZA_MAX_AXES + 1];
     int loop_count;
     int64_t raw_offset, out_offset;
     int64_t item_size, word_size;
 };
+
+static void add_points(struct copy *copy, const struct za_box *box)
+{
+    const struct za_points *points = box->points;
+    struct loop *loop = &copy->loops[copy->loop_count++];
+    *loop = (struct loop){.count = box->count, .raw_stride = 1, .out_stride = points->out_stride};
+    loop->indices = points->offsets + box->begin;
+    loop->targets = points->order + box->begin;
+}
 
 static void add_listed(struct copy *copy, const struct za_axis *axis, const struct za_cut *cut, int64_t raw_stride)
 {
@@ -127,6 +136,8 @@ static void plan_copy(struct copy *copy, const struct za_chain *chain, const str
     copy->raw_offset = copy->out_offset = 0;
     copy->item_size = chain->item_size;
     copy->word_size = chain->word_size;
+    if (box->points != NULL)
+        add_points(copy, box);
     for (int i = 0; i < box->axis_count; i++) {
         const struct za_axis *axis = &box->axes[i];
         const struct za_cut *cut = &box->cuts[i];
@@ -259,9 +270,31 @@ INLINE int64_t out_position(const struct loop *loop, int64_t i)
     return (loop->targets != NULL ? loop->targets[i] : i) * loop->out_stride;
 }
 
+/* Copy listed elements. The compiler makes a loop for each size. */
+INLINE void copy_listed_items(const struct loop *loop, const uint8_t *raw, uint8_t *out, size_t size)
+{
+    for (int64_t i = 0; i < loop->count; i++)
+        memcpy(out + out_position(loop, i), raw + raw_position(loop, i), size);
+}
+
+static void copy_listed(const struct loop *loop, const uint8_t *raw, uint8_t *out, int64_t size)
+{
+    switch (size) {
+    case 1: copy_listed_items(loop, raw, out, 1); break;
+    case 2: copy_listed_items(loop, raw, out, 2); break;
+    case 4: copy_listed_items(loop, raw, out, 4); break;
+    case 8: copy_listed_items(loop, raw, out, 8); break;
+    default: copy_listed_items(loop, raw, out, (size_t)size);
+    }
+}
+
 static void place(const struct copy *copy, int depth, const uint8_t *raw, uint8_t *out)
 {
     const struct loop *loop = depth < copy->loop_count ? &copy->loops[depth] : &once;
+    if (depth + 1 >= copy->loop_count && loop->indices != NULL && copy->word_size <= 1) {
+        copy_listed(loop, raw, out, copy->item_size);
+        return;
+    }
     if (depth + 1 >= copy->loop_count && loop->indices == NULL) {
         copy_last(copy, loop, out, loop->out_stride, raw, loop->raw_stride);
         return;

@@ -24,7 +24,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 3
+#define KERNEL_ABI 4
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
@@ -92,6 +92,16 @@ struct za_axis {
     const int64_t *chunks;
     const int64_t *indices; /* ascending */
     const int64_t *targets; /* their positions in the output, if they are not 0, 1, 2 … */
+};
+
+/* Elements that are selected by an index along each of several axes. The elements of one (inner) chunk are a group. */
+struct za_points {
+    int64_t count, group_count;
+    int64_t out_stride;                  /* from the memory of one point to the next, in bytes */
+    const int64_t *indices[ZA_MAX_AXES]; /* of the points; null for axes on which they do not depend */
+    int64_t *order;                      /* the numbers of the points, sorted by stored chunk, then by inner chunk */
+    int64_t *offsets;                    /* in this order: where their elements are in the raw bytes */
+    int64_t *edges;                      /* the position of the first point of each group in this order, then the count */
 };
 
 /* Functions of libraries; null if there is none. */
@@ -185,11 +195,14 @@ struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t si
 /* Return the last index of a cut inside its chunk. */
 int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut);
 
-/* A box of elements: those that cuts select from a chunk, and where they are in the output. */
+/* A box of elements: those that cuts select from a chunk, and where they are in the output. If there are points, the box
+ * is repeated at each. */
 struct za_box {
     const struct za_axis *axes;
     const struct za_cut *cuts;
     int axis_count;
+    const struct za_points *points; /* or null */
+    int64_t begin, count;           /* of the points, in their order */
 };
 
 /* Return the place of a box in the output if its elements lie there exactly as in the raw bytes of a chunk; else null. */
@@ -210,6 +223,13 @@ struct za_walk {
 
 void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_count, int64_t number);
 void za_walk_on(struct za_walk *walk);
+
+/* ---------------------------------------------------------------- points.c */
+
+/* Set the coordinates of the stored chunk that contains a group of points, along the axes on which they depend. Return what
+ * these axes add to the number of the inner chunk in the index. */
+int64_t za_locate_group(const struct za_points *points, const struct za_array *array, const struct za_axis *axes,
+                        int64_t group, int64_t *coords);
 
 /* ---------------------------------------------------------------- files.c */
 
@@ -273,6 +293,20 @@ KERNEL_EXPORT int64_t zarrasync_read(struct za_worker *worker, const struct za_a
  * Returns how many were read: fewer than all if some of their chunks are left, and 0 if more than `limit` bytes have to be
  * decoded, or the chunks are not neighbours. */
 KERNEL_EXPORT int64_t zarrasync_read_ranges(const struct za_ranges *ranges);
+
+/* Sort points: fill in `order`, `offsets` and `edges`, whose memory is the caller's, of `count` numbers each, and one more
+ * for `edges`. Of the axes, only the lengths of chunks are used. Returns the number of groups, or -1 if the points cannot be
+ * sorted. */
+KERNEL_EXPORT int64_t zarrasync_sort_points(struct za_worker *worker, const struct za_array *array,
+                                            const struct za_axis *axes, struct za_points *points);
+
+/* As zarrasync_read, for sorted points. Along their axes, `axes` select only the index 0 of the chunk 0. The units `begin` …
+ * `end - 1`, for each of which there is a status, are the groups for the first chunk along the other axes, then those for
+ * the next. */
+KERNEL_EXPORT int64_t zarrasync_read_points(struct za_worker *worker, const struct za_array *array,
+                                            const struct za_axis *axes, const struct za_points *points, uint8_t *out,
+                                            int64_t begin, int64_t end, uint8_t *statuses,
+                                            const volatile uint8_t *cancelled);
 
 /* Write the chunks `begin` … `end - 1` of a selection from `values`.
  *

@@ -12,7 +12,17 @@ struct read {
     uint8_t *out;
     struct za_cut cuts[ZA_MAX_AXES]; /* of the (inner) chunk */
     struct za_box box;
+    int64_t group, group_end; /* of the points in the stored chunk; without points, there is one group of all elements */
 };
+
+/* Let the box contain some groups of points; without points, nothing changes. */
+static void select_groups(struct read *read, int64_t group, int64_t end)
+{
+    if (read->box.points == NULL)
+        return;
+    read->box.begin = read->box.points->edges[group];
+    read->box.count = read->box.points->edges[end] - read->box.begin;
+}
 
 /* ---------------------------------------------------------------- whole values */
 
@@ -56,11 +66,11 @@ static int place_value(struct read *read, const uint8_t *data, int64_t size)
 
 /* ---------------------------------------------------------------- raw chunks */
 
-/* Bytes of a raw chunk from which on a part of it is read alone. */
+/* Bytes of a raw chunk from which on a part of it is read alone, and bytes that are read in the time that a call takes. */
 #ifdef KERNEL_FUZZING
-enum { DIVISIBLE = 16 };
+enum { DIVISIBLE = 16, CALL_BYTES = 2 };
 #else
-enum { DIVISIBLE = 16 << 10 };
+enum { DIVISIBLE = 16 << 10, CALL_BYTES = 4 << 10 };
 #endif
 
 /* Return the range of bytes of a raw chunk that contains all elements of the box. */
@@ -74,23 +84,57 @@ static void byte_range(const struct read *read, int64_t *start, int64_t *end)
         *start += cut->first * chain->strides[i];
         *end += za_last_index(&read->axes[i], cut) * chain->strides[i];
     }
+    if (read->box.points == NULL)
+        return;
+    const int64_t *offsets = read->box.points->offsets + read->box.begin;
+    int64_t least = offsets[0], most = offsets[0];
+    for (int64_t i = 1; i < read->box.count; i++) {
+        least = offsets[i] < least ? offsets[i] : least;
+        most = offsets[i] > most ? offsets[i] : most;
+    }
+    *start += least;
+    *end += most;
+}
+
+/* Read a range of bytes of a raw chunk that contains all elements of the box. The chunk starts at a position of a file. */
+static int read_range(struct read *read, int file, int64_t position, int64_t start, int64_t end)
+{
+    uint8_t *part = za_reserve(read->worker, ZA_VALUE, end - start);
+    if (part == NULL || za_read_at(file, part, end - start, position + start) != end - start)
+        return ZA_LEFT;
+    za_place(&read->array->chain, &read->box, part - start, read->out);
+    return ZA_DONE;
+}
+
+/* Read points one by one, if that is faster than reading all bytes between them. Returns whether it is. */
+static int read_each_point(struct read *read, int file, int64_t position, int64_t bytes, int *status)
+{
+    int64_t begin = read->box.begin, count = read->box.count, start, end;
+    read->box.count = 1;
+    byte_range(read, &start, &end);
+    int is_faster = count <= bytes / (end - start + CALL_BYTES);
+    *status = ZA_DONE;
+    for (int64_t n = 0; n < count && is_faster && *status == ZA_DONE; n++) {
+        read->box.begin = begin + n;
+        byte_range(read, &start, &end);
+        *status = read_range(read, file, position, start, end);
+    }
+    read->box.begin = begin;
+    read->box.count = count;
+    return is_faster;
 }
 
 /* Read only the wanted part of a raw chunk that starts at a position of a file, if that is at most a half. Returns 0 if
  * more is wanted. */
 static int read_raw_part(struct read *read, int file, int64_t position, int *status)
 {
-    const struct za_chain *chain = &read->array->chain;
     int64_t start, end;
     byte_range(read, &start, &end);
-    if (end - start > chain->raw_size / 2)
+    if (read->box.points != NULL && read->box.count > 1 && read_each_point(read, file, position, end - start, status))
+        return 1;
+    if (end - start > read->array->chain.raw_size / 2)
         return 0;
-    uint8_t *part = za_reserve(read->worker, ZA_VALUE, end - start);
-    *status = ZA_LEFT;
-    if (part != NULL && za_read_at(file, part, end - start, position + start) == end - start) {
-        za_place(chain, &read->box, part - start, read->out);
-        *status = ZA_DONE;
-    }
+    *status = read_range(read, file, position, start, end);
     return 1;
 }
 
@@ -223,11 +267,21 @@ struct inner_range {
     int64_t first[ZA_MAX_AXES], count[ZA_MAX_AXES], at[ZA_MAX_AXES];
     int64_t origin[ZA_MAX_AXES]; /* of the shard */
     int64_t total;
+    int64_t group, base; /* of points, and what it adds to the number of the inner chunk */
 };
+
+static void set_group(const struct read *read, struct inner_range *range, int64_t group)
+{
+    const struct za_points *points = read->box.points;
+    int64_t coords[ZA_MAX_AXES];
+    range->group = group;
+    range->base = points == NULL ? 0 : za_locate_group(points, read->array, read->axes, group, coords);
+}
 
 static void start_range(const struct read *read, struct inner_range *range)
 {
-    range->total = 1;
+    set_group(read, range, read->group);
+    range->total = read->group_end - read->group;
     for (int i = 0; i < read->box.axis_count; i++) {
         const struct za_cut *cut = &read->cuts[i];
         range->origin[i] = cut->origin;
@@ -241,7 +295,7 @@ static void start_range(const struct read *read, struct inner_range *range)
 /* Return the number of the current inner chunk in the index. */
 static int64_t inner_number(const struct read *read, const struct inner_range *range)
 {
-    int64_t number = 0;
+    int64_t number = range->base;
     for (int i = 0; i < read->box.axis_count; i++)
         number += (range->first[i] + range->at[i]) * read->array->inner_strides[i];
     return number;
@@ -249,13 +303,17 @@ static int64_t inner_number(const struct read *read, const struct inner_range *r
 
 static void advance_range(const struct read *read, struct inner_range *range)
 {
-    for (int i = read->box.axis_count - 1; i >= 0 && ++range->at[i] == range->count[i]; i--)
+    int i = read->box.axis_count - 1;
+    for (; i >= 0 && ++range->at[i] == range->count[i]; i--)
         range->at[i] = 0;
+    if (i < 0)
+        set_group(read, range, range->group + 1 < read->group_end ? range->group + 1 : read->group);
 }
 
 /* Cut the box of the current inner chunk. Returns 0 if a step or a list of indices skips the chunk. */
 static int cut_inner_chunk(struct read *read, const struct inner_range *range)
 {
+    select_groups(read, range->group, range->group + 1);
     for (int i = 0; i < read->box.axis_count; i++) {
         int64_t length = read->axes[i].inner;
         read->cuts[i] = za_cut_axis(&read->axes[i], range->origin[i] + (range->first[i] + range->at[i]) * length, length);
@@ -314,6 +372,9 @@ static int read_shard(struct read *read, int file)
 static int64_t cut_chunk(struct read *read, const int64_t *coords)
 {
     int64_t size = 1;
+    select_groups(read, read->group, read->group_end);
+    if (read->box.points != NULL)
+        size = read->box.count;
     for (int i = 0; i < read->box.axis_count; i++) {
         read->cuts[i] = za_cut_axis(&read->axes[i], coords[i] * read->axes[i].chunk, read->axes[i].chunk);
         size *= read->cuts[i].count;
@@ -345,6 +406,20 @@ static int read_chunk(struct read *read, struct za_folder *folder, const int64_t
     return status;
 }
 
+/* Prepare a read. Returns 0 after leaving all chunks if that fails. */
+static int start_read(struct read *read, struct za_folder *folder, int64_t count, uint8_t *statuses)
+{
+    read->box.axes = read->axes;
+    read->box.cuts = read->cuts;
+    read->box.axis_count = (int)read->array->axis_count;
+    read->group_end = 1;
+    if (za_folder_open(folder, read->array, count > 2))
+        return 1;
+    if (statuses != NULL)
+        memset(statuses, ZA_LEFT, (size_t)count);
+    return 0;
+}
+
 int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes, uint8_t *out,
                        int64_t begin, int64_t end, uint8_t *statuses, const volatile uint8_t *cancelled)
 {
@@ -352,18 +427,62 @@ int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, c
     struct za_folder folder;
     struct za_walk walk;
     int64_t elements = 0;
-    read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = (int)array->axis_count};
-    if (!za_folder_open(&folder, array, end - begin > 2)) {
-        if (statuses != NULL)
-            memset(statuses, ZA_LEFT, (size_t)(end - begin));
+    if (!start_read(&read, &folder, end - begin, statuses))
         return 0;
-    }
     za_walk_start(&walk, axes, read.box.axis_count, begin);
     for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
         int64_t size = cut_chunk(&read, walk.coords);
         int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, walk.coords);
         if (statuses != NULL)
             statuses[n - begin] = (uint8_t)status;
+        elements += status == ZA_LEFT ? 0 : size;
+    }
+    za_folder_close(&folder);
+    za_release_large(worker);
+    return elements;
+}
+
+/* ---------------------------------------------------------------- points */
+
+/* Find the groups from `read->group` on, at most `most`, that are in the same stored chunk, and its coordinates. */
+static void join_groups(struct read *read, int64_t most, int64_t *coords)
+{
+    const struct za_points *points = read->box.points;
+    int64_t others[ZA_MAX_AXES];
+    za_locate_group(points, read->array, read->axes, read->group, coords);
+    memcpy(others, coords, sizeof others);
+    read->group_end = read->group + 1;
+    if (!read->array->is_sharded)
+        return;
+    for (; read->group_end < read->group + most; read->group_end++) {
+        za_locate_group(points, read->array, read->axes, read->group_end, others);
+        if (memcmp(others, coords, sizeof others) != 0)
+            return;
+    }
+}
+
+int64_t zarrasync_read_points(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                              const struct za_points *points, uint8_t *out, int64_t begin, int64_t end,
+                              uint8_t *statuses, const volatile uint8_t *cancelled)
+{
+    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out, .box.points = points};
+    struct za_folder folder;
+    struct za_walk walk = {0};
+    int64_t elements = 0, groups = points->group_count, coords[ZA_MAX_AXES];
+    if (!start_read(&read, &folder, end - begin, statuses))
+        return 0;
+    za_walk_start(&walk, axes, read.box.axis_count, begin / groups);
+    for (int64_t n = begin, count; n < end; n += count) {
+        if (n != begin && n % groups == 0)
+            za_walk_on(&walk);
+        memcpy(coords, walk.coords, sizeof coords);
+        read.group = n % groups;
+        join_groups(&read, end - n < groups - read.group ? end - n : groups - read.group, coords);
+        count = read.group_end - read.group;
+        int64_t size = cut_chunk(&read, walk.coords);
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
+        if (statuses != NULL)
+            memset(statuses + (n - begin), status, (size_t)count);
         elements += status == ZA_LEFT ? 0 : size;
     }
     za_folder_close(&folder);

@@ -27,6 +27,7 @@ __all__ = [
     "ZSTD",
     "ArrayStruct",
     "ChainStruct",
+    "PointsStruct",
     "StepStruct",
     "Worker",
     "can_decode",
@@ -92,6 +93,20 @@ class ArrayStruct(ctypes.Structure):
     """Whether the kernel can encode the chunks as well. Not a member of ``za_array``."""
 
 
+class PointsStruct(ctypes.Structure):
+    """``za_points``."""
+
+    _fields_ = [
+        ("count", _I64),
+        ("group_count", _I64),
+        ("out_stride", _I64),
+        ("indices", ctypes.c_void_p * MAX_AXES),
+        ("order", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("edges", ctypes.c_void_p),
+    ]
+
+
 _FUNCTIONS = [
     "blosc_decompress_ctx",
     "blosc_compress_ctx",
@@ -155,10 +170,12 @@ class Worker:
         address: Of the ``za_worker``.
         read: ``zarrasync_read``.
         read_ranges: ``zarrasync_read_ranges``.
+        sort_points: ``zarrasync_sort_points``.
+        read_points: ``zarrasync_read_points``.
         write: ``zarrasync_write``.
     """
 
-    __slots__ = ("__weakref__", "address", "read", "read_ranges", "write")
+    __slots__ = ("__weakref__", "address", "read", "read_points", "read_ranges", "sort_points", "write")
 
     def __init__(self) -> None:
         library: Any = kernel("auto")
@@ -169,6 +186,7 @@ class Worker:
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
         self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
         self.write = library.zarrasync_write
+        self.sort_points, self.read_points = library.zarrasync_sort_points, library.zarrasync_read_points
 
 
 _threads = threading.local()

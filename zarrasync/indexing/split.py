@@ -10,9 +10,10 @@ from zarrasync.indexing.axis_cuts import cut_axis
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import split_walked
 from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.selectors import IntArray, Selector, indices_of, reorder
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["runs_at", "split_chunks"]
+__all__ = ["runs_at", "runs_of_groups", "split_chunks"]
 
 _new = tuple.__new__
 """Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
@@ -119,6 +120,40 @@ def runs_at(projection: Projection, grid: Grid, numbers: Sequence[int]) -> list[
         )
         coords = tuple(cuts.chunks[place] for cuts, place in pairs)
         runs.append(ChunkRun(coords, inside, all(cuts.is_full[place] for cuts, place in pairs)))
+    return runs
+
+
+def runs_of_groups(
+    projection: Projection, grid: Grid, order: IntArray, edges: IntArray, numbers: Sequence[int]
+) -> list[ChunkRun]:
+    """Return the runs of groups of points, each of which is in one chunk.
+
+    Args:
+        projection: The projection, with point axes.
+        grid: The chunk grid of the box.
+        order: The numbers of the points, group by group.
+        edges: The position of the first point of each group in ``order``, then the number of points.
+        numbers: The numbers of the runs, which are counted chunk by chunk along the other axes, and then by group.
+    """
+    point_axes = projection.point_axes
+    other_axes = [axis for axis in range(len(projection.source)) if axis not in point_axes]
+    others = [(axis, projection.source[axis], projection.target[dim]) for dim, axis in enumerate(other_axes, 1)]
+    all_cuts = [cut_axis(selector, target, grid.axes[axis]) for axis, selector, target in others]
+    lengths = [len(cuts.chunks) for cuts in all_cuts]
+    runs: list[ChunkRun] = []
+    for number in numbers:
+        other, group = divmod(number, len(edges) - 1)
+        points = order[edges[group] : edges[group + 1]]
+        coords, source = [0] * len(projection.source), list[Selector](projection.source)
+        target = [reorder(projection.target[0], points)]
+        for axis in point_axes:
+            indices = indices_of(source[axis])[points]
+            coords[axis] = grid.axes[axis].find(int(indices[0]))
+            source[axis] = indices - grid.axes[axis].start(coords[axis])
+        for axis, cuts, place in zip(other_axes, all_cuts, _places_of(other, lengths), strict=True):
+            coords[axis], source[axis] = cuts.chunks[place], cuts.sources[place]
+            target.append(cuts.targets[place])
+        runs.append(ChunkRun(tuple(coords), Projection(point_axes, tuple(source), tuple(target)), False))
     return runs
 
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync._kernel.structs import AXIS
+from zarrasync._kernel.structs import AXIS, PointsStruct
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.selectors import IntArray
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
-__all__ = ["KernelPart", "kernel_part", "split_part"]
+__all__ = ["KernelPart", "SortedPoints", "describe_axes", "kernel_part", "split_part"]
+
+
+class SortedPoints(NamedTuple):
+    """Points in groups, each of which is in one (inner) chunk.
+
+    Attributes:
+        struct: The description for the kernel.
+        order: The numbers of the points, group by group.
+        edges: The position of the first point of each group, and the number of points.
+    """
+
+    struct: PointsStruct
+    order: IntArray
+    edges: IntArray
 
 
 class KernelPart(NamedTuple):
-    """A selection, or a part of one, whose chunks are the product of the chunks along each axis.
+    """A selection, or a part of one, whose chunks are the product of the chunks along each axis, and of groups of points.
 
     Attributes:
         projection: The elements and their places in the output.
         axes: A ``za_axis`` for each axis.
-        total: The number of touched chunks.
+        total: The number of touched chunks; with points, one for each group of them that is in the same (inner) chunk.
         out: The address of the first element's place in the output.
         memory: What must live as long as the part.
+        points: The points.
     """
 
     projection: Projection
@@ -34,30 +49,58 @@ class KernelPart(NamedTuple):
     total: int
     out: int
     memory: Sequence[Any]
+    points: SortedPoints | None = None
 
 
 def kernel_part(chunks: Chunks, projection: Projection, out: Array) -> KernelPart | None:
-    """Return the description of a selection, or ``None`` if the kernel does not support it."""
+    """Return the description of a selection without points, or ``None`` if the kernel does not support it."""
     if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy:
         return None
-    grid, inner_shape = chunks.metadata.grid, chunks.chain.innermost_chain.spec.shape
     targets = out[(*projection.target, ...)]  # without the ellipsis, indexing without axes would return a copy
-    numbers: list[int] = []
-    counts: list[int] = []
     memory: list[Any] = [out]
+    described = describe_axes(chunks, projection, targets.strides, memory)
+    if described is None:
+        return None
+    axes, total = described
+    return KernelPart(projection, axes, total, targets.__array_interface__["data"][0], memory)
+
+
+def describe_axes(
+    chunks: Chunks, projection: Projection, strides: Sequence[int], memory: list[Any]
+) -> tuple[bytes, int] | None:
+    """Describe the axes of a selection for the kernel.
+
+    Args:
+        chunks: The chunks.
+        projection: The selection. On point axes, the index 0 is described.
+        strides: For each dimension of the target, the distance of its elements in bytes.
+        memory: Receives arrays to which the description refers.
+
+    Returns:
+        A ``za_axis`` for each axis, and the number of chunks; ``None`` if the kernel does not support the selection.
+    """
+    grid, inner_shape = chunks.metadata.grid, chunks.chain.innermost_chain.spec.shape
+    numbers: list[int] = []
+    total, dim = 1, 1 if projection.point_axes else 0
     for number, axis in enumerate(grid.axes):
-        selector, stride = projection.source[number], targets.strides[number]
-        if not isinstance(axis, RegularAxis) or not isinstance(projection.target[number], slice):
+        if not isinstance(axis, RegularAxis):
             return None
-        chunk = axis.chunk
+        chunk, inner = axis.chunk, inner_shape[number]
+        if number in projection.point_axes:
+            numbers += (chunk, inner, 0, 1, 0, 1, 1, 0, 0, 0, 0)
+            continue
+        selector, stride = projection.source[number], strides[dim]
+        if not isinstance(projection.target[dim], slice):
+            return None
+        dim += 1
         if isinstance(selector, slice):
             start, step = selector.start, selector.step
             length = len(range(start, selector.stop, step))
             if step <= chunk:
                 first = start // chunk
                 count = (start + (length - 1) * step) // chunk - first + 1
-                numbers += (chunk, inner_shape[number], first, count, start, step, length, stride, 0, 0, 0)
-                counts.append(count)
+                numbers += (chunk, inner, first, count, start, step, length, stride, 0, 0, 0)
+                total *= count
                 continue
             chunk_list, indices, order = touched(selector, axis), 0, 0
         else:
@@ -66,23 +109,9 @@ def kernel_part(chunks: Chunks, projection: Projection, out: Array) -> KernelPar
         listed = np.ascontiguousarray(chunk_list, np.int64)
         memory.append(listed)
         count = len(listed)
-        numbers += (
-            chunk,
-            inner_shape[number],
-            0,
-            count,
-            start,
-            step,
-            length,
-            stride,
-            listed.ctypes.data,
-            indices,
-            order,
-        )
-        counts.append(count)
-    axes = b"".join([AXIS.pack(*numbers[at : at + 11]) for at in range(0, len(numbers), 11)])
-    address = targets.__array_interface__["data"][0]
-    return KernelPart(projection, axes, math.prod(counts), address, memory)
+        numbers += (chunk, inner, 0, count, start, step, length, stride, listed.ctypes.data, indices, order)
+        total *= count
+    return b"".join([AXIS.pack(*numbers[at : at + 11]) for at in range(0, len(numbers), 11)]), total
 
 
 def _sorted(selector: Any, memory: list[Any]) -> tuple[int, int]:

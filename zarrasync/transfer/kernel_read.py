@@ -9,8 +9,9 @@ from functools import partial
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.split import runs_at
+from zarrasync.indexing.split import runs_at, runs_of_groups
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
+from zarrasync.transfer.kernel_points import kernel_points
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, run_jobs
 
@@ -18,6 +19,8 @@ __all__ = ["KernelRead"]
 
 _ALONE = 1 << 20
 """Bytes that one thread reads in less time than sharing the work would take."""
+_POINT = 4096
+"""Bytes that are read in the time that reading one element of a raw chunk takes."""
 _MOST = 4096
 """Chunks in one call, between which it cannot be cancelled by Ctrl-C."""
 
@@ -42,7 +45,10 @@ class KernelRead:
         array = placement.chunks.kernel_array
         if array is None or placement.fields is not None or (array.is_sharded and placement.missing == "error"):
             return None
-        part = kernel_part(placement.chunks, projection, placement.out)
+        if projection.point_axes:
+            part = kernel_points(placement.chunks, array, projection, placement.out)
+        else:
+            part = kernel_part(placement.chunks, projection, placement.out)
         return None if part is None else cls(placement, array, part)
 
     async def run(self) -> Sequence[ChunkRun]:
@@ -54,7 +60,7 @@ class KernelRead:
             self._run_stretch(part, 0, part.total)
             return self._left
         parts: Sequence[KernelPart] = [part]
-        if self._array.is_sharded and part.total < 2 * threads:
+        if self._array.is_sharded and part.total < 2 * threads and part.points is None:
             parts = split_part(self._chunks, part, placement.out, 2 * threads)
         unit = max(1, work // part.total)
         length = max(1, min(_MOST, config.batch_bytes // unit, -(-part.total // threads)))
@@ -70,6 +76,10 @@ class KernelRead:
     def _bytes_to_decode(self) -> int:
         """Estimate the bytes that are decoded."""
         chain, placement = self._placement.chain, self._placement
+        if self._part.points is not None:
+            unit = chain.innermost_chain
+            whole = self._part.total * unit.nbytes
+            return min(whole, _POINT * len(placement.out) + 2 * placement.out.nbytes) if unit.is_raw else whole
         if not chain.supports_partial_reads:
             return self._part.total * chain.nbytes
         return min(self._part.total * chain.nbytes, 2 * placement.out.nbytes)
@@ -77,17 +87,12 @@ class KernelRead:
     def _run_stretch(self, part: KernelPart, begin: int, end: int) -> None:
         """Read the chunks ``begin`` to ``end`` of a part, numbered in C order."""
         statuses = ctypes.create_string_buffer(end - begin)
-        own = worker()
-        elements = own.read(
-            own.address,
-            ctypes.addressof(self._array),
-            part.axes,
-            part.out,
-            begin,
-            end,
-            statuses,
-            self._placement.flag.address,
-        )
+        own, flag = worker(), self._placement.flag
+        array, rest = ctypes.addressof(self._array), (part.out, begin, end, statuses, flag.address)
+        if part.points is None:
+            elements = own.read(own.address, array, part.axes, *rest)
+        else:
+            elements = own.read_points(own.address, array, part.axes, ctypes.addressof(part.points.struct), *rest)
         placement = self._placement
         if placement.progress is not None and elements:
             placement.progress(elements * placement.out.itemsize)
@@ -101,4 +106,7 @@ class KernelRead:
     def _runs(self, part: KernelPart, begin: int, statuses: bytes, wanted: int) -> Sequence[ChunkRun]:
         """Return the runs of the chunks with a status; the first status belongs to the chunk ``begin``."""
         numbers = [begin + number for number, status in enumerate(statuses) if status == wanted]
-        return runs_at(part.projection, self._chunks.metadata.grid, numbers)
+        grid, points = self._chunks.metadata.grid, part.points
+        if points is None:
+            return runs_at(part.projection, grid, numbers)
+        return runs_of_groups(part.projection, grid, points.order, points.edges, numbers)

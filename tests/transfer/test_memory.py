@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 import textwrap
@@ -70,6 +71,25 @@ READ = """
     assert values.nbytes == 256 << 20 and values.any()
     print(grown - values.nbytes)
 """
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are not tuned")
+def test_memory_of_results_is_reused(tmp_path: Path):
+    """Concurrent reads, whose results are released, do not let the system clear the same memory again."""
+    sync.create_array(tmp_path / "a", data=noise((2048, 2048)), chunks=(256, 256))
+    script = """
+        import resource
+        async def read():
+            array = await za.open_array(sys.argv[1])
+            await asyncio.gather(*(array[at : at + 64].read() for at in range(0, 2048, 64)))
+        faults = []
+        for _ in range(6):
+            asyncio.run(read())
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        print(faults[-1] - faults[-2])
+    """
+    pages = (16 << 20) // 4096
+    assert run(script, tmp_path / "a") < pages // 4
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["aligned_empty", "empty_in_order", "is_immutable", "join_buffers", "keep_freed_memory", "slows_copies"]
+__all__ = [
+    "KEPT",
+    "aligned_empty",
+    "empty_in_order",
+    "is_immutable",
+    "join_buffers",
+    "keep_freed_memory",
+    "slows_copies",
+]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -22,11 +30,13 @@ _LARGE = 1 << 20
 """Size in bytes above which reusing memory is faster than allocating it, because the system clears new pages."""
 _KEPT_SIZE = 72 << 20
 """Maximum size in bytes of a block that is kept for reuse. It suffices for shards of 64 MiB."""
-_TUNING_SIZE = 8 << 20
+_TUNING_SIZE = (32 << 20) - (64 << 10)
 """Size in bytes of the block that tunes glibc, which then keeps blocks of that size and twice as much free memory.
 
-Compressors allocate less than that for a chunk of 4 MiB, even if compression enlarges it a little.
+Larger blocks do not tune it. A program that frees one array of that size has the same effect.
 """
+KEPT = 1 << 17
+"""Size in bytes of a block from which on glibc returns it to the system, until it is tuned."""
 
 _free: deque[Bytes] = deque(maxlen=2)
 _lent: set[int] = set()

@@ -11,6 +11,7 @@ from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._util.memory import KEPT, keep_freed_memory
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import SelectionError, ShapeError
 from zarrasync.indexing.points import Run
@@ -65,6 +66,8 @@ async def read(
         _check_out(out, transform, dtype)
     if not size:
         return np.empty(transform.shape, dtype) if out is None else out
+    if size * dtype.itemsize >= KEPT:
+        keep_freed_memory()
     if out is None and fields is None and progress is None:
         single = find_single_chunk(chunks, transform)
         if single is not None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +28,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int) -> None:
-    for _ in range(200):
+def wait_for(port: int, seconds: float = 10) -> None:
+    for _ in range(int(seconds * 20)):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
@@ -194,3 +197,104 @@ def moto(bucket: str) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+CEPH_CONF = """[global]
+fsid={fsid}
+mon_host=[v1:127.0.0.1:{monitor_port}]
+ms_bind_msgr2=false
+public_addr=127.0.0.1
+cluster_addr=127.0.0.1
+auth_cluster_required=none
+auth_service_required=none
+auth_client_required=none
+mon_allow_pool_size_one=true
+mon_max_pg_per_osd=1000
+mon_data={root}/mon
+mon_data_avail_crit=1
+osd_pool_default_size=1
+osd_pool_default_min_size=1
+osd_pool_default_pg_num=8
+osd_pool_default_pg_autoscale_mode=off
+osd_crush_chooseleaf_type=0
+osd_class_load_list=*
+osd_class_default_list=*
+osd_objectstore=memstore
+osd_data={root}/osd
+memstore_device_bytes={size}
+rgw_gc_obj_min_wait=1
+rgw_gc_processor_period=5
+admin_socket={root}/$name.asok
+pid_file={root}/$name.pid
+log_file={root}/$name.log
+crash_dir={root}
+[client.rgw]
+rgw_frontends=beast endpoint=127.0.0.1:{port} tcp_nodelay=1
+"""
+
+
+@contextmanager
+def radosgw(bucket: str, size: int = 8 << 30) -> Iterator[dict[str, str]]:
+    """Run Ceph's S3 gateway, which keeps objects in memory, with a bucket; yields ``storage_options``.
+
+    Args:
+        bucket: The name of the bucket.
+        size: The most bytes of all objects.
+    """
+    if shutil.which("radosgw") is None:
+        raise SystemExit("needs Ceph: apt-get install radosgw ceph-mon ceph-osd ceph-common")
+    import boto3
+
+    port, monitor_port, key, osd = free_port(), free_port(), "benchmark-key", str(uuid.uuid4())
+    with tempfile.TemporaryDirectory(prefix="radosgw-") as root:
+        for name in ("mon", "osd"):
+            Path(root, name).mkdir()
+        fsid = str(uuid.uuid4())
+        conf = Path(root, "ceph.conf")
+        conf.write_text(CEPH_CONF.format(root=root, fsid=fsid, port=port, monitor_port=monitor_port, size=size))
+
+        def call(*command: str) -> str:
+            return subprocess.run(
+                [*command, "-c", str(conf)], cwd=root, check=True, capture_output=True, text=True
+            ).stdout
+
+        monitor = f"[v1:127.0.0.1:{monitor_port}]"
+        subprocess.run(
+            ["monmaptool", "--create", "--fsid", fsid, "--addv", "a", monitor, "monmap"],
+            cwd=root, check=True, capture_output=True,
+        )  # fmt: skip
+        try:
+            call("ceph-mon", "--mkfs", "-i", "a", "--monmap", "monmap")
+            call("ceph-mon", "-i", "a")
+            call("ceph", "osd", "new", osd)
+            call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
+            call("ceph-osd", "-i", "0")
+            while "1 up" not in call("ceph", "osd", "stat"):
+                time.sleep(0.5)
+            call("radosgw", "-n", "client.rgw")
+            wait_for(port, 60)
+            call(
+                "radosgw-admin", "user", "create", "--uid=benchmark", "--display-name=benchmark",
+                f"--access-key={key}", f"--secret-key={key}",
+            )  # fmt: skip
+            endpoint = f"http://127.0.0.1:{port}"
+            client: Any = boto3.client(
+                "s3", endpoint_url=endpoint, aws_access_key_id=key, aws_secret_access_key=key, region_name="us-east-1"
+            )
+            client.create_bucket(Bucket=bucket)
+            yield {"endpoint_url": endpoint, "key": key, "secret": key}
+        finally:
+            for file in Path(root).glob("*.pid"):
+                stop(int(file.read_text()))
+
+
+def stop(pid: int) -> None:
+    """End a process that is not a child of this one, and wait for its end."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+        for _ in range(200):
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

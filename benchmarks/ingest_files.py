@@ -40,7 +40,7 @@ from harness import add_hidden, make_parser, markdown_table, medians, rotate, sa
 LAT, LON = 721, 1440
 CHUNKS = {"latitude": 181, "longitude": 360}
 LEVEL = 1
-NAMES = ("t2m", "tp")
+NAMES: tuple[str, ...] = ("t2m", "tp")
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.1
 CODEC = {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}}
@@ -65,7 +65,7 @@ def fields(hour: int, noise: np.ndarray) -> dict[str, np.ndarray]:
 
 def smooth_noise() -> np.ndarray:
     """Return noise in which neighbours are similar."""
-    noise = np.random.default_rng(0).normal(size=(LAT, LON)).astype("f4")
+    noise: Any = np.random.default_rng(0).normal(size=(LAT, LON)).astype("f4")
     for _ in range(3):
         noise = sum(np.roll(noise, step, axis) for axis in (0, 1) for step in (-1, 0, 1)) / 6
     return noise
@@ -137,12 +137,12 @@ class Job:
         """Return the destination for zarr-python."""
         if not self.s3:
             return self.target
-        import zarr
         from obstore.store import S3Store
+        from zarr.storage import ObjectStore
 
         bucket, _, prefix = self.target.removeprefix("s3://").partition("/")
         client: Any = {"allow_http": True}
-        return zarr.storage.ObjectStore(
+        return ObjectStore(
             S3Store(
                 bucket, prefix=prefix, endpoint=self.s3["endpoint_url"], access_key_id=self.s3["key"],
                 secret_access_key=self.s3["secret"], region="us-east-1", unsigned_payload=True, client_options=client,
@@ -151,10 +151,10 @@ class Job:
 
     def encoding(self) -> dict[str, Any]:
         """Return xarray's encoding of both variables."""
-        import zarr
+        from zarr.codecs import ZstdCodec
 
         chunks = tuple(self.chunks.values())
-        return {name: {"chunks": chunks, "compressors": (zarr.codecs.ZstdCodec(level=LEVEL),)} for name in NAMES}
+        return {name: {"chunks": chunks, "compressors": (ZstdCodec(level=LEVEL),)} for name in NAMES}
 
 
 def zarrasync(job: Job, processes: int | None = None) -> dict[str, Any]:
@@ -170,7 +170,8 @@ def zarrasync(job: Job, processes: int | None = None) -> dict[str, Any]:
 def open_all(job: Job, *, parallel: bool) -> Any:
     import xarray
 
-    return xarray.open_mfdataset(
+    open_mfdataset: Any = xarray.open_mfdataset  # whose types do not allow the documented values
+    return open_mfdataset(
         job.files, engine="netcdf4", combine="nested", concat_dim="time", data_vars="minimal", coords="minimal",
         compat="override", join="override", combine_attrs="override", parallel=parallel, decode_cf=False,
         chunks=dict.fromkeys(job.chunks, -1),
@@ -186,7 +187,7 @@ def dask_processes(job: Job) -> None:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(os.cpu_count(), threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(os.cpu_count(), threads_per_worker=1) as cluster,
         Client(cluster),
         open_all(job, parallel=True) as dataset,
     ):
@@ -216,7 +217,7 @@ def write_rows(job: Job, number: int) -> None:
     import zarr
 
     rows = slice(number * job.hours, (number + 1) * job.hours)
-    group = zarr.open_group(job.zarr_store(), mode="r+")
+    group: Any = zarr.open_group(job.zarr_store(), mode="r+")
     with xarray.open_dataset(job.files[number], engine="netcdf4", decode_cf=False, cache=False) as dataset:
         for name in NAMES:
             group[name][rows] = dataset[name].values
@@ -305,10 +306,10 @@ def run(command: list[str], log: Path) -> dict[str, Any]:
 
 
 def compare(job: Job, checksums: list[dict[str, int]]) -> str:
-    """Compare stored values with those of the files. Return the first difference, or nothing."""
+    """Compare stored values with the files. Return the first difference, or nothing."""
     import zarr
 
-    group = zarr.open_group(job.zarr_store(), mode="r")
+    group: Any = zarr.open_group(job.zarr_store(), mode="r")
     if list(group["time"][:]) != list(range(job.hours * len(job.files))):
         return "time differs"
     for number, expected in enumerate(checksums):

@@ -1887,6 +1887,7 @@ def ingest(
             - with ``concat``: a path, a URL, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and
               ``.npz`` files. xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed.
               Remote files are copied to the temporary directory while they are read; Zarr is read from its store.
+              If h5py is installed, several threads read the chunks of netCDF-4 and HDF5 files.
             - a function that returns the values of a region (a tuple of slices). Several threads call it at a time,
               unless ``threads`` is false.
             - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import Any
 
 from zarrasync.bulk.sources import Source
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks
+from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks, whole_block
 from zarrasync.indexing.coverage import partial_chunks, touched_chunks
 from zarrasync.indexing.regions import Region, resolve_corners, split_region
 from zarrasync.nodes.access import stored_chunks
@@ -66,11 +67,23 @@ class BlockPlan:
         return max(1, 3 * self._target.config.memory_budget // 4)
 
     def fit_memory(self, concurrency: int) -> int:
-        """Return the number of smallest blocks to write at a time, at most ``concurrency``."""
+        """Return the number of smallest blocks to write at a time, at most ``concurrency``.
+
+        A few blocks that contain whole chunks of the source are better than many that share them, because each block
+        reads and decodes its chunks of the source. The threads then share the chunks of each block.
+        """
         if self._source.in_memory:  # blocks are views
             return concurrency
-        unit = max(self._target.metadata.chain.nbytes, 1)
+        unit = self._whole_bytes or max(self._target.metadata.chain.nbytes, 1)
         return max(1, min(concurrency, self.memory_limit // unit))
+
+    @cached_property
+    def _whole_bytes(self) -> int:
+        """Bytes of the smallest block that contains whole chunks of the source; 0 if memory does not suffice for it."""
+        extent = [b - a for a, b in zip(self.start, self.stop, strict=True)]
+        shape = whole_block(self._target.metadata.grid, self._source.chunks, extent)
+        nbytes = 0 if shape is None else math.prod(shape) * (self._target.dtype.itemsize or _UNSIZED_BYTES)
+        return nbytes if nbytes <= self.memory_limit else 0
 
     def size(self, region: Region) -> int:
         """Return the size of a region in memory, in bytes."""
@@ -87,7 +100,10 @@ class BlockPlan:
             skip: Called with the number of bytes that are skipped.
         """
         grid, dtype, chosen = self._target.metadata.grid, self._target.metadata.dtype, self._chosen
-        most = self._target.config.memory_budget // (4 * concurrency) // (dtype.itemsize or _UNSIZED_BYTES)
+        itemsize = dtype.itemsize or _UNSIZED_BYTES
+        most = self._target.config.memory_budget // (4 * concurrency) // itemsize
+        if concurrency * self._whole_bytes <= self.memory_limit:
+            most = max(most, self._whole_bytes // itemsize)
         corners = self.start, self.stop
         if chosen is not None and len(chosen) < grid.size // _SPARSE:
             blocks = list(plan_chosen_blocks(grid, chosen, self._source.chunks, most, *corners))

@@ -10,7 +10,24 @@ from typing import cast
 from zarrasync.indexing.regions import Region, clip
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["plan_blocks", "plan_chosen_blocks"]
+__all__ = ["plan_blocks", "plan_chosen_blocks", "whole_block"]
+
+
+def whole_block(grid: Grid, source_chunks: tuple[int, ...] | None, extent: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape of the smallest block of whole chunks that contains whole chunks of the source.
+
+    Args:
+        grid: The chunk grid of the array to write.
+        source_chunks: The chunk shape of the source.
+        extent: The lengths of the array, or of the region of it, that is cut into blocks.
+
+    Returns:
+        The shape; ``None`` if the grid is not regular or the source has no chunks.
+    """
+    chunk_shape = _regular_chunks(grid)
+    if chunk_shape is None or source_chunks is None:
+        return None
+    return tuple(map(min, _source_limits(chunk_shape, source_chunks), extent))
 
 
 def plan_blocks(
@@ -46,7 +63,11 @@ def plan_blocks(
         count = math.prod(-(-total // size) for total, size in zip(extent, longer, strict=True))
         return math.prod(longer) <= most and count >= least_count
 
-    shape = _grow_to_source(chunk_shape, source_chunks, may_double)
+    whole = whole_block(grid, source_chunks, extent)
+    if whole is not None and math.prod(whole) <= most:
+        shape = _source_limits(chunk_shape, source_chunks)
+    else:
+        shape = _grow_to_source(chunk_shape, source_chunks, may_double)
     for axis in reversed(range(len(shape))):
         while shape[axis] < extent[axis] and may_double(shape, axis):
             shape[axis] *= 2
@@ -104,12 +125,16 @@ def _grow_to_source(
     may_double: Callable[[Sequence[int], int], bool],
 ) -> list[int]:
     """Return the shape of blocks that contain whole chunks of the source, as far as ``may_double`` allows."""
-    shape = list(chunk_shape)
-    limits = [max(-(-s // t) * t, t) for s, t in zip(source_chunks or shape, shape, strict=True)]
+    shape, limits = list(chunk_shape), _source_limits(chunk_shape, source_chunks)
     for axis in reversed(range(len(shape))):
         while shape[axis] < limits[axis] and may_double(shape, axis):
             shape[axis] = min(2 * shape[axis], limits[axis])
     return shape
+
+
+def _source_limits(chunk_shape: Sequence[int], source_chunks: Sequence[int] | None) -> list[int]:
+    """Return the multiples of the chunk's lengths that contain a chunk of the source."""
+    return [max(-(-s // t) * t, t) for s, t in zip(source_chunks or chunk_shape, chunk_shape, strict=True)]
 
 
 def _cut(start: int, stop: int, ends: Collection[int]) -> list[slice]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from zarrasync.bulk.files.headers import ReaderOptions
 
-__all__ = ["engine_arguments", "is_numpy", "is_zarr", "path_of", "reason_of_failure"]
+__all__ = ["engine_arguments", "first_engine", "is_numpy", "is_zarr", "path_of", "reason_of_failure"]
 
 _ZARR_SUFFIXES = (".zarr", ".zarr.zip", ".ozx")
 
@@ -71,6 +71,20 @@ def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
     elif family is not None and engine == family.engines[0]:
         arguments.update(family.arguments)
     return {"engine": engine, **arguments, **options.engine_options}
+
+
+def first_engine() -> Any:
+    """Return the engine that xarray tries first for files of HDF5; ``None`` to let xarray choose.
+
+    Choosing imports the packages of all engines, which takes time and memory.
+    """
+    import xarray
+    from xarray.backends import NetCDF4BackendEntrypoint
+
+    options: Any = xarray.get_options  # which has no types
+    order = options().get("netcdf_engine_order", ("netcdf4",))
+    is_first = order[0] == "netcdf4" and importlib.util.find_spec("netCDF4") is not None
+    return NetCDF4BackendEntrypoint if is_first else None
 
 
 def reason_of_failure(url: str, options: ReaderOptions) -> str:

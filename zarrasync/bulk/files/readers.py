@@ -2,7 +2,7 @@
 
 The libraries of netCDF, HDF5, GRIB and GeoTIFF are not safe to use on several threads. One lock guards all calls of them
 in a process, so files are read one at a time; the encoding of other blocks continues meanwhile. Processes read several
-files at a time.
+files at a time. The chunks of HDF5 files, which include netCDF-4, are read on several threads without the libraries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import numpy.typing as npt
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.copies import LocalCopies
-from zarrasync.bulk.files.engines import engine_arguments, is_numpy, is_zarr, reason_of_failure
+from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_numpy, is_zarr, reason_of_failure
+from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.identify import identity_of
 from zarrasync.errors import ShapeError, ZarrError
@@ -35,6 +36,8 @@ __all__ = ["OpenFiles", "read_headers"]
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
 """Maximum number of files that a process keeps open."""
+_MOST_CHUNKED = 64
+"""Maximum number of variables whose places of chunks are kept."""
 _SMALL_BYTES = 64 * 1024
 """Variables up to this size are read with the header."""
 
@@ -104,6 +107,7 @@ class OpenFiles:
     def __init__(self, options: ReaderOptions) -> None:
         self._options = options
         self._open: OrderedDict[SourceFile, _Reader] = OrderedDict()
+        self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
         self._copies = LocalCopies(options.storage_options)
         self._lock = thread_lock()
 
@@ -134,11 +138,16 @@ class OpenFiles:
         Raises:
             ValueError: If the file cannot be read, or has changed since the job was planned.
         """
-        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, f"read {name!r} of"):
-            return self._get(file, path).read(name, region)
+        with self._local_path(file) as path, _naming(file.name, f"read {name!r} of"):
+            chunked = self._get_chunked(file, path, name)
+            if chunked is not None:
+                return chunked.read(region)
+            with _lock_of(file.url):
+                return self._get(file, path).read(name, region)
 
     def close(self) -> None:
         """Close all files, and delete local copies."""
+        self._chunked.clear()
         while self._open:
             file, reader = self._open.popitem()
             with _lock_of(file.url):
@@ -156,6 +165,24 @@ class OpenFiles:
             yield path
         finally:
             self._copies.release(file)
+
+    def _get_chunked(self, file: SourceFile, path: str, name: str) -> ChunkedVariable | None:
+        """Return a variable that can be read without the libraries, or ``None``."""
+        if _lock_of(file.url) is not _LIBRARIES:
+            return None
+        key = (file, path, name)
+        with self._lock:
+            if key in self._chunked:
+                self._chunked.move_to_end(key)
+                return self._chunked[key]
+        with _LIBRARIES:
+            _check_unchanged(file, self._options)
+            found = find_chunks(path, name, self._options)
+        with self._lock:
+            self._chunked[key] = found
+            while len(self._chunked) > _MOST_CHUNKED:
+                self._chunked.popitem(last=False)
+        return found
 
     def _get(self, file: SourceFile, path: str) -> _Reader:
         with self._lock:
@@ -247,6 +274,8 @@ class _XarrayReader:
                 arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
         else:
             arguments |= engine_arguments(url, options)
+        if arguments["engine"] is None and is_hdf5(path):
+            arguments["engine"] = first_engine()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of axes, and formats of other files
             try:

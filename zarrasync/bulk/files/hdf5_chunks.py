@@ -1,0 +1,214 @@
+"""Reading variables of HDF5 files without the HDF5 library: the file contains the chunks of a Zarr array.
+
+h5py, which is not safe to use on several threads, is only asked where the chunks are. The file's bytes are then read and
+decoded as for any Zarr array, on all threads at a time. Variables with other layouts are left to the library.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import weakref
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import config, formats
+from zarrasync._concurrency import bridge
+from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync.bulk.files.headers import ReaderOptions
+from zarrasync.errors import StoreError, ZarrError
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.create import plan_array
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
+from zarrasync.stores.errors import store_error
+from zarrasync.stores.values import Request, Value
+
+__all__ = ["ChunkedVariable", "find_chunks", "is_hdf5"]
+
+_FORMAT = formats.by_name(2)
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ENGINES = (None, "netcdf4", "h5netcdf")
+_DEFLATE, _SHUFFLE, _FLETCHER32, _BLOSC, _ZSTD = 1, 2, 3, 32001, 32015
+_MOST_CHUNKS = 1 << 18
+"""Variables with more chunks are left to the library: their list would need too much memory."""
+_HIDDEN = "_nc4_non_coord_"
+"""netCDF's prefix of a variable that has the name of a dimension, but is not its coordinate."""
+
+
+def is_hdf5(path: str) -> bool:
+    """Return whether a file begins as HDF5 files do."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+class ChunkStore(Store):
+    """The chunks of a variable as the values of a store.
+
+    Args:
+        path: The path of the file.
+        name: The name of the variable, for messages.
+        places: The offset and the size of each chunk by its key.
+        file: The descriptor of the file, which the store closes at its end. So a file that replaces it is not read.
+    """
+
+    writeable = False
+    listable = False
+    blocking = True
+    near = True
+
+    def __init__(self, path: str, name: str, places: Mapping[str, tuple[int, int]], file: int) -> None:
+        self._path, self._name, self._places, self._file = path, name, places, file
+        weakref.finalize(self, os.close, file)
+
+    @property
+    def identity(self) -> Hashable:
+        return ("hdf5", os.path.realpath(self._path), self._name)
+
+    def __repr__(self) -> str:
+        return f"{self._name!r} of {self._path}"
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        return [self._read(request) for request in requests]
+
+    def _read(self, request: Request) -> Value | None:
+        place = self._places.get(request.key)
+        if place is None:
+            return None
+        offset, size = place
+        try:
+            request.check_size(size)
+            start = max(size - (request.length or 0), 0) if request.suffix else min(request.start, size)
+            stop = size if request.suffix or request.length is None else min(start + request.length, size)
+            data = os.pread(self._file, stop - start, offset + start)
+        except (OSError, BudgetExceeded) as error:
+            raise store_error(error, request.key, "read", self) from error
+        if len(data) < stop - start:
+            raise StoreError(
+                f"chunk {request.key} of {self!r} is incomplete: the file ends at {offset + len(data):,} bytes"
+            )
+        return Value(data, None, size)
+
+
+class ChunkedVariable:
+    """A variable whose chunks are read without the library.
+
+    Args:
+        array: The chunks as a Zarr array.
+    """
+
+    def __init__(self, array: AsyncArray) -> None:
+        self._array = array
+
+    def read(self, region: Region) -> npt.NDArray[Any]:
+        """Return the values of a region.
+
+        Raises:
+            ValueError: If a chunk is damaged, or cannot be read.
+        """
+        try:
+            values = np.asarray(bridge.run(self._array.view[region].read(), blocking=True))
+        except ZarrError as error:
+            raise ValueError(f"cannot read {self._array.store!r}: {type(error).__name__}: {error}") from error
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def find_chunks(path: str, name: str, options: ReaderOptions) -> ChunkedVariable | None:
+    """Return a variable of a file, or ``None`` if only the library can read it. The caller excludes other calls of h5py.
+
+    Args:
+        path: The path of the file.
+        name: The name of the variable.
+        options: How to open files.
+    """
+    if options.engine not in _ENGINES or options.engine_options or options.decode or not hasattr(os, "pread"):
+        return None
+    try:
+        import h5py  # type: ignore[import-untyped]  # has no types
+    except ImportError:
+        return None
+    if not is_hdf5(path):
+        return None
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        with open(descriptor, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
+            group: Any = file[options.group] if options.group else file
+            dataset = group.get(name)
+            is_known = isinstance(dataset, h5py.Dataset) and f"{_HIDDEN}{name}" not in group
+            found = _describe(dataset) if is_known and not file.userblock_size else None
+        if found is None:
+            return None
+        metadata, places = found
+        store = ChunkStore(path, name, places, os.dup(descriptor))
+    finally:
+        os.close(descriptor)
+    return ChunkedVariable(AsyncArray(NodeHandle(store, "", _FORMAT, config.get(), is_format_known=True), metadata))
+
+
+def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] | None:
+    """Return the metadata and the places of the chunks; ``None`` for other layouts, data types and filters."""
+    properties = dataset.id.get_create_plist()
+    filters = _filters(properties, dataset.dtype.itemsize * math.prod(dataset.chunks or ()))
+    is_plain = dataset.dtype.kind in "iuf" and dataset.dtype.metadata is None and "dtype" not in dataset.attrs
+    if dataset.chunks is None or not is_plain or filters is None or not hasattr(dataset.id, "chunk_iter"):
+        return None
+    if dataset.id.get_num_chunks() > _MOST_CHUNKS or properties.fill_value_defined() == 0:
+        return None
+    places: dict[str, tuple[int, int]] = {}
+    skipped: list[int] = []
+
+    def add(chunk: Any) -> None:
+        key = ".".join(str(at // n) for at, n in zip(chunk.chunk_offset, dataset.chunks, strict=True))
+        places[key] = chunk.byte_offset, chunk.size
+        if chunk.filter_mask:
+            skipped.append(chunk.filter_mask)
+
+    dataset.id.chunk_iter(add)
+    if skipped:  # chunks that a filter did not make smaller
+        return None
+    metadata = plan_array(
+        _FORMAT,
+        shape=dataset.shape,
+        dtype=dataset.dtype,
+        chunks=dataset.chunks,
+        filters=filters,
+        compressors=None,
+        fill_value=dataset.fillvalue,
+        chunk_key_encoding={"name": "v2", "configuration": {"separator": "."}},
+    )
+    return metadata, places
+
+
+def _filters(properties: Any, nbytes: int) -> list[dict[str, Any]] | None:
+    """Return the filters of a dataset as codecs of Zarr, or ``None`` if one has no codec.
+
+    Args:
+        properties: The properties with which the dataset was created.
+        nbytes: The bytes of a chunk.
+    """
+    codecs: list[dict[str, Any]] = []
+    for number in range(properties.get_nfilters()):
+        code, _, settings, _ = properties.get_filter(number)
+        if code == _DEFLATE:
+            codecs.append({"id": "zlib", "level": settings[0]})
+        elif code == _SHUFFLE and nbytes % settings[0] == 0:  # the codec rejects a rest
+            codecs.append({"id": "shuffle", "elementsize": settings[0]})
+        elif code == _FLETCHER32:
+            codecs.append({"id": "fletcher32"})
+            nbytes += 4
+        elif code == _ZSTD:
+            codecs.append({"id": "zstd", "level": settings[0] if settings else 3})
+        elif code == _BLOSC:
+            codecs.append({"id": "blosc"})
+        else:
+            return None
+    return codecs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -9,48 +10,77 @@ import random
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.bulk.files import claim as claims
+from zarrasync.bulk.files import pool, runs
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.job import Job
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.runs import Run
+from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError
+from zarrasync.stores.temporary_names import temporary_path
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.netcdf import assert_same, joined, write_days
+from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 CHUNKS = {"time": 10, "lat": 4}
 
 
 class DyingStore(stores.LocalStore):
-    """A store whose process is killed before it stores the n-th value, and before all later ones."""
+    """A store whose process is killed while it stores or erases the n-th value, and before all later ones."""
 
     left = 0
 
     async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-        self._count()
+        self._count(key)
         return await super().put(key, data, if_version=if_version)
 
     async def put_values(self, keys: Any, values: Any) -> None:
         for key, value in zip(keys, values, strict=True):
-            self._count()
+            self._count(key)
             await super().put_values([key], [value])
 
-    def _count(self) -> None:
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        self._count()
+        await super().erase(key, if_version=if_version)
+
+    def _count(self, key: str = "") -> None:
         self.left -= 1
         if self.left < 0:
+            if key:  # a part of the value
+                path = Path(temporary_path(str(self.root / key)))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(b"x")
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, Any]) -> None:
+def dying_store(out: Path, puts: int) -> DyingStore:
     store = DyingStore(out)
     store.left = puts
-    sync.ingest(paths, store, concat="time", chunks=CHUNKS, **options)
+    return store
+
+
+def names(out: Path) -> list[str]:
+    """Return the names of all hidden, temporary and other files, and of directories."""
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*"))
+
+
+def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, Any]) -> None:
+    sync.ingest(paths, dying_store(out, puts), concat="time", chunks=CHUNKS, **options)
 
 
 def in_child(function: Any, *arguments: Any) -> int:
@@ -77,10 +107,14 @@ def visible_length(out: Path) -> int:
     ("zarr_format", "step"),
     [(3, 7), (2, 7), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(2, 1, marks=pytest.mark.slow)],
 )
-def test_a_kill_before_any_value_is_stored(tmp_path: Path, zarr_format: int, step: int):
+def test_a_kill_while_any_value_is_stored_or_erased(tmp_path: Path, zarr_format: int, step: int):
     """Readers see nothing of an unfinished job, and a rerun completes it. Then the same for an append."""
     paths = write_days(tmp_path / "nc", range(4))
     out, puts, finished = tmp_path / "out.zarr", 0, 0
+    expected = []
+    for known in (paths[:2], paths):
+        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, zarr_format=zarr_format, append=True)
+        expected.append(names(tmp_path / "x.zarr"))
     while finished < 2:
         known = paths[:2] if not finished else paths
         options = {"append": bool(finished), "zarr_format": zarr_format}
@@ -92,10 +126,72 @@ def test_a_kill_before_any_value_is_stored(tmp_path: Path, zarr_format: int, ste
             assert puts > 8
             assert_same(out, joined(known))
             assert sync.validate(out, data=True).ok
-            assert not (out / ".ingest").exists()
+            assert names(out) == expected[finished]
             finished, puts = finished + 1, 0
         else:
             puts += step
+
+
+def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
+    def save(made: JobPlan) -> None:
+        plan.write_text(json.dumps(made.to_json()))
+
+    request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
+    make_job(request).plan_only(Workers(), save)
+
+
+def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
+    plan = JobPlan.from_json(json.loads(file.read_text()))
+    job = Job.of_plan(plan, dying_store(out, puts), za.config.get())
+    job.run_planned(plan, Workers(), None) if action == "run" else job.finish_planned(plan)
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_of_any_command_of_a_plan(tmp_path: Path, step: int):
+    """A command that is killed while it stores or erases any value can be repeated."""
+    paths = write_days(tmp_path / "nc", range(4))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    for known in (paths[:2], paths):
+        for command in ("plan", "run", "finish"):
+            puts, code = 0, -1
+            while code:
+                if command == "plan":
+                    code = in_child(plan_and_die, known, out, puts, plan, known == paths)
+                else:
+                    code = in_child(continue_and_die, command, out, puts, plan)
+                assert code in (0, -signal.SIGKILL)
+                assert visible_length(out) in ((0, 48) if known != paths else (48, 96))
+                puts += step
+        assert_same(out, joined(known))
+        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, append=True)
+        assert names(out) == names(tmp_path / "x.zarr")
+
+
+def test_a_plan_is_made_again(tmp_path: Path):
+    """The process may have been killed before it returned the plan. Other files still have to wait."""
+    paths = write_days(tmp_path / "nc", range(2))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    first = plan.read_text()
+    plan.unlink()
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    assert plan.read_text() == first
+    with pytest.raises(WriteConflictError, match=r"a plan of day0.nc .* is not finished"):
+        plan_and_die(paths, out, 100, plan, append=False)
+
+
+def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
+    """Two jobs with different rows at the same place are killed in turn, then the first one is run again."""
+    paths = write_days(tmp_path / "nc", range(2))
+    day(1, seed=9).to_netcdf(other := tmp_path / "other.nc", encoding=PACKED)
+    out = tmp_path / "out.zarr"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    last = 0
+    while not list(out.glob(".ingest/task-*")):
+        in_child(ingest_and_die, paths, out, last := last + 1, {"append": True})
+    in_child(ingest_and_die, [other], out, last, {"append": True})
+    sync.ingest(paths, out, concat="time", append=True)
+    assert_same(out, joined(paths))
 
 
 def test_a_rerun_skips_finished_tasks(tmp_path: Path):
@@ -129,6 +225,75 @@ def test_an_interrupted_append_does_not_keep_others_out(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
+    """A worker may go on for a while after its job was killed. Nobody continues the job before it has ended."""
+    store = stores.LocalStore(tmp_path)
+    one, two, three = (claims.Claim(store, "") for _ in range(3))
+    one.acquire(0)
+    permit = one.permit()
+    assert permit is not None
+    taken = threading.Event()
+
+    def take_over() -> None:
+        two.acquire(60)
+        taken.set()
+
+    with Run(store, permit):
+        one.leave()
+        thread = threading.Thread(target=take_over)
+        thread.start()
+        while json.loads((tmp_path / ".ingest/claim").read_text())["id"] == permit.id:
+            thread.join(0.01)
+        assert not taken.wait(0.6)  # it looks four times a second
+    thread.join(60)
+    assert taken.is_set()
+    with pytest.raises(WriteConflictError, match="another process continues it"), Run(store, permit):
+        pass
+    two.release()
+    assert names(tmp_path) == []
+    three.acquire(0)
+    three.release()
+
+
+class HandingStore(stores.LocalStore):
+    """A store in which another job takes a claim as soon as it is erased."""
+
+    next: Any = None
+
+    async def erase_values(self, keys: Any) -> None:
+        keys = list(keys)
+        await super().erase_values(keys)
+        if keys[-1:] == [".ingest/claim"]:
+            self.next()
+
+
+def test_a_claim_that_is_taken_at_once_stays(tmp_path: Path):
+    store, plain = HandingStore(tmp_path), stores.LocalStore(tmp_path)
+    one, two = claims.Claim(store, ""), claims.Claim(plain, "")
+    store.next = lambda: two.acquire(0)
+    one.acquire(0)
+    one.release()
+    two.update(plan="x")
+    two.release()
+    assert names(tmp_path) == []
+
+
+def note_process(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+
+
+def start_workers_and_die(folder: Path) -> None:
+    calls = {number: partial(note_process, folder) for number in range(4)}
+    Workers(2)._run(calls, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_workers_end_with_their_job(tmp_path: Path):
+    in_child(start_workers_and_die, tmp_path)
+    numbers = [path.name for path in tmp_path.iterdir()]
+    assert numbers
+    wait_until(lambda: not any(Path(f"/proc/{number}").exists() for number in numbers))
+
+
 def append(paths: list[Path], out: Path) -> None:
     sync.ingest(paths, out, concat="time", append=True, on_duplicate="skip")
 
@@ -149,6 +314,76 @@ def test_two_at_once(tmp_path: Path):
         assert_same(out, joined(paths[:known]))
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_that_is_killed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+    """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    before = set(multiprocessing.active_children())
+    workers = Workers(2)
+    workers._run({task: partial(note_process, tmp_path) for task in range(8)}, lambda task, result: None)
+    children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
+    assert len(children) == 2
+    os.kill(children[number], signal.SIGSTOP)
+    closing = threading.Thread(target=workers.close, daemon=True)
+    closing.start()
+    closing.join(0.5)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(children[number], signal.SIGKILL)
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+class StoppingStore(DyingStore):
+    """A store whose process stops before it stores the n-th value, until it is killed."""
+
+    def _count(self, key: str = "") -> None:
+        self.left -= 1
+        if self.left < 0:
+            (self.root.parent / "stopped").touch()
+            signal.pause()
+
+
+def append_and_stop(paths: list[Path], out: Path, puts: int) -> None:
+    store = StoppingStore(out)
+    store.left = puts
+    sync.ingest(paths, store, concat="time", append=True)
+
+
+def append_on_command_line(paths: list[Path], out: Path, log: Path) -> None:
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    os._exit(main(["ingest", *map(str, paths), str(out), "--concat", "time", "--append", "--wait", "60"]))
+
+
+@pytest.mark.parametrize("puts", [2, 6])
+def test_a_job_that_waits_continues_after_a_kill(tmp_path: Path, puts: int):
+    """Two jobs at once, as from cron. The first one is killed, then the second one completes its work."""
+    paths = write_days(tmp_path / "nc", range(3))
+    out, log = tmp_path / "out.zarr", tmp_path / "log"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    context = multiprocessing.get_context("fork")
+    first = context.Process(target=append_and_stop, args=(paths[:2], out, puts))
+    first.start()
+    wait_until((tmp_path / "stopped").exists)
+    second = context.Process(target=append_on_command_line, args=(paths, out, log))
+    second.start()
+    wait_until(lambda: log.exists() and "waiting up to 60 s for another job that writes / in" in log.read_text())
+    assert second.is_alive()
+    first.kill()
+    second.join(60)
+    assert second.exitcode == 0
+    assert_same(out, joined(paths))
+    first.join()
+    assert not [name for name in names(out) if ".ingest" in name or "partial" in name]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     paths = write_days(tmp_path / "nc", range(2))
     out = tmp_path / "out.zarr"
@@ -161,7 +396,7 @@ def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sync.ingest(paths, out, concat="time", append=True, wait=0)
 
     # A job of another machine that ended without a trace.
-    monkeypatch.setattr(claims, "_DEAD_SECONDS", 0.3)
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.3)
     (out / ".ingest").mkdir()
     (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "beat": 5, "state": "running"}))
     (third,) = write_days(tmp_path / "nc", [2])
@@ -170,8 +405,8 @@ def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_suspended_job_notices_that_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(claims, "_BEAT_SECONDS", 600)
-    monkeypatch.setattr(claims, "_DEAD_SECONDS", 0.2)
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
     store = stores.MemoryStore({})
     one, two = claims.Claim(store, "a"), claims.Claim(store, "a")
     one.acquire(0)

@@ -71,7 +71,9 @@ def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "6 files with 144 rows" in capsys.readouterr().out
     assert_same(out, joined(paths))
     assert not (out / ".ingest").exists()
-    assert run("finish", plan) == 1
+    assert run("finish", plan) == 0
+    assert "was finished before" in capsys.readouterr().out
+    assert run("run", plan) == 1
     assert "was finished, abandoned, or replaced" in capsys.readouterr().err
 
 

@@ -18,39 +18,15 @@ import numpy as np
 import pytest
 
 from tests.support.processes import PREAMBLE, PROCESSES, together
+from tests.support.strict_s3 import BUCKET, serve_s3
 from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, WriteConflictError
 
 
 @pytest.fixture(scope="module")
 def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An S3 server that handles one request at a time, because moto compares and writes in two steps."""
-    pytest.importorskip("moto.server")
-    import boto3
-
-    code = """
-    import sys
-    from werkzeug.serving import make_server
-    from moto.server import DomainDispatcherApplication, create_backend_app
-    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
-    print(server.server_port, flush=True)
-    server.serve_forever()
-    """
-    log = (tmp_path_factory.mktemp("s3") / "log").open("w")
-    server = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, stderr=log, text=True
-    )
-    assert server.stdout is not None
-    endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
-    )
-    client.create_bucket(Bucket="strict")
-    client.close()
-    yield "s3://strict", {"key": "test", "secret": "test", "endpoint_url": endpoint}
-    server.kill()
-    server.communicate()
-    log.close()
+    with serve_s3(tmp_path_factory.mktemp("s3")) as options:
+        yield f"s3://{BUCKET}", options
 
 
 @pytest.fixture(params=["files", "s3", "s3fs", "google"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from zarrasync.display.text import Table, printable, table_lines
 from zarrasync.display.values import strict
 
-__all__ = ["Console", "prints_unicode"]
+__all__ = ["Console", "prints_unicode", "show_log"]
 
 
 class Console:
@@ -93,3 +95,18 @@ def _terminal() -> Any:
     except ImportError:
         return None
     return Rich(highlight=False)
+
+
+@contextmanager
+def show_log(name: str) -> Iterator[None]:
+    """Print messages of a logger to the standard error stream for the length of a block."""
+    log, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("zarrasync: %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -16,7 +16,7 @@ from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.cli.arguments import FORMATS, count, destination, options
-from zarrasync.cli.console import Console
+from zarrasync.cli.console import Console, show_log
 from zarrasync.cli.monitoring import progress_of, save_report
 from zarrasync.display.text import counted
 from zarrasync.stores import CountingStore, resolve
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> int | None:
         return None
     if not args.url:
         raise ValueError("no files: zarrasync ingest plan FILES… DEST --concat DIM --plan PLAN")
-    with destination(args) as dest:
+    with destination(args) as dest, show_log("zarrasync.bulk"):
         if action:
             return _plan(args, console, dest)
         request = _request(args, dest)
@@ -150,16 +150,21 @@ def _plan(args: argparse.Namespace, console: Console, dest: Any) -> int:
     request = _request(args, dest)
     request.tasks = args.tasks
     workers = Workers(args.processes)
+    place = args.dest if "://" in args.dest else os.path.abspath(args.dest)
+
+    def save(plan: JobPlan) -> None:
+        document = {"dest": place, "verify": args.verify, **plan.to_json()}
+        temporary = Path(f"{args.plan}.partial")
+        temporary.write_text(json.dumps(document))
+        temporary.replace(args.plan)
+
     try:
-        plan, report = make_job(request).plan_only(workers)
+        plan, report = make_job(request).plan_only(workers, save)
     finally:
         workers.close()
     if plan is None:
         console.text(report)
         return 0
-    place = args.dest if "://" in args.dest else os.path.abspath(args.dest)
-    document = {"dest": place, "verify": args.verify, **plan.to_json()}
-    Path(args.plan).write_text(json.dumps(document))
     if console.as_json:
         console.data({"tasks": len(plan.parts), "files": report.files, "rows": report.rows, "notes": report.notes})
     else:

@@ -347,6 +347,9 @@ class Store(ABC):
         """Remove temporary data below a prefix whose writer does not run any more; return the names."""
         return []
 
+    async def remove_empty_directory(self, prefix: str) -> None:  # noqa: B027  # optional
+        """Remove the directory of a prefix if it is empty, in one step. Only file stores have directories."""
+
     async def pending(self, key: str) -> bytes | None:
         """Return the note of ``set_pending``, which remains if the writer was interrupted."""
         return None

@@ -42,6 +42,10 @@ from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 __all__ = ["LocalStore", "local_path"]
 
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
+_MOST_REMOVALS = 10
+"""How often another process may remove the empty directory of a new value before the call fails."""
+
 
 class LocalStore(Store):
     """Files under a directory; a key is a path relative to it.
@@ -223,11 +227,7 @@ class LocalStore(Store):
         path = self._base + key
         temporary = temporary_path(path)
         try:
-            try:
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
-            except FileNotFoundError:
-                make_directory(os.path.dirname(path), fsync=self._fsync)
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o666)
+            handle = self._create(temporary)
             try:
                 try:
                     write_fully(handle, data)
@@ -251,6 +251,15 @@ class LocalStore(Store):
             raise
         except OSError as error:
             raise store_error(error, key, "write", self) from error
+
+    def _create(self, path: str) -> int:
+        """Create a file, with its directory. Other processes may remove the directory while it is empty."""
+        for _ in range(_MOST_REMOVALS):
+            try:
+                return os.open(path, _CREATE_FLAGS, 0o666)
+            except FileNotFoundError:
+                make_directory(os.path.dirname(path), fsync=self._fsync)
+        return os.open(path, _CREATE_FLAGS, 0o666)
 
     def _publish(self, temporary: str, path: str, key: str, expected: object, place: Place | None) -> None:
         """Rename a complete temporary file if the current version of the value is the expected one.
@@ -367,6 +376,11 @@ class LocalStore(Store):
                     raise store_error(error, name, "erase", self) from error
                 removed.append(name)
         return removed
+
+    async def remove_empty_directory(self, prefix: str) -> None:
+        check_prefix(prefix)
+        with contextlib.suppress(OSError):  # not empty, or removed by another process
+            os.rmdir((self._base + prefix).rstrip("/"))
 
     # -------------------------------------------------------------- listing
 

@@ -90,6 +90,9 @@ class WrapperStore(Store):
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.remove_unfinished(prefix)
 
+    async def remove_empty_directory(self, prefix: str) -> None:
+        await self.inner.remove_empty_directory(prefix)
+
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(key)
 
@@ -182,6 +185,9 @@ class PrefixStore(WrapperStore):
 
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.remove_unfinished(self.prefix + prefix)]
+
+    async def remove_empty_directory(self, prefix: str) -> None:
+        await self.inner.remove_empty_directory(self.prefix + prefix)
 
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(self.prefix + key)
@@ -330,6 +336,9 @@ class ReadOnlyStore(WrapperStore):
         raise self._refuse(prefix)
 
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
+        raise self._refuse(prefix)
+
+    async def remove_empty_directory(self, prefix: str) -> None:
         raise self._refuse(prefix)
 
 

@@ -1,8 +1,9 @@
 """Claims: two jobs must not write the same dataset at a time, and a job that was killed is continued or replaced.
 
 A claim is a document next to the dataset, which the store creates only if it does not exist. The owner renews it every
-few seconds. If it is not renewed any more, or its process has ended, another job takes it over. Below the claim lie
-empty values that mark finished tasks. All of them are removed when the result is published.
+few seconds. If it is not renewed any more, or its process has ended, another job takes it over, as soon as all tasks of
+the earlier job have ended. Next to the claim lie empty values that mark finished tasks, and notes of tasks that other
+processes run. All of them are removed when the result is published.
 
 Stores without conditional writes have no claims: there, only one job may run at a time, and a rerun writes all tasks.
 """
@@ -10,6 +11,7 @@ Stores without conditional writes have no claims: there, only one job may run at
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping
@@ -17,20 +19,20 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.files import runs
+from zarrasync.bulk.files.runs import Observed, Permit, read_content
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import join
-from zarrasync.stores import ABSENT, Request, Store
-from zarrasync.stores.temporary_names import is_process_gone, process_name
+from zarrasync.stores import Store
+from zarrasync.stores.temporary_names import process_name
 
 __all__ = ["Claim"]
 
 T = TypeVar("T")
-_BEAT_SECONDS = 3.0
-"""Time between two renewals."""
-_DEAD_SECONDS = 15.0
-"""A claim that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
+_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 _FOLDER = ".ingest"
+_OWN = ("owner", "id", "beat", "state")
 
 
 class Claim:
@@ -46,7 +48,7 @@ class Claim:
 
     def __init__(self, store: Store, path: str) -> None:
         self._store = store
-        self._folder = join(path, _FOLDER)
+        self._folder, self._prefix = join(path, _FOLDER), f"{path}/" if path else ""
         self._key = f"{self._folder}/claim"
         self.is_enabled = store.conditional and store.writeable
         self.found: dict[str, Any] = {}
@@ -61,62 +63,86 @@ class Claim:
 
     # -------------------------------------------------------------- acquiring
 
-    def acquire(self, wait: float) -> None:
-        """Take the claim, as soon as no other job has it.
+    def acquire(self, wait: float, plan: str = "") -> None:
+        """Take the claim, as soon as no other job has it and no task of an earlier job runs.
 
         Args:
             wait: Seconds to wait for another job.
+            plan: The digest of a plan for independent tasks to continue.
 
         Raises:
-            WriteConflictError: If another job continues for longer, or a plan for independent tasks is not finished.
+            WriteConflictError: If another job continues for longer, a plan for independent tasks is not finished, or the
+                plan to continue is not in progress.
         """
         if not self.is_enabled:
             return
-        end, seen, since = clock.monotonic() + wait, None, clock.monotonic()
+        end, observed, is_waiting = clock.monotonic() + wait, Observed(), False
         while True:
             content, version = self._read()
-            now = clock.monotonic()
-            if (content.get("owner"), content.get("beat")) != seen:
-                seen, since = (content.get("owner"), content.get("beat")), now
-            if content.get("state") == "planned":
+            if plan:
+                self._check_plan(content, plan)
+            elif content.get("state") == "planned":
                 raise WriteConflictError(
                     f"a plan of {content.get('files')} for {self._describe()} is not finished: run its tasks, then "
                     "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
                     key=self._key,
                 )
-            if self._is_free(content, now - since):
+            if content.get("state") in ("left", "planned") or observed.is_over(content):
                 try:
                     self._take(content, version)
                 except WriteConflictError:
                     continue
-                return
-            if now > end:
-                raise WriteConflictError(
-                    f"another job writes {self._describe()}: it ingests {content.get('files') or 'files'} since "
-                    f"{wait:.0f} s; repeat the call when it has ended",
-                    key=self._key,
+                break
+            if not is_waiting and wait > 0:
+                _log.info(
+                    "waiting up to %.0f s for another job that writes %s: it ingests %s",
+                    wait,
+                    self._describe(),
+                    content.get("files") or "files",
                 )
-            clock.sleep_blocking(_POLL_SECONDS)
+            is_waiting = True
+            self._pause(end, wait, content)
+        try:
+            self.wait_for_runs(max(end - clock.monotonic(), runs.DEAD_SECONDS + 1))
+        except BaseException:
+            self.restore()
+            raise
 
-    def _is_free(self, content: dict[str, Any], idle: float) -> bool:
-        owner = content.get("owner")
-        return not owner or content.get("state") == "left" or idle > _DEAD_SECONDS or is_process_gone(owner)
+    def _pause(self, end: float, wait: float, content: dict[str, Any]) -> None:
+        if clock.monotonic() > end:
+            raise WriteConflictError(
+                f"another job writes {self._describe()}: it ingests {content.get('files') or 'files'} since "
+                f"{wait:.0f} s; repeat the call when it has ended",
+                key=self._key,
+            )
+        clock.sleep_blocking(_POLL_SECONDS)
 
     def _take(self, content: dict[str, Any], version: object) -> None:
         self.found = content
-        self._content = {**content, "owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running"}
+        own = {"owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running"}
+        self._content = {**_with_interruption(content), **own}
         self._version = self._run(self._store.put(self._key, self._dumps(), if_version=version))
+        self._stop.clear()
         self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
 
     def _read(self) -> tuple[dict[str, Any], object]:
-        (value,) = self._run(self._store.fetch([Request(self._key)], versions=True))
-        if value is None:
-            return {}, ABSENT
-        try:
-            content = json.loads(bytes(value.data))
-        except ValueError:
-            content = {}
-        return content if isinstance(content, dict) else {}, value.version
+        return self._run(read_content(self._store, self._key))
+
+    def planned(self) -> str:
+        """Return the digest of the plan for independent tasks that is not finished; empty without one."""
+        content = self._read()[0] if self.is_enabled else {}
+        return str(content.get("plan", "")) if content.get("state") == "planned" else ""
+
+    def is_in_progress(self, digest: str) -> bool:
+        """Return whether the claim belongs to a plan."""
+        return self.is_enabled and self._read()[0].get("plan") == digest
+
+    def _check_plan(self, content: dict[str, Any], digest: str) -> None:
+        if content.get("plan") != digest:
+            raise WriteConflictError(
+                f"the plan is not in progress in {self._describe()}: it was finished, abandoned, or replaced",
+                key=self._key,
+            )
 
     def _dumps(self) -> bytes:
         return json.dumps(self._content).encode()
@@ -146,7 +172,7 @@ class Claim:
             self._lost = error
             raise WriteConflictError(
                 f"another job has taken over {self._describe()}, because this one was suspended for more than "
-                f"{_DEAD_SECONDS:.0f} s; repeat the call",
+                f"{runs.DEAD_SECONDS:.0f} s; repeat the call",
                 key=self._key,
             ) from error
 
@@ -156,7 +182,7 @@ class Claim:
             raise WriteConflictError(f"another job has taken over {self._describe()}; repeat the call", key=self._key)
 
     def _beat(self) -> None:
-        while not self._stop.wait(_BEAT_SECONDS):
+        while not self._stop.wait(runs.BEAT_SECONDS):
             with self._lock:
                 if self._stop.is_set():
                     return
@@ -174,13 +200,69 @@ class Claim:
         """Return the numbers of the finished tasks of a plan."""
         if not self.is_enabled or not self._store.listable:
             return set()
-        prefix = f"{self._folder}/{digest}/"
-        keys = self._run(self._store.list_prefix(prefix))
-        return {int(key.rpartition("-")[2]) for key in keys if key.startswith(f"{prefix}task-")}
+        prefix = f"{self._folder}/task-{digest}-"
+        return {int(key.removeprefix(prefix)) for key in self._keys() if key.startswith(prefix)}
 
     def task_key(self, digest: str, number: int) -> str:
         """Return the key of the value that marks a task as finished; empty without claims."""
-        return f"{self._folder}/{digest}/task-{number}" if self.is_enabled else ""
+        return f"{self._folder}/task-{digest}-{number}" if self.is_enabled else ""
+
+    def permit(self) -> Permit | None:
+        """Return the permission for other processes to run tasks of this job."""
+        return Permit(self._folder, self._content["id"]) if self.is_enabled else None
+
+    def permit_for_plan(self, digest: str) -> Permit | None:
+        """Return the permission to run tasks of a plan. It ends when the plan is finished or abandoned.
+
+        Raises:
+            WriteConflictError: If that happens already.
+        """
+        if not self.is_enabled:
+            return None
+        content, version = self._read()
+        self._check_plan(content, digest)
+        if content.get("state") != "planned":
+            if content.get("state") != "left" and not Observed().is_over(content):
+                raise WriteConflictError(
+                    f"another process finishes or abandons the plan in {self._describe()}", key=self._key
+                )
+            content = {**_with_interruption(content), "state": "planned"}  # that process was killed
+            self._run(self._store.put(self._key, json.dumps(content).encode(), if_version=version))
+        return Permit(self._folder, content["id"])
+
+    def wait_for_runs(self, wait: float) -> None:
+        """Wait until no task runs on another process.
+
+        Raises:
+            WriteConflictError: If one continues for longer.
+        """
+        if not self.is_enabled or not self._store.listable:
+            return
+        end, observed = clock.monotonic() + wait, dict[str, Observed]()
+        while True:
+            notes = [key for key in self._keys() if key.startswith(f"{self._folder}/run-")]
+            contents = {key: self._run(read_content(self._store, key))[0] for key in notes}
+            running = [key for key in notes if not observed.setdefault(key, Observed()).is_over(contents[key])]
+            if len(running) < len(notes):
+                self._content["interrupted"] = True
+            if not running:
+                self._run(self._store.erase_values(notes))
+                return
+            if clock.monotonic() > end:
+                raise WriteConflictError(
+                    f"{len(running)} tasks of an earlier job still write {self._describe()}; repeat the call when they "
+                    "have ended",
+                    key=running[0],
+                )
+            clock.sleep_blocking(_POLL_SECONDS)
+
+    def forget_tasks(self) -> None:
+        """Remove the marks of all finished tasks, because other tasks will replace their values."""
+        if self.is_enabled and self._store.listable:
+            self._erase_marks()
+
+    def _keys(self) -> list[str]:
+        return self._run(self._store.list_prefix(f"{self._folder}/"))
 
     # -------------------------------------------------------------- publishing
 
@@ -202,7 +284,7 @@ class Claim:
         """Forget the job of an earlier owner, which is published now."""
         self._erase_marks()
         self.found = {}
-        self._content = {name: self._content[name] for name in ("owner", "id", "beat", "state")}
+        self._content = {name: self._content[name] for name in (*_OWN, "interrupted") if name in self._content}
         self.update()
 
     @property
@@ -210,8 +292,7 @@ class Claim:
         return f"{self._folder}/record"
 
     def _erase_marks(self) -> None:
-        keys = self._run(self._store.list_prefix(f"{self._folder}/"))
-        self._run(self._store.erase_values([key for key in keys if key != self._key]))
+        self._run(self._store.erase_values([key for key in self._keys() if key != self._key]))
 
     # -------------------------------------------------------------- releasing
 
@@ -224,37 +305,26 @@ class Claim:
         if self._lost is None:
             self._end("left")
 
+    def restore(self) -> None:
+        """Leave the claim as it was found."""
+        self._end(self.found.get("state", "left") if self.found.get("state") != "running" else "left")
+
     def release(self) -> None:
-        """Remove the claim and the marks of tasks."""
+        """Remove the claim and the marks of tasks, and temporary files of processes that were killed."""
         if not self.is_enabled:
             return
         self._end_beats()
         if self._lost is None:
             self._erase_marks()
+            if self._content.get("interrupted"):
+                self._run(self._store.remove_unfinished(self._prefix))
             self._run(self._store.erase_values([self._key]))
-            if self._store.blocking:
-                self._run(self._store.erase_prefix(f"{self._folder}/"))  # empty directories
+            self.remove_folder()
 
-    def resume(self, digest: str, *, take: bool) -> None:
-        """Continue the claim that a plan has left.
-
-        Args:
-            digest: The digest of the plan.
-            take: Whether to own the claim from now on. Otherwise the claim is only checked.
-
-        Raises:
-            WriteConflictError: If the plan was finished or abandoned.
-        """
-        if not self.is_enabled:
-            return
-        content, version = self._read()
-        if content.get("plan") != digest:
-            raise WriteConflictError(
-                f"the plan is not in progress in {self._describe()}: it was finished, abandoned, or replaced",
-                key=self._key,
-            )
-        if take:
-            self._take(content, version)
+    def remove_folder(self) -> None:
+        """Remove the folder of the claim, and temporary files in it, if no job has the claim."""
+        self._run(self._store.remove_unfinished(f"{self._folder}/"))
+        self._run(self._store.remove_empty_directory(f"{self._folder}/"))
 
     def _end(self, state: str) -> None:
         if not self.is_enabled:
@@ -276,3 +346,9 @@ class Claim:
     ) -> None:
         if error is not None and not self._stop.is_set() and self._thread is not None:
             self.leave() if "plan" in self._content else self.release()
+
+
+def _with_interruption(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a claim, with a note if its owner was killed or has failed. Temporary files may remain."""
+    is_interrupted = content.get("state") in ("running", "left") or content.get("interrupted", False)
+    return {**content, "interrupted": True} if is_interrupted else dict(content)

@@ -15,6 +15,7 @@ from zarrasync.bulk.files.planning import Parameters, plan_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.runs import Permit
 from zarrasync.bulk.files.target import Target, read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
 from zarrasync.config import Config
@@ -88,15 +89,29 @@ class Job:
                 self.claim.release()
             else:
                 done = progress(plan) if progress is not None else None
-                self.run_tasks(plan, workers, report, verify=verify, unaligned=unaligned, progress=done)
+                permit = None if workers.is_local else self.claim.permit()
+                self.run_tasks(plan, workers, report, permit, verify=verify, unaligned=unaligned, progress=done)
                 self.finish(plan, report)
         report.seconds = clock.monotonic() - begin
         return report
 
     # -------------------------------------------------------------- independent tasks
 
-    def plan_only(self, workers: Workers) -> tuple[JobPlan | None, FilesReport]:
-        """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished."""
+    def plan_only(
+        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None
+    ) -> tuple[JobPlan | None, FilesReport]:
+        """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
+
+        Args:
+            workers: Where to read the headers of the files.
+            save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
+        """
+        in_progress = self.claim.planned()
+        if in_progress:  # the process may have been killed before it returned the plan
+            plan, report, _ = self._make_plan(workers)
+            if plan is not None and plan.digest == in_progress:
+                save(plan)
+                return plan, report
         with self.claim:
             self.claim.acquire(self._wait)
             self._complete_earlier_job()
@@ -105,6 +120,7 @@ class Job:
                 self.claim.release()
             else:
                 self.prepare(plan)
+                save(plan)
                 self.claim.plan_only()
         return plan, report
 
@@ -113,31 +129,40 @@ class Job:
     ) -> FilesReport:
         """Run some tasks of a plan, or all of them. Other processes may run the same ones."""
         begin, report = clock.monotonic(), FilesReport()
-        self.claim.resume(plan.digest, take=False)
+        permit = self.claim.permit_for_plan(plan.digest)
         for number in numbers or ():
             if not 0 <= number < len(plan.parts):
                 raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
-        self.run_tasks(plan, workers, report, numbers=numbers, **options)
+        self.run_tasks(plan, workers, report, permit, numbers=numbers, **options)
         report.seconds = clock.monotonic() - begin
         return report
 
     def finish_planned(self, plan: JobPlan) -> FilesReport:
-        """Check that all tasks of a plan have been run, and publish the result."""
+        """Check that all tasks of a plan have been run, and publish the result. May be repeated."""
         begin = clock.monotonic()
-        self.claim.resume(plan.digest, take=True)
+        report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
+        target = self._run(read_target(self.handle, plan.dim))
+        if not self.claim.is_in_progress(plan.digest) and target.contains(plan):
+            self.claim.remove_folder()  # an earlier call may have been killed
+            report.notes.append("the plan was finished before")
+            return report
+        self.claim.acquire(self._wait, plan.digest)
         try:
-            self.journal = self._run(read_target(self.handle, plan.dim)).journal
-            self.finish(plan)
+            if self.claim.found.get("publishing"):  # an earlier call was killed
+                self._publish_again()
+                self.claim.release()
+            else:
+                self.journal = self._run(read_target(self.handle, plan.dim)).journal
+                self.finish(plan)
         except BaseException:
             self.claim.plan_only()
             raise
-        return FilesReport(
-            files=len(plan.files), rows=plan.rows, notes=list(plan.notes), seconds=clock.monotonic() - begin
-        )
+        report.seconds = clock.monotonic() - begin
+        return report
 
     def abandon(self, plan: JobPlan) -> None:
         """Drop a plan. The values of a new dataset are erased; in an existing one, they remain invisible."""
-        self.claim.resume(plan.digest, take=True)
+        self.claim.acquire(self._wait, plan.digest)
         if plan.is_new:
             self._erase_arrays([array.name for array in plan.arrays])
         self.claim.release()
@@ -145,7 +170,27 @@ class Job:
     # -------------------------------------------------------------- planning
 
     def plan(self, workers: Workers) -> tuple[JobPlan | None, FilesReport]:
-        """Return the plan and a report without counts. The plan is ``None`` if all files were ingested before."""
+        """Return the plan and a report without counts. The plan is ``None`` if all files were ingested before.
+
+        From now on the claim belongs to this plan.
+        """
+        plan, report, files = self._make_plan(workers)
+        if plan is None:
+            return None, report
+        self._check_unfinished(plan)
+        if self.claim.found.get("plan") != plan.digest:
+            self.claim.forget_tasks()
+            if self.mode == "w":
+                self._erase()
+        self.claim.update(
+            plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
+        )
+        if plan.is_new:
+            self._refuse_members(plan)
+        return plan, report
+
+    def _make_plan(self, workers: Workers) -> tuple[JobPlan | None, FilesReport, list[SourceFile]]:
+        """Return the plan, a report without counts, and the files that were not ingested before. Change nothing."""
         target = self._run(read_target(self.handle, self.parameters.dim)) if self.mode != "w" else Target(self.handle)
         self._check_destination(target)
         report, files = FilesReport(), self.files
@@ -156,7 +201,7 @@ class Job:
                 files = [file for file in files if not target.journal.contains(file, target.labels, length)]
             report.known = len(self.files) - len(files)
             if not files:
-                return None, report
+                return None, report, files
             if not self.parameters.append and self.parameters.region is None:
                 self._refuse_existing(target, files)
         headers = workers.headers(files, self.parameters.reader)
@@ -165,15 +210,7 @@ class Job:
         report.files, report.rows, report.notes = len(files), plan.rows, list(plan.notes)
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
-        self._check_unfinished(plan)
-        if self.mode == "w" and self.claim.found.get("plan") != plan.digest:
-            self._erase()
-        self.claim.update(
-            plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
-        )
-        if plan.is_new:
-            self._refuse_members(plan)
-        return plan, report
+        return plan, report, files
 
     def _check_destination(self, target: Target) -> None:
         needs = "region" if self.parameters.region is not None else ""
@@ -260,6 +297,7 @@ class Job:
         plan: JobPlan,
         workers: Workers,
         report: IngestReport,
+        permit: Permit | None,
         *,
         numbers: Sequence[int] | None = None,
         verify: bool = False,
@@ -272,6 +310,7 @@ class Job:
             plan: The plan.
             workers: Where to run them.
             report: The report to add counts to.
+            permit: The permission for processes that do not have the claim.
             numbers: The numbers of the tasks; all by default.
             verify: Whether to compare stored values with the files.
             unaligned: Whether tasks may share chunks. Where only this process writes, they may.
@@ -299,13 +338,21 @@ class Job:
                     progress(part.nbytes)
 
             workers.run(
-                plan, waiting, store, config, verify=verify, unaligned=unaligned, mark=mark, done=done_elsewhere
+                plan,
+                waiting,
+                store,
+                config,
+                permit,
+                verify=verify,
+                unaligned=unaligned,
+                mark=mark,
+                done=done_elsewhere,
             )
             return
         runner = TaskRunner(plan, store, config, verify, "allow")  # tasks run one after the other
         try:
             for number in waiting:
-                done(number, runner.run(plan.parts[number], mark(number), progress or (lambda nbytes: None)))
+                done(number, runner.run(plan.parts[number], mark(number), permit, progress or (lambda nbytes: None)))
         finally:
             if runner.files is not None:
                 runner.files.close()
@@ -318,6 +365,7 @@ class Job:
         Raises:
             NodeNotFoundError: If tasks have not been run.
         """
+        self.claim.wait_for_runs(self._wait)
         finished = self.claim.finished(plan.digest)
         missing = [number for number in range(len(plan.parts)) if number not in finished]
         if self.claim.is_enabled and missing:
@@ -340,14 +388,20 @@ class Job:
         self._run(publish_group(plan, self.handle, journal))
 
     def _complete_earlier_job(self) -> None:
-        """Publish the result of a job whose process ended while it published."""
-        record = self.claim.unpublished()
-        if record is not None:
-            plan = JobPlan.from_json(record["plan"])
-            job = Job.of_plan(plan, self.handle.store, self.handle.config)
-            job.claim = self.claim
-            job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}))
+        """Publish the result of a job whose process ended while it published, and forget that job."""
+        if self._publish_again():
             self.claim.end_publishing()
+
+    def _publish_again(self) -> bool:
+        """Publish what an earlier owner of the claim has begun to publish. Return whether there is something."""
+        record = self.claim.unpublished()
+        if record is None:
+            return False
+        plan = JobPlan.from_json(record["plan"])
+        job = Job.of_plan(plan, self.handle.store, self.handle.config)
+        job.claim = self.claim
+        job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}))
+        return True
 
 
 def _text(files: Sequence[SourceFile]) -> str:

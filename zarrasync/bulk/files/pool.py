@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,7 @@ from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.readers import OpenFiles, read_headers
+from zarrasync.bulk.files.runs import Permit
 from zarrasync.bulk.files.tasks import TaskRunner
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
@@ -27,6 +29,8 @@ __all__ = ["Workers"]
 T = TypeVar("T")
 _MOST_CRASHES = 3
 """A task whose process ends this many times fails."""
+_START_METHOD = "spawn"
+"""Forked processes would inherit locks that threads of this process hold."""
 _HEADERS_PER_CALL = 8
 _POLL_SECONDS = 0.5
 
@@ -40,7 +44,20 @@ class _Task:
     config: Config
     verify: bool
     unaligned: Unaligned
+    permit: Permit | None
     mark: str
+
+
+def _end_with_parent() -> None:
+    """End this worker process when the process that started it is killed. It would wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    clock.current().start_thread("zarrasync-parent", watch)
 
 
 _files: dict[ReaderOptions, OpenFiles] = {}
@@ -51,7 +68,7 @@ def _run_task(task: _Task) -> IngestReport:
     options = task.plan.reader
     files = _files.setdefault(options, OpenFiles(options))
     runner = TaskRunner(task.plan, task.store, task.config, task.verify, task.unaligned, files)
-    return runner.run(task.plan.parts[0], task.mark)
+    return runner.run(task.plan.parts[0], task.mark, task.permit)
 
 
 class Workers:
@@ -97,6 +114,7 @@ class Workers:
         numbers: Iterable[int],
         store: Store,
         config: Config,
+        permit: Permit | None,
         *,
         verify: bool,
         unaligned: Unaligned,
@@ -110,6 +128,7 @@ class Workers:
             numbers: The numbers of the tasks.
             store: The store of the destination.
             config: The settings.
+            permit: The permission to run tasks.
             verify: Whether to compare stored values with the files.
             unaligned: Whether tasks may share chunks.
             mark: Returns the key that marks a task as finished.
@@ -121,7 +140,8 @@ class Workers:
         share = replace(config, memory_budget=max(config.memory_budget // max(self._processes, 1), 1 << 20))
         calls = {
             number: partial(
-                _run_task, _Task(plan.for_part(plan.parts[number]), store, share, verify, unaligned, mark(number))
+                _run_task,
+                _Task(plan.for_part(plan.parts[number]), store, share, verify, unaligned, permit, mark(number)),
             )
             for number in numbers
         }
@@ -130,20 +150,21 @@ class Workers:
     def _run(self, calls: Mapping[int, Callable[[], T]], done: Callable[[int, T], None]) -> None:
         crashes: dict[int, int] = {}
         waiting = list(calls)
-        running: dict[Future[T], int] = {}
+        running: dict[Future[T], tuple[int, Any]] = {}
         try:
             while waiting or running:
                 raise_if_cancelled()
                 while waiting and len(running) < self._width:
                     number = waiting.pop(0)
-                    running[self._submit(calls[number])] = number
+                    future = self._submit(calls[number])
+                    running[future] = number, self._pool
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
                 for future in ended:
-                    number = running.pop(future)
+                    number, pool = running.pop(future)
                     try:
                         done(number, future.result())
                     except BrokenProcessPool as error:
-                        self._replace_pool()
+                        self._drop(pool)
                         crashes[number] = crashes.get(number, 0) + 1
                         if crashes[number] >= _MOST_CRASHES:
                             raise StoreError(
@@ -152,8 +173,9 @@ class Workers:
                             ) from error
                         waiting.insert(0, number)
         finally:
-            for future in running:
-                future.cancel()
+            begun = [future for future in running if not future.cancel()]
+            if self._executor is None:
+                clock.current().wait_for(begun)
 
     @property
     def _width(self) -> int:
@@ -165,20 +187,29 @@ class Workers:
             future: Future[T] = self._executor.submit(call)
             return future
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._processes, mp_context=multiprocessing.get_context("spawn"))
+            context = multiprocessing.get_context(_START_METHOD)
+            self._pool = ProcessPoolExecutor(self._processes, context, _end_with_parent)
         try:
             return self._pool.submit(call)
         except BrokenProcessPool:
-            self._replace_pool()
+            self._drop(self._pool)
             return self._submit(call)
 
-    def _replace_pool(self) -> None:
-        pool, self._pool = self._pool, None
+    def _drop(self, pool: ProcessPoolExecutor | None) -> None:
+        """Give up a pool, one of whose processes has ended. It may have been replaced already."""
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
+        if pool is self._pool:
+            self._pool = None
 
     def close(self) -> None:
         """End the processes that this object has started."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            # Asking them to end can take forever: one that is killed meanwhile may hold a lock that others wait for.
+            processes = list((pool._processes or {}).values())  # noqa: SLF001  # the public method needs Python 3.14
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from zarrasync import formats
 from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.journal import Journal
+from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import XarrayProperties
@@ -69,6 +70,15 @@ class Target:
                 wanted=(b,),
             )
         return next(iter(sizes), 0)
+
+    def contains(self, plan: JobPlan) -> bool:
+        """Return whether the rows of all files of a plan are in the dataset."""
+        length = self.length(plan.dim)
+        known = zip(plan.files, plan.journal, strict=True)
+        return self.group is not None and all(
+            self.journal.files.get(file) == row and self.journal.contains(file, self.labels, length)
+            for file, row in known
+        )
 
 
 async def read_target(handle: NodeHandle, dim: str) -> Target:

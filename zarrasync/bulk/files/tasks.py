@@ -15,6 +15,7 @@ from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.readers import OpenFiles
+from zarrasync.bulk.files.runs import Permit, Run
 from zarrasync.bulk.files.times import TimeUnits, convert_times
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
@@ -63,27 +64,37 @@ class TaskRunner:
     unaligned: Unaligned = "safe"
     files: OpenFiles | None = None
 
-    def run(self, part: Part, mark: str = "", progress: Progress = ignore_progress) -> IngestReport:
+    def run(
+        self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
+    ) -> IngestReport:
         """Run a task.
 
         Args:
             part: The task.
             mark: The key of the value to store when the task has ended; empty for none.
+            permit: The permission, if this process does not have the claim.
             progress: Called with the number of bytes written since the last call.
 
         Raises:
             ValueError: If a file cannot be read.
             ChecksumError: If the stored values differ from the values of the files.
+            WriteConflictError: If the job has ended, or another process continues it.
             StoreError: If the store failed.
         """
         report = IngestReport()
         arrays = [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
         used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
-        with self._files.prepared(used or self.plan.files[:1]):
+        with Run(self.store, permit) as run, self._files.prepared(used or self.plan.files[:1]):
+
+            def written(nbytes: int) -> None:
+                run.check()
+                progress(nbytes)
+
             for array in arrays:
-                add_reports(report, self._write(array, part, progress))
-        if mark:
-            bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
+                add_reports(report, self._write(array, part, written))
+            run.check()
+            if mark:
+                bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
         return report
 
     def _write(self, array: ArrayPlan, part: Part, progress: Progress) -> IngestReport:

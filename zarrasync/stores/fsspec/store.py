@@ -96,6 +96,10 @@ class FsspecStore(ReadableFsspecStore):
             return []
         return await self._on_local_store(lambda store: store.remove_unfinished(prefix))
 
+    async def remove_empty_directory(self, prefix: str) -> None:
+        if self.local_store is not None:
+            await self._on_local_store(lambda store: store.remove_empty_directory(prefix))
+
     # -------------------------------------------------------------- writing
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:

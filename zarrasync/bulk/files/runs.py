@@ -1,0 +1,150 @@
+"""Runs of tasks outside of the process that has the claim: on other processes, on clusters, or by other schedulers.
+
+A run leaves a note next to the claim while it writes, and renews it like a claim. A process that takes the claim over, or
+publishes a result, waits until all runs have ended. So no task of an earlier job writes after that, even if it continues
+for a while after its job was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from zarrasync._concurrency import bridge, clock
+from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.stores import ABSENT, Request, Store
+from zarrasync.stores.temporary_names import is_process_gone, process_name
+
+__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content"]
+
+T = TypeVar("T")
+BEAT_SECONDS = 3.0
+"""Time between two renewals."""
+DEAD_SECONDS = 15.0
+"""A claim or a run that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
+
+
+async def read_content(store: Store, key: str) -> tuple[dict[str, Any], object]:
+    """Return the content of a claim or a note, and its version; ``{}`` and ``ABSENT`` if it does not exist."""
+    (value,) = await store.fetch([Request(key)], versions=True)
+    if value is None:
+        return {}, ABSENT
+    try:
+        content = json.loads(bytes(value.data))
+    except ValueError:
+        content = {}
+    return content if isinstance(content, dict) else {}, value.version
+
+
+@dataclass
+class Observed:
+    """A claim or a note of another process, as this process has seen it.
+
+    Attributes:
+        beat: What changes with each renewal.
+        since: When it was seen for the first time.
+    """
+
+    beat: object = None
+    since: float = 0.0
+
+    def is_over(self, content: Mapping[str, Any]) -> bool:
+        """Return whether the owner has ended, or has not renewed the content for long."""
+        owner, beat, now = content.get("owner"), (content.get("id"), content.get("beat")), clock.monotonic()
+        if beat != self.beat:
+            self.beat, self.since = beat, now
+        return not owner or is_process_gone(owner) or now - self.since > DEAD_SECONDS
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The permission to run tasks of a job, as it is sent to other processes.
+
+    Attributes:
+        folder: The folder of the claim.
+        id: The identity that the claim has as long as the permission holds.
+    """
+
+    folder: str
+    id: str
+
+
+class Run:
+    """A run of tasks: a context in which no other process takes over the job.
+
+    Args:
+        store: The store.
+        permit: The permission; ``None`` if the process has the claim itself, or the store does not support claims.
+    """
+
+    def __init__(self, store: Store, permit: Permit | None) -> None:
+        self._store, self._permit = store, permit
+        self._key = "" if permit is None else f"{permit.folder}/run-{uuid.uuid4().hex}"
+        self._content: dict[str, Any] = {"owner": process_name(), "beat": 0}
+        self._version: object = None
+        self._lost: BaseException | None = None
+        self._lock, self._stop = threading.Lock(), threading.Event()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self._store.blocking)
+
+    def __enter__(self) -> Self:
+        if self._permit is not None:
+            self._put(ABSENT)
+            try:
+                self._check_claim(self._permit)
+            except BaseException:
+                self._run(self._store.erase(self._key))
+                raise
+            clock.current().start_thread("zarrasync-run", self._beat)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._permit is not None:
+            self._stop.set()
+            with self._lock:
+                self._run(self._store.erase(self._key))
+
+    def check(self) -> None:
+        """Raise an error if others consider this run as ended."""
+        if self._lost is not None:
+            raise WriteConflictError(
+                f"this process was suspended for more than {DEAD_SECONDS:.0f} s, so another job may have continued; repeat "
+                "the call",
+                key=self._key,
+            ) from self._lost
+
+    def _check_claim(self, permit: Permit) -> None:
+        """Check that the job still has the claim. A process that takes it over now finds the note of this run, and waits."""
+        key = f"{permit.folder}/claim"
+        content, _ = self._run(read_content(self._store, key))
+        if content.get("id") != permit.id:
+            raise WriteConflictError(
+                f"the job of this task has ended, or another process continues it: {key!r} in {self._store!r} has changed",
+                key=key,
+            )
+
+    def _put(self, version: object) -> None:
+        data = json.dumps(self._content).encode()
+        self._version = self._run(self._store.put(self._key, data, if_version=version))
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            with self._lock:
+                if self._stop.is_set():
+                    return
+                self._content["beat"] += 1
+                try:
+                    self._put(self._version)
+                except WriteConflictError as error:
+                    self._lost = error
+                    return
+                except StoreError:
+                    continue  # the next one may succeed

@@ -32,7 +32,7 @@ from zarrasync.integrations.dask_blocks import DaskWrite
 from zarrasync.integrations.dask_targets import LocalTarget, current_cluster, refusal_behind, target_of
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.stores import CountingStore
+from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["write_later", "write_together"]
@@ -41,6 +41,8 @@ _POLL_SECONDS = 0.2
 """Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
 _CONCURRENT_READS = 8
 """Blocks that are read back at the same time."""
+_BLOCK = np.dtype([("checksum", "u4"), ("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
+"""What is known about a written block: its checksum, bytes and requests since the last block, and times of the clock."""
 
 
 async def write_together(
@@ -60,7 +62,7 @@ async def write_together(
         options: Options of the computation, such as ``num_workers``.
 
     Returns:
-        A report per array, which does not include requests of other processes.
+        A report per array, including the requests of other processes.
 
     Raises:
         StoreError: If other processes would write into copies of a store in the memory of this process.
@@ -71,22 +73,19 @@ async def write_together(
         parts = [stack.enter_context(_part(write, progress)) for write in writes]
         pairs = zip(writes, parts, strict=True)
         targets = [_StoppableTarget(target_of(sync.Array(write.target)), progress=part) for write, part in pairs]
-        lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
+        lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
         # On a new thread, because blocks may wait for threads of any pool.
-        checksums = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
+        blocks = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
         for write, target, part in zip(writes, targets, parts, strict=True):
             part(_report_of(write).nbytes - target.reported)
     reports = []
-    for write, values in zip(writes, checksums, strict=True):
+    for write, values in zip(writes, blocks, strict=True):
         report = _report_of(write)
         if verify:
-            compared = zip(write.regions(), values.reshape(-1).tolist(), strict=True)
+            compared = zip(write.regions(), values["checksum"].reshape(-1).tolist(), strict=True)
             await for_each(partial(_compare, write.target), compared, _CONCURRENT_READS)
             report.verified = report.blocks
-        store = write.target.store
-        assert isinstance(store, CountingStore)
-        counts = store.reset()
-        report.stored, report.requests = counts.bytes_written, counts.requests
+        _add_counts(report, values, write.target.store)
         report.seconds = clock.monotonic() - begin
         reports.append(report)
     return reports
@@ -105,7 +104,7 @@ def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
         verify: Read all values back and compare them.
     """
     targets = [_StoppableTarget(target_of(sync.Array(write.target))) for write in writes]
-    lazy = [_lazy_checksums(write, target, verify) for write, target in zip(writes, targets, strict=True)]
+    lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
     regions = [list(write.regions()) if verify else [] for write in writes]
     finish: Any = delayed(_finish)  # untyped
     return finish(lazy, targets, regions, [_report_of(write) for write in writes])
@@ -116,18 +115,31 @@ def _report_of(write: DaskWrite) -> IngestReport:
 
 
 def _finish(
-    checksums: Sequence[npt.NDArray[np.uint32]],
+    blocks: Sequence[npt.NDArray[Any]],
     targets: Sequence[_StoppableTarget],
     regions: Sequence[Sequence[Region]],
     reports: Sequence[IngestReport],
 ) -> Sequence[IngestReport]:
     """Return the reports of written arrays, after comparing their values."""
-    for values, target, expected, report in zip(checksums, targets, regions, reports, strict=True):
-        array = target.array.array if isinstance(target.array, LocalTarget) else target.array
-        pairs = zip(expected, values.reshape(-1).tolist(), strict=bool(expected))
+    for values, target, expected, report in zip(blocks, targets, regions, reports, strict=True):
+        begin, array = clock.monotonic(), target.stored
+        pairs = zip(expected, values["checksum"].reshape(-1).tolist(), strict=bool(expected))
         bridge.run(for_each(partial(_compare, array.async_), pairs, _CONCURRENT_READS), blocking=array.store.blocking)
         report.verified = len(expected)
+        _add_counts(report, values, array.store)
+        written = [record for record in values.reshape(-1) if record["end"]]
+        if written:
+            duration = max(record["end"] for record in written) - min(record["begin"] for record in written)
+            report.seconds = max(float(duration), 0.0) + clock.monotonic() - begin
     return reports
+
+
+def _add_counts(report: IngestReport, blocks: npt.NDArray[Any], store: Store) -> None:
+    """Add the requests that wrote blocks, in any process, and those that read them back in this process."""
+    assert isinstance(store, CountingStore)
+    rest = store.reset()
+    report.stored = int(blocks["stored"].sum()) + rest.bytes_written
+    report.requests = int(blocks["requests"].sum()) + rest.requests
 
 
 async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
@@ -153,6 +165,12 @@ class _StoppableTarget:
         self.flag: CancelFlag | None = None
         """The cancel flag of the call that computes, in its process."""
         self._stopped, self._writing, self._changed = False, 0, threading.Condition()
+
+    @property
+    def stored(self) -> sync.Array:
+        """The array."""
+        array: sync.Array = self.array.array if isinstance(self.array, LocalTarget) else self.array
+        return array
 
     @property
     def stopped(self) -> bool:
@@ -216,10 +234,10 @@ def _stop_in_process(tokens: Sequence[str]) -> None:
 # ------------------------------------------------------------------ computation
 
 
-def _lazy_checksums(write: DaskWrite, target: _StoppableTarget, verify: bool) -> Any:
-    """Return a dask array that writes another one when it is computed. Its values are the checksums of the blocks."""
+def _lazy_blocks(write: DaskWrite, target: _StoppableTarget, verify: bool) -> Any:
+    """Return a dask array that writes another one when it is computed. Its values describe the written blocks."""
     chunks = tuple((1,) * n for n in write.source.numblocks)
-    meta = np.empty((0,) * write.source.ndim, np.uint32)
+    meta = np.empty((0,) * write.source.ndim, _BLOCK)
     name = f"zarrasync-write-{uuid.uuid4().hex}"
     metadata = write.target.metadata if verify else None
     arguments = {"target": target, "start": write.start, "metadata": metadata}
@@ -233,17 +251,25 @@ def _write_block(
     start: tuple[int, ...],
     metadata: ArrayMetadata | None,
     block_info: Any = None,
-) -> npt.NDArray[np.uint32]:
-    block = np.asanyarray(block)
-    value = 0
+) -> npt.NDArray[Any]:
+    """Write a block, and return its record.
+
+    Blocks of an array that are written at the same time share the counts, whose sum is right.
+    """
+    block, written = np.asanyarray(block), np.zeros((1,) * np.ndim(block), _BLOCK)
     if metadata is not None:
         dtype = metadata.dtype.numpy
         block = transfer.cast(transfer.as_array(block, dtype, metadata.spec.fill_value), dtype)
-        value = checksum(block)
+        written["checksum"] = checksum(block)
     if block.size:
-        location = block_info[0]["array-location"]
+        location, store = block_info[0]["array-location"], target.stored.store
+        written["begin"] = clock.wall_time()
         target.write(tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True)), block)
-    return np.full((1,) * block.ndim, value, np.uint32)
+        written["end"] = clock.wall_time()
+        if isinstance(store, CountingStore):
+            counts = store.reset()
+            written["stored"], written["requests"] = counts.bytes_written, counts.requests
+    return written
 
 
 def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget], options: Mapping[str, Any]) -> Sequence[Any]:

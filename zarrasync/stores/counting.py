@@ -51,7 +51,7 @@ class CountingStore(WrapperStore):
         inner: The store.
 
     Attributes:
-        counts: Operations since the last ``reset``.
+        counts: Operations since the last ``reset``, in this process.
     """
 
     _is_shown = False
@@ -62,10 +62,10 @@ class CountingStore(WrapperStore):
         self._lock = thread_lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "counts")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=thread_lock())
+        vars(self).update(state, _lock=thread_lock(), counts=Counts())
 
     def reset(self) -> Counts:
         """Set the counts to zero, and return the previous ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,6 +56,29 @@ async def test_a_template_and_a_computation(verify: bool):
     assert set(report) == {"a", "b", "t", "area"}
     assert (report["a"].blocks, report["a"].verified) == (4, 4 if verify else 0)
     xr.testing.assert_identical(xr.open_dataset(store, engine="zarrasync").load(), whole(lazy=False))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "verify"), [("threads", False), ("threads", True), ("processes", False), ("distributed", True)]
+)
+def test_the_report_of_a_computation(tmp_path: Path, scheduler: str, verify: bool):
+    """The counts of all processes together, as those of a write at once."""
+    with contextlib.ExitStack() as stack:
+        if scheduler == "distributed":
+            distributed = pytest.importorskip("distributed")
+            options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+            cluster = stack.enter_context(distributed.LocalCluster(**options))
+            stack.enter_context(distributed.Client(cluster))
+        expected = write_dataset(whole(), tmp_path / "now", verify=verify)
+        later = write_dataset(whole(), tmp_path / "later", compute=False, verify=verify)
+        report = later.compute() if scheduler == "distributed" else later.compute(scheduler=scheduler)
+    for name in ("a", "b"):
+        stored = sum(path.stat().st_size for path in (tmp_path / "later" / name / "c").rglob("*") if path.is_file())
+        assert report[name].stored == expected[name].stored == stored
+        assert report[name].requests == expected[name].requests >= report[name].blocks * (1 + verify)
+        assert (report[name].blocks, report[name].nbytes) == (expected[name].blocks, expected[name].nbytes)
+        assert report[name].seconds > 0
+        assert report[name].rate > 0
 
 
 def test_tasks_that_variables_share_are_computed_once():

@@ -203,7 +203,7 @@ def _write_later(items: Sequence[_Item], request: WriteRequest, report: WriteRep
         return CompletedWrite(report)
     from zarrasync.integrations.dask_write import write_later
 
-    writes = [_with_whole_chunks(_dask_write(item, item.array), item, request) for item in items]
+    writes = [_with_whole_chunks(_dask_write(item, _counting(item.array)), item, request) for item in items]
     names = [item.name for item in items]
     later = write_later(writes, verify=request.verify) if writes else []
     complete: Any = delayed(_complete)  # untyped

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.codec_chains import DATA, SPEC, bound, shards
 from zarrasync import config, stores, sync
 from zarrasync.codecs import ArraySpec, BytesCodec, CodecChain, ShardingCodec, TransposeCodec, ZstdCodec, chain_of
-from zarrasync.errors import CodecError
+from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.dtypes import from_numpy
 
@@ -265,3 +265,15 @@ def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
             inner.bind(spec.replace(shape=chunks)).decode(shard[offset : offset + length]),
             data[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns],
         )
+
+
+@pytest.mark.parametrize("order", ["C", "F", "morton"])
+def test_shards_of_very_many_inner_chunks(order: Any):
+    """The order of inner chunks is computed up to a size that fits into memory."""
+    codec = ShardingCodec((1, 1), CodecChain.of([BytesCodec()]), order=order)
+    spec = ArraySpec((1 << 13, 1 << 13), from_numpy(np.dtype("u1")), np.uint8(0))
+    if order == "C":
+        codec.bind(spec)
+    else:
+        with pytest.raises(MetadataError, match="67,108,864 inner chunks cannot be stored in the order"):
+            codec.bind(spec)

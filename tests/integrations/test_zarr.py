@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,23 @@ def test_stores_without_consolidated_metadata():
         sync.consolidate_metadata(store)
     assert list(sync.open_group(store, use_consolidated=True)) == ["a"]
     assert not zarr_store(store).supports_consolidated_metadata
+
+
+@pytest.mark.parametrize("order", ["morton", "lexicographic", "colexicographic", "unordered"])
+@pytest.mark.parametrize("nested", [False, True])
+async def test_shards_contain_inner_chunks_in_the_order_of_a_codec(api, order, nested):
+    """The same bytes as zarr-python writes."""
+    codecs = pytest.importorskip("zarr.codecs")
+    if "subchunk_write_order" not in inspect.signature(codecs.ShardingCodec).parameters:
+        pytest.skip("an option since zarr-python 3.2")
+    codec = codecs.ShardingCodec(chunk_shape=(1, 1), codecs=[codecs.BytesCodec()], subchunk_write_order=order)
+    if nested:
+        codec = codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[codec], subchunk_write_order=order)
+    data = np.arange(1, 65, dtype="u1").reshape(8, 8)
+    own, other = {}, {}
+    options = {"shape": (8, 8), "chunks": (8, 8), "dtype": "u1", "serializer": codec, "compressors": None}
+    array = await api(api.create_array(own, **options))
+    await api(array.set_basic_selection(..., data))
+    zarr.create_array(zarr.storage.MemoryStore(other), **options)[...] = data
+    assert bytes(own["c/0/0"]) == other["c/0/0"].to_bytes()
+    np.testing.assert_array_equal(sync.open_array(own)[...], data)

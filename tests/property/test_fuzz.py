@@ -299,6 +299,7 @@ def lzma_codec(**more):
         (array(b"x" * 16, 2**28, codecs=[entry("zfp", mode="reversible")]), "cut short"),
         (array(b"x" * 16, 2**61), "larger than any memory"),
         (array(b"x" * 16, 2**62, codecs=[entry("sharding_indexed", chunk_shape=[1], codecs=[LITTLE], index_codecs=[LITTLE])]), "any memory"),
+        (array(b"x" * 16, 2**45, codecs=[entry("sharding_indexed", chunk_shape=[1], codecs=[LITTLE], index_codecs=[LITTLE])]), r"zarr\.json: .*index of 35,184,372,088,832 inner chunks .* larger than any memory"),
         (array(b"\2\1\1\4" + b"\0\0\0\x80\0\1\0\0\x14\0\0\0xxxx", 2**29, codecs=[LITTLE, entry("numcodecs.blosc")]), "blosc"),
         (objects(b"\1\2\3\0", "categorize", labels=["a", "b"], dtype="|O", astype="|u1"), "label 3, but only 2 labels"),
         (array(b"x" * 16, codecs=lzma_codec(format=3, filters=[{"id": "x"}])), "lzma"),

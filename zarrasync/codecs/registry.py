@@ -24,7 +24,7 @@ from zarrasync.codecs.numcodecs_dialects import normalize_config
 from zarrasync.codecs.packbits import PackbitsCodec
 from zarrasync.codecs.reshape import ReshapeCodec
 from zarrasync.codecs.scale_offset import ScaleOffsetCodec
-from zarrasync.codecs.sharding import ShardingCodec
+from zarrasync.codecs.sharding import ShardingCodec, in_order_of
 from zarrasync.codecs.spec import ArraySpec
 from zarrasync.codecs.transpose import TransposeCodec
 from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
@@ -199,7 +199,8 @@ def as_codec(value: Any, parameter: str = "codec") -> Codec:
     if isinstance(value, Codec):
         return value
     if hasattr(value, "to_dict"):
-        value = _entry_of(value)
+        codec = as_codec(_entry_of(value), parameter)
+        return in_order_of(codec, value) if isinstance(codec, ShardingCodec) else codec
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
         codec = parse_codec(to_plain(value), parameter)
         assert codec is not None or isinstance(value, Mapping)

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ChunkOrder", "storage_order"]
+from zarrasync.errors import MetadataError
+
+__all__ = ["ChunkOrder", "order_of", "storage_order"]
 
 ChunkOrder: TypeAlias = Literal["C", "F", "morton"]
 """The last axis varies fastest, or the first one, or all take turns bit by bit (Z order, as in zarr-python)."""
+
+_MOST_ORDERED = 1 << 24
+"""Largest number of inner chunks whose order is computed, which takes 500 MB."""
+_ZARR_PYTHON_ORDERS: dict[str, ChunkOrder] = {
+    "morton": "morton",
+    "lexicographic": "C",
+    "unordered": "C",
+    "colexicographic": "F",
+}
+
+
+def order_of(sharding: Any) -> ChunkOrder:
+    """Return the order of a sharding codec of zarr-python, which has the option since zarr-python 3.2."""
+    return _ZARR_PYTHON_ORDERS[getattr(sharding, "subchunk_write_order", "morton")]
 
 
 @lru_cache(maxsize=16)
@@ -25,7 +41,17 @@ def storage_order(order: ChunkOrder, grid_shape: tuple[int, ...]) -> npt.NDArray
 
     Returns:
         The numbers, or ``None`` if they ascend.
+
+    Raises:
+        MetadataError: If there are too many inner chunks.
     """
+    if order == "C":
+        return None
+    if math.prod(grid_shape) > _MOST_ORDERED:
+        raise MetadataError(
+            f"codec 'sharding_indexed': {math.prod(grid_shape):,} inner chunks cannot be stored in the order {order!r}; "
+            f"at most {_MOST_ORDERED:,} can, others only in C order"
+        )
     numbers = np.arange(math.prod(grid_shape))
     if order == "F":
         numbers = numbers.reshape(grid_shape).transpose().reshape(-1)

@@ -22,7 +22,7 @@ from zarrasync.codecs.configuration import check_members
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, search_inside, search_together
 from zarrasync.codecs.shard_index import IndexTable, ShardIndex
-from zarrasync.codecs.shard_order import ChunkOrder, storage_order
+from zarrasync.codecs.shard_order import ChunkOrder, order_of, storage_order
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -30,10 +30,12 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import regular_grid
 
-__all__ = ["DEFAULT_INDEX", "BoundSharding", "ShardingCodec"]
+__all__ = ["DEFAULT_INDEX", "BoundSharding", "ShardingCodec", "in_order_of"]
 
 _CHUNK_OVERHEAD = 256
 """Bytes that codecs may add to an inner chunk of any size."""
+_LARGEST_INDEX = 1 << 40
+"""An upper limit for the bytes of an index, larger than any memory."""
 DEFAULT_INDEX = CodecChain.of((BytesCodec("little"), Crc32cCodec()))
 
 
@@ -102,6 +104,14 @@ class ShardingCodec(ArrayBytesCodec):
         return BoundSharding(self, spec)
 
 
+def in_order_of(codec: ShardingCodec, original: Any) -> ShardingCodec:
+    """Return a codec whose shards contain inner chunks in the order of a codec of zarr-python. Metadata omits it."""
+    chain, inner = codec.codecs, next((item for item in original.codecs if hasattr(item, "index_codecs")), None)
+    if inner is not None and isinstance(chain.array_bytes, ShardingCodec):
+        chain = replace(chain, array_bytes=in_order_of(chain.array_bytes, inner))
+    return replace(codec, codecs=chain, order=order_of(original))
+
+
 class BoundSharding:
     """The codec bound to shards of one shape.
 
@@ -131,6 +141,11 @@ class BoundSharding:
         self._index = ShardIndex(
             codec, codec.index_codecs, self.grid.shape, self.inner.size_bounds, at_end=self.index_at_end
         )
+        if self._index.size > _LARGEST_INDEX:
+            raise MetadataError(
+                f"codec 'sharding_indexed': the index of {self.grid.size:,} inner chunks {chunk_shape} in shards "
+                f"{spec.shape} has {self._index.size:,} bytes, which is larger than any memory"
+            )
         self.encoded_limit = self._index.size + self.grid.size * (2 * self.inner.nbytes + _CHUNK_OVERHEAD)
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(chunk_shape))]
         self._order = storage_order(codec.order, self.grid.shape)

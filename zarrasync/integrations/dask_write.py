@@ -42,7 +42,7 @@ _POLL_SECONDS = 0.2
 _CONCURRENT_READS = 8
 """Blocks that are read back at the same time."""
 _BLOCK = np.dtype([("checksum", "u4"), ("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
-"""What is known about a written block: its checksum, bytes and requests since the last block, and times of the clock."""
+"""Record of a written block: its checksum, bytes and requests since the last record, and times of the clock."""
 
 
 async def write_together(

@@ -18,7 +18,7 @@ from zarrasync._util.json import to_plain
 from zarrasync.codecs import BoundChain, CodecChain, from_numcodecs, parse_codecs
 from zarrasync.codecs import Codec as OwnCodec
 from zarrasync.codecs import ShardingCodec as OwnShardingCodec
-from zarrasync.codecs.shard_order import ChunkOrder
+from zarrasync.codecs.sharding import in_order_of
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import ZarrError
 from zarrasync.formats.dtype_strings import VARIABLE_TYPES, parse_dtype, render_dtype
@@ -34,7 +34,6 @@ _KNOWN_MODULES = ("zarr.codecs.", "numcodecs.")
 """Where the codecs come from that are known. Subclasses of users, and other packages, may do something else."""
 _BYTE_CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"})
 """numcodecs' codecs of bytes, whatever the elements."""
-_ORDERS: dict[str, ChunkOrder] = {"morton": "morton", "lexicographic": "C", "unordered": "C", "colexicographic": "F"}
 
 
 class ChunkKind:
@@ -117,24 +116,17 @@ def _numcodecs(codec: V2Codec) -> list[Any]:
 def _translate(codecs: tuple[Codec, ...], native: np.dtype[Any], spec: ArraySpec) -> tuple[DataType, CodecChain]:
     if len(codecs) == 1 and type(codecs[0]) is V2Codec:
         return _translate_v2(codecs[0], native, spec)
-    chain = _in_order(parse_codecs([to_plain(codec.to_dict()) for codec in codecs]), codecs)
+    chain = parse_codecs([to_plain(codec.to_dict()) for codec in codecs])
+    sharding = next((codec for codec in codecs if type(codec) is ShardingCodec), None)
+    if sharding is not None:
+        assert isinstance(chain.array_bytes, OwnShardingCodec)
+        chain = replace(chain, array_bytes=in_order_of(chain.array_bytes, sharding))
     innermost = chain.array_bytes
     while isinstance(innermost, OwnShardingCodec):
         innermost = innermost.codecs.array_bytes
     if innermost.name in VARIABLE_TYPES:
         return VARIABLE_TYPES[innermost.name][0], chain
     return dtypes.from_numpy(native), chain
-
-
-def _in_order(chain: CodecChain, codecs: tuple[Codec, ...]) -> CodecChain:
-    """Return a chain whose shards contain inner chunks in the order of zarr-python's codecs. Metadata omits it."""
-    sharding = next((codec for codec in codecs if type(codec) is ShardingCodec), None)
-    if sharding is None:
-        return chain
-    assert isinstance(chain.array_bytes, OwnShardingCodec)
-    order = _ORDERS[getattr(sharding, "subchunk_write_order", "morton")]  # an option since zarr-python 3.2
-    inner = _in_order(chain.array_bytes.codecs, sharding.codecs)
-    return replace(chain, array_bytes=replace(chain.array_bytes, codecs=inner, order=order))
 
 
 def _moves_bytes(codecs: tuple[Codec, ...], dtype: np.dtype[Any]) -> bool:

@@ -68,22 +68,23 @@ class Listings:
 
 
 @asynccontextmanager
-async def begin_listings(store: Store, prefix: str, *, deep: bool) -> AsyncIterator[Listings]:
+async def begin_listings(store: Store, prefix: str, *, deep: bool, certain: bool = False) -> AsyncIterator[Listings]:
     """List a prefix until the end of the block, as far as that takes few requests.
 
     Args:
         store: The store.
         prefix: Empty, or ending with ``/``.
         deep: Whether more than the keys and prefixes directly under the prefix are needed.
+        certain: Whether consolidated metadata cannot replace the listing, so that it may take long.
     """
     async with AsyncExitStack() as stack:
         directory: Callable[[], Awaitable[Listing]] | None = None
         list_below: Callable[[], Awaitable[KeysBelow]] | None = None
         if deep and store.flat:
             list_below = partial(_all_keys, store, prefix)
-        elif store.quick_listing:
+        elif store.quick_listing or (certain and not store.blocking and not store.flat):
             directory = await stack.enter_async_context(begun(partial(store.list_dir, prefix)))
-            list_below = partial(_few_keys, store, prefix) if deep else None
+            list_below = partial(_few_keys, store, prefix) if deep and store.quick_listing else None
         below = None if list_below is None else await stack.enter_async_context(begun(list_below))
         yield Listings(prefix, directory, below)
 

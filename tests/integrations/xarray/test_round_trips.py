@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.servers import http_server
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError
@@ -117,6 +118,26 @@ def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, grou
     requests = [request for wave in store.take() for request in wave]
     assert not [key for operation, key in requests if operation == "list"]
     assert len(requests) == 2 * (4 + 2)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("group", ["", "a"])
+@pytest.mark.parametrize(("consolidated", "trips"), [(False, 3), (True, 2), (None, 2)])
+def test_web_servers(tmp_path: Path, zarr_format: Any, group: str, consolidated: bool | None, trips: int):
+    """They list a group while it is opened only if consolidated metadata cannot make that unnecessary."""
+    write_dataset(dataset_of(12), tmp_path, group=group or None, consolidated=False, zarr_format=zarr_format)
+    if consolidated is not False:
+        sync.consolidate_metadata(tmp_path)
+    with http_server(tmp_path, show_index=True) as url:
+        inner = stores.HTTPStore(url)
+        store = WaveStore(inner)
+        store.quick_listing = inner.quick_listing
+        dataset = xr.open_dataset(store, engine="zarrasync", group=group, consolidated=consolidated)
+        waves = store.take()
+        assert len(waves) == trips
+        listed = [request for wave in waves for request in wave if request[0] == "list"]
+        assert listed == ([("list", f"{group}/" if group else "")] if consolidated is False else [])
+        xr.testing.assert_identical(load(dataset), dataset_of(12))
 
 
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])

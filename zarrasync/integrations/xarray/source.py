@@ -83,7 +83,8 @@ class Source:
     async def open(self, path: str, *, deep: bool = False) -> AsyncIterator[OpenedGroup]:
         """Open a group, from the consolidated metadata of the root if it exists.
 
-        If that takes few requests, the group is listed at the same time. The listing ends with the block.
+        If that takes few requests, or consolidated metadata are not used, the group is listed at the same time. The
+        listing ends with the block.
 
         Args:
             path: The path of the group.
@@ -98,7 +99,8 @@ class Source:
         async with AsyncExitStack() as stack:
             listings = Listings(prefix)
             if self.consolidated is not True and not handle.format.separates_metadata:
-                listings = await stack.enter_async_context(begin_listings(self.store, prefix, deep=deep))
+                beginning = begin_listings(self.store, prefix, deep=deep, certain=self.consolidated is False)
+                listings = await stack.enter_async_context(beginning)
             yield await self._open_group(path, listings)
 
     async def _open_group(self, path: str, listings: Listings) -> OpenedGroup:

@@ -130,7 +130,7 @@ ROWS = [
     Row("read zstd chunks of 16 KiB", (49, 130), read(4096, compressors=ZSTD)),
     Row("read gzip chunks of 1.6 KB", (63, 115), read(400, compressors=GZIP)),
     Row("read raw inner chunks of 1 KiB", (1, 51), read(256, **SHARD)),
-    Row("read one element", (148, 148), read_elements(100)),
+    Row("read one element", (50, 148), read_elements(100)),
     Row("write raw chunks of 400 bytes", (46, 67), write(100)),
     Row("write blosc chunks of 1.6 KB", (121, 153), write(400, compressors=BLOSC)),
     Row("write zstd chunks of 16 KiB", (160, 198), write(4096, compressors=ZSTD)),

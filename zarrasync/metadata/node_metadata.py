@@ -74,10 +74,11 @@ class NodeMetadata:
 
     def from_source(self, source: Source | None) -> Self:
         """Return a copy with another source, without validation and without cached properties such as bound codecs."""
-        copy = object.__new__(type(self))
-        for name, value in self.__getstate__().items():
-            object.__setattr__(copy, name, value)  # copy.__dict__ would create a dict, another object per node
-        object.__setattr__(copy, "source", source)
+        copy, names, set_value = object.__new__(type(self)), self.__dataclass_fields__, object.__setattr__
+        for name, value in [*self.__dict__.items()]:  # another thread may add a cached property
+            if name in names:
+                set_value(copy, name, value)  # copy.__dict__ would create a dict, another object per node
+        set_value(copy, "source", source)
         return copy
 
 

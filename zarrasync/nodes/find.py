@@ -261,7 +261,7 @@ def _document_keys(
 async def _fetch(handle: NodeHandle, lookups: Sequence[_Lookup]) -> None:
     """Fetch the documents of lookups and store them in the lookups."""
     keys = [key for lookup in lookups for key in lookup.keys]
-    with_versions = handle.store.conditional and handle.store.writeable
+    with_versions = handle.store.writeable and handle.store.conditional
     values = await fetch_documents(handle.store, keys, handle.config, versions=with_versions) if keys else []
     remaining = iter(values)
     for lookup in lookups:

@@ -44,6 +44,7 @@ from zarrasync.nodes import array as _array
 from zarrasync.nodes import functions as _functions
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
+from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.nodes.functions import UNSET, CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
@@ -1742,15 +1743,15 @@ create = create_array
 
 
 def copy(
-    source: StoreLike,
+    source: SourceLike,
     dest: StoreLike,
     *,
     source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
     overwrite: bool = False,
     resume: bool = False,
     verify: bool = False,
@@ -1769,15 +1770,17 @@ def copy(
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
     Args:
-        source: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
         dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        source_path: The path of the node to copy.
+        source_path: The path of the node to copy, in the store or below the group.
         dest_path: The path of the copy.
         zarr_format: The format of the copy. Default: the format of the source.
-        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source.
-        shards: The shape of shards in all arrays with the same number of axes. ``"keep"``: as in the source; ``None``:
-            no shards.
-        compressors: The compressors of all arrays. ``"keep"``: as in the source.
+        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source. A mapping
+            contains sizes by dimension, shapes by array, or both: ``{"time": 24, "t2m": {"lat": 90}, "mask": (10, 10)}``.
+            Dimensions and arrays that it does not contain are kept.
+        shards: The shape of shards in all arrays with the same number of axes, or a mapping as for ``chunks``.
+            ``"keep"``: as in the source; ``None``: no shards.
+        compressors: The compressors of all arrays, or a mapping of arrays to compressors. ``"keep"``: as in the source.
         overwrite: Replace an existing node.
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
@@ -1796,7 +1799,8 @@ def copy(
         NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
             ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
         UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
-        ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
+        ShapeError: If no array has as many axes as ``chunks`` or ``shards``, or a mapping contains names that do not exist.
+        ValueError: If ``source_options`` are given for an array or group, which has its store already.
         MetadataError: If the compressors are invalid.
         ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
@@ -1811,7 +1815,7 @@ def copy(
         >>> sync.load(dest)
         array([0, 1, 2, 3])
     """
-    source_ = resolve(source, source_options, config)
+    source_ = resolve_source(source, source_options, config)
     dest_ = resolve(dest, dest_options, config)
     coroutine_ = _copy.copy(
         source_,
@@ -1829,7 +1833,7 @@ def copy(
         progress=progress,
         config=config,
     )
-    return run(coroutine_, blocking=source_.blocking and dest_.blocking)
+    return run(coroutine_, blocking=store_of(source_).blocking and dest_.blocking)
 
 
 def ingest(

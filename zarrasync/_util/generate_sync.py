@@ -67,6 +67,7 @@ from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
+from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.nodes.functions import UNSET, CodecsLike
 from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.regions import Region
@@ -238,19 +239,29 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
     return "".join(parts), names
 
 
+_RESOLVERS = {"StoreLike": "resolve", "SourceLike": "resolve_source"}
+"""Functions that resolve arguments, by their annotations."""
+
+
 def _function(node: ast.AsyncFunctionDef, module: str) -> str:
     """Return the source of a function. It resolves its stores first, to know whether they are blocking."""
     returns, convert = _returns(node)
     keywords = {a.arg for a in node.args.kwonlyargs}
-    annotated = [a for a in node.args.args if a.annotation is not None and ast.unparse(a.annotation) == "StoreLike"]
-    options = {a.arg: f"{a.arg}_options" for a in annotated}
+    annotations = {a.arg: ast.unparse(a.annotation) for a in node.args.args if a.annotation is not None}
+    resolvers = {name: _RESOLVERS[text] for name, text in annotations.items() if text in _RESOLVERS}
+    options = {name: f"{name}_options" for name in resolvers}
     options = {name: option if option in keywords else "storage_options" for name, option in options.items()}
     config = ", config" if "config" in keywords else ""
-    resolving = "".join(f"    {name}_ = resolve({name}, {option}{config})\n" for name, option in options.items())
+    resolving = "".join(
+        f"    {name}_ = {resolvers[name]}({name}, {option}{config})\n" for name, option in options.items()
+    )
     call = _call(node.args, skip=tuple(options.values()))
     for name in options:
         call = re.sub(rf"(^|, ){name}(?=,|$)", rf"\1{name}_", call)
-    blocking = " and ".join(f"{name}_.blocking" for name in options)
+    blocking = " and ".join(
+        f"store_of({name}_).blocking" if resolvers[name] == "resolve_source" else f"{name}_.blocking"
+        for name in options
+    )
     # The call is on a separate line, which tracebacks show.
     return (
         f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"

@@ -17,6 +17,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy_files import check_free, copy_files, plan_files
+from zarrasync.bulk.copy_layout import check_names
 from zarrasync.bulk.copy_nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
 from zarrasync.bulk.copy_values import compare_arrays, copy_array
 from zarrasync.bulk.overwrite_guard import overlap
@@ -27,8 +28,8 @@ from zarrasync.errors import NodeExistsError, UnsupportedOperation
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges, has_same_values
 from zarrasync.metadata.create import check_axis_count
-from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import all_members, handle_of, with_handle
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
 from zarrasync.nodes.group import AsyncGroup, make_node
@@ -45,15 +46,15 @@ _CONCURRENT_ARRAYS = 16
 
 @short_tracebacks
 async def copy(
-    source: StoreLike,
+    source: SourceLike,
     dest: StoreLike,
     *,
     source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
     overwrite: bool = False,
     resume: bool = False,
     verify: bool = False,
@@ -72,15 +73,17 @@ async def copy(
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
     Args:
-        source: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
         dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        source_path: The path of the node to copy.
+        source_path: The path of the node to copy, in the store or below the group.
         dest_path: The path of the copy.
         zarr_format: The format of the copy. Default: the format of the source.
-        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source.
-        shards: The shape of shards in all arrays with the same number of axes. ``"keep"``: as in the source; ``None``:
-            no shards.
-        compressors: The compressors of all arrays. ``"keep"``: as in the source.
+        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source. A mapping
+            contains sizes by dimension, shapes by array, or both: ``{"time": 24, "t2m": {"lat": 90}, "mask": (10, 10)}``.
+            Dimensions and arrays that it does not contain are kept.
+        shards: The shape of shards in all arrays with the same number of axes, or a mapping as for ``chunks``.
+            ``"keep"``: as in the source; ``None``: no shards.
+        compressors: The compressors of all arrays, or a mapping of arrays to compressors. ``"keep"``: as in the source.
         overwrite: Replace an existing node.
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
@@ -99,7 +102,8 @@ async def copy(
         NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
             ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
         UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
-        ShapeError: If no array has as many axes as ``chunks`` or ``shards``.
+        ShapeError: If no array has as many axes as ``chunks`` or ``shards``, or a mapping contains names that do not exist.
+        ValueError: If ``source_options`` are given for an array or group, which has its store already.
         MetadataError: If the compressors are invalid.
         ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
@@ -129,12 +133,14 @@ async def copy(
     arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
     for name, shape in (("chunks", chunks), ("shards", shards)):
         check_axis_count(name, shape, (array.ndim for array in arrays))
+    changes = LayoutChanges(chunks, shards, compressors)
+    check_names(changes, {path or node.basename: node.metadata for path, node in nodes if isinstance(node, AsyncArray)})
     files = plan_files(keys, handle_of(root), target)
     if not all_files:
         report.left_out, files = list(files), {}
     elif not (overwrite or resume):
         await check_free(target, list(files.values()))
-    plan = CopyPlan(target, LayoutChanges(chunks, shards, compressors), files, overwrite, resume)
+    plan = CopyPlan(target, changes, files, overwrite, resume)
     with retries, report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
         async with store.in_use():
@@ -144,19 +150,23 @@ async def copy(
 
 
 async def _open_source(
-    store: StoreLike, path: str, options: Mapping[str, Any] | None, values: Config, notes: list[str]
+    source: SourceLike, path: str, options: Mapping[str, Any] | None, values: Config, notes: list[str]
 ) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
     """Open the node to copy and all nodes below it.
 
     Consolidated metadata may be outdated, so it is used only if the store cannot list.
     """
-    root = await open(store, path=path, storage_options=options, config=values, use_consolidated=False)
+    resolved = resolve_source(source, options, values)
+    store = store_of(resolved)
+    if store is not resolved:
+        path = join(resolved.path, normalize_path(path))
+    root = await open(store, path=path, config=values, use_consolidated=False)
     if not isinstance(root, AsyncGroup):
         return root, ()
     try:
         return root, await all_members(root)
     except UnsupportedOperation as error:
-        root = await open(store, path=path, storage_options=options, config=values)
+        root = await open(store, path=path, config=values)
         if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
             raise
         notes.append(f"{root.name}: {error}; only the nodes in the consolidated metadata were copied")

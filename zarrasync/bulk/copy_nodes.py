@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from zarrasync.bulk.copy_layout import layout_of
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import NodeExistsError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format
@@ -60,7 +61,8 @@ def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report
     planned = {}
     for path, node in nodes:
         target.format.check_path(join(target.path, path))
-        planned[path] = _plan_copy(node, target.format, changes, report, has_names=has_names)
+        own = changes if isinstance(node, AsyncGroup) else layout_of(changes, path or node.basename, node.metadata)
+        planned[path] = _plan_copy(node, target.format, own, report, has_names=has_names)
     report.notes[:] = dict.fromkeys(report.notes)
     return planned
 

@@ -162,11 +162,13 @@ def destination(args: argparse.Namespace) -> Iterator[Any]:
 def shape(text: str) -> Any:
     """Parse ``512,512`` as a shape, ``none`` as ``None``, and ``keep`` and ``auto`` as themselves.
 
-    ``time=24,lat=90`` is a mapping of dimensions to sizes.
+    ``time=24,lat=90`` is a mapping of dimensions to sizes, and JSON such as ``{"t2m": {"time": 24}}`` any mapping.
     """
     if text in ("keep", "auto", "none"):
         return None if text == "none" else text
     try:
+        if text.startswith("{"):
+            return json.loads(text)
         if "=" in text:
             return {name: int(size) for name, size in (part.split("=") for part in text.split(","))}
         return tuple(int(part) for part in text.split(","))

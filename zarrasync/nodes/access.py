@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from zarrasync import transfer
 from zarrasync.errors import ZarrError
@@ -20,11 +20,14 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.listings import Listings
 from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.nodes.walk import nodes_below, walk, walk_listed, warn_of_failures
+from zarrasync.stores import Store, resolve
 
 __all__ = [
+    "SourceLike",
     "all_members",
     "array_of",
     "as_async",
@@ -37,6 +40,8 @@ __all__ = [
     "readable_members",
     "replace_attributes",
     "reserve_rows",
+    "resolve_source",
+    "store_of",
     "stored_chunks",
     "transform_of",
     "with_handle",
@@ -49,6 +54,29 @@ def as_async(value: Any) -> Any:
     """Return the asynchronous object that a synchronous one wraps. Other values are returned unchanged."""
     inner = getattr(value, "async_", None)
     return inner if isinstance(inner, AsyncArray | AsyncGroup | AsyncSelection) else value
+
+
+SourceLike: TypeAlias = Any
+"""A store, what means one (``StoreLike``), or an array or group of either API."""
+
+
+def resolve_source(value: SourceLike, options: Mapping[str, Any] | None, config: ConfigLike) -> Any:
+    """Return the asynchronous object of an array or a group, or the store that another value means.
+
+    Raises:
+        ValueError: If there are options for an array or a group.
+    """
+    node = as_async(value)
+    if not isinstance(node, AsyncArray | AsyncGroup):
+        return resolve(value, options, config)
+    if options:
+        raise ValueError("source_options are options of a URL, but the source is an array or a group with a store")
+    return node
+
+
+def store_of(source: AsyncArray | AsyncGroup | Store) -> Store:
+    """Return the store of a node, or the store itself."""
+    return source.store if isinstance(source, AsyncArray | AsyncGroup) else source
 
 
 # ------------------------------------------------------------------ nodes

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zarrasync import formats
 from zarrasync.bulk.files.engines import is_zarr, path_of
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.parallel import call_each
@@ -25,7 +26,6 @@ _SUFFIXES = (
 )
 _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
 """Names of the version or the time of a file in the answers of filesystems."""
-_ROOT_DOCUMENTS = ("zarr.json", ".zmetadata", ".zgroup", ".zarray", ".zattrs")
 
 
 def means_files(source: Any) -> bool:
@@ -114,12 +114,18 @@ def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile
         info = filesystem.info(path)
         return SourceFile(url, info.get("size"), _stamp(info))
     stamps = []
-    for name in _ROOT_DOCUMENTS:  # servers and object stores need not have directories
+    for name in _root_documents():  # servers and object stores need not have directories
         with suppress(FileNotFoundError):
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
     if not stamps and not filesystem.exists(path):
         raise FileNotFoundError(f"no Zarr hierarchy exists at {url!r}")
     return SourceFile(url, None, " ".join(stamps))
+
+
+def _root_documents() -> list[str]:
+    """Return the keys of the documents that the root of a hierarchy can have."""
+    keys = [key for format_ in formats.CANDIDATES for key in (*format_.document_keys(""), format_.consolidated_key(""))]
+    return [key for key in dict.fromkeys(keys) if key is not None]
 
 
 def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,41 @@ zarr = pytest.importorskip("zarr", minversion="3.4")  # earlier ones do not tell
 
 import numcodecs
 from zarr import codecs
-from zarr.storage import MemoryStore
+from zarr.storage import LocalStore, MemoryStore
 
 import zarrasync.integrations.zarr  # noqa: F401  # registers the pipeline
 
 OURS = "zarrasync.integrations.zarr.CodecPipeline"
 THEIRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 DTYPES = ("bool", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "c8", "U3", "S2", "M8[s]", "str", ">f4", "i2,f8")
+
+
+class Values:
+    """Stored values in memory."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def store(self) -> Any:
+        return MemoryStore(self._values)
+
+    def content(self) -> dict[str, bytes]:
+        return {key: value.to_bytes() for key, value in self._values.items()}
+
+
+class Files(Values):
+    """Stored values as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def store(self) -> Any:
+        return LocalStore(self._folder)
+
+    def content(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self._folder)): path.read_bytes() for path in self._folder.rglob("*") if path.is_file()
+        }
 
 
 class Case:
@@ -95,10 +124,11 @@ class Case:
             return text.astype(self.numpy)
         return numbers.astype(self.numpy)
 
-    def create(self, pipeline: str) -> tuple[dict[str, Any], Any]:
-        values: dict[str, Any] = {}
+    def create(self, pipeline: str, folder: Path | None) -> tuple[Values, Any]:
+        """Create the array in memory, or in a folder."""
+        values = Values() if folder is None else Files(folder / pipeline.rpartition(".")[2])
         with zarr.config.set({"codec_pipeline.path": pipeline}):
-            return values, zarr.create_array(MemoryStore(values), **self.options)
+            return values, zarr.create_array(values.store(), **self.options)
 
     # -------------------------------------------------------------- selections
 
@@ -137,8 +167,8 @@ class Case:
         return (self.random.choice(kinds) if self.shape else self.basic)()
 
 
-def run(case: Case) -> None:
-    (our_values, ours), (their_values, theirs) = case.create(OURS), case.create(THEIRS)
+def run(case: Case, folder: Path | None) -> None:
+    (our_values, ours), (their_values, theirs) = case.create(OURS, folder), case.create(THEIRS, folder)
     for step in range(6):
         kind, key = case.selection()
         read = f"get_{kind}_selection"
@@ -155,21 +185,20 @@ def run(case: Case) -> None:
             values = case.values(shape) if case.random.random() < 0.7 else case.values((1,))[0]
             getattr(ours, write)(key, values)
             getattr(theirs, write)(key, values)
-        assert set(our_values) == set(their_values)
+        our_content, their_content = our_values.content(), their_values.content()
+        assert set(our_content) == set(their_content)
         _assert_same(ours[...], theirs[...])
         if case.same_bytes:
-            assert {k: v.to_bytes() for k, v in our_values.items()} == {
-                k: v.to_bytes() for k, v in their_values.items()
-            }
+            assert our_content == their_content
         else:  # each reads what the other one has stored
             stored = _opened(THEIRS, their_values)
             _assert_same(_opened(OURS, their_values), stored)
             _assert_same(_opened(THEIRS, our_values), stored)
 
 
-def _opened(pipeline: str, values: dict[str, Any]) -> Any:
+def _opened(pipeline: str, values: Values) -> Any:
     with zarr.config.set({"codec_pipeline.path": pipeline}):
-        return zarr.open_array(MemoryStore(values))[...]
+        return zarr.open_array(values.store())[...]
 
 
 def _assert_same(found: Any, expected: Any) -> None:
@@ -188,18 +217,25 @@ def test_random_arrays(part: int):
         _run_seed(seed)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", range(4))
+def test_random_files(part: int, tmp_path: Path):
+    for seed in range(100 + part * 15, 100 + part * 15 + 15):
+        _run_seed(seed, tmp_path / str(seed))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(1, 9))
-def test_many_random_arrays(part: int):
+def test_many_random_arrays(part: int, tmp_path: Path):
     for seed in range(part * 1000, part * 1000 + 150):
-        _run_seed(seed)
+        _run_seed(seed, tmp_path / str(seed) if seed % 2 else None)
 
 
-def _run_seed(seed: int) -> None:
+def _run_seed(seed: int, folder: Path | None = None) -> None:
     case = Case(seed)
     try:
-        run(case)
+        run(case, folder)
     except Exception as error:
         error.add_note(f"seed {seed}: {case.options}")
         raise

@@ -114,7 +114,7 @@ void za_folder_close(struct za_folder *folder)
 static char *write_name(struct za_folder *folder, const int64_t *coords)
 {
     char *end = folder->path + folder->head, *last;
-    int64_t count = folder->array->axis_count;
+    int64_t count = folder->array->separator != 0 ? folder->array->axis_count : 0;
     for (int64_t i = 0; i < count; i++) {
         if (i > 0)
             *end++ = (char)folder->array->separator;

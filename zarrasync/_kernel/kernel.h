@@ -60,12 +60,13 @@ struct za_array {
     int64_t axis_count;
     const char *directory; /* of the array; ends with a slash */
     const char *head;      /* of the keys, before the first coordinate; the entire key without axes */
-    int64_t separator;     /* between coordinates: '/' or '.' */
+    int64_t separator;     /* between coordinates: '/' or '.'; 0 if the head is the entire key */
     int64_t value_limit;   /* most bytes of a stored value */
     int64_t is_sharded;
     int64_t index_at_end, index_is_big_endian, index_has_checksum;
     int64_t inner_count;                      /* inner chunks of a shard */
     int64_t inner_strides[ZA_MAX_AXES];       /* numbers of inner chunks in the index from one to the next along an axis */
+    const int64_t *inner_order;               /* their numbers in the order in which new shards store them; null for 0, 1 … */
     struct za_chain chain;                    /* of chunks, or of inner chunks */
     int64_t lengths[ZA_MAX_AXES];             /* of stored chunks */
     int64_t inner_lengths[ZA_MAX_AXES];       /* of inner chunks; the same without shards */

@@ -84,6 +84,7 @@ class ArrayStruct(ctypes.Structure):
         ("index_has_checksum", _I64),
         ("inner_count", _I64),
         ("inner_strides", _I64 * MAX_AXES),
+        ("inner_order", ctypes.c_void_p),
         ("chain", ChainStruct),
         ("lengths", _I64 * MAX_AXES),
         ("inner_lengths", _I64 * MAX_AXES),

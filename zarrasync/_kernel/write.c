@@ -75,23 +75,33 @@ static void write_index(const struct za_array *array, const uint8_t *entries, ui
         za_store32(index + length, zarrasync_crc32c(0, index, (size_t)length));
 }
 
-/* Encode the inner chunks in C order, one after the other. */
+/* Cut the box of the inner chunk with a number in the index. */
+static void cut_inner(struct write *write, const int64_t *origin, int64_t number)
+{
+    int64_t inner[ZA_MAX_AXES];
+    for (int i = 0; i < write->box.axis_count; i++) {
+        int64_t stride = write->array->inner_strides[i];
+        inner[i] = origin[i] + number / stride * write->axes[i].inner;
+        number %= stride;
+    }
+    cut_box(write, inner, 1);
+}
+
+/* Encode the inner chunks, and join them in the order of the array. */
 static const uint8_t *encode_shard(struct write *write, const int64_t *origin, int64_t *size, int *status)
 {
     const struct za_array *array = write->array;
     int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
-    int64_t end = array->index_at_end ? 0 : index_size, at[ZA_MAX_AXES] = {0}, inner[ZA_MAX_AXES];
+    int64_t end = array->index_at_end ? 0 : index_size;
     uint8_t *entries = za_reserve(write->worker, ZA_INDEX, array->inner_count * 16);
     uint8_t *shard = za_reserve(write->worker, ZA_VALUE, end + array->chain.raw_size);
     int is_empty = 1;
     *status = ZA_LEFT;
     for (int64_t n = 0; n < array->inner_count && entries != NULL && shard != NULL; n++) {
         uint64_t entry[2] = {UINT64_MAX, UINT64_MAX};
-        int64_t length = 0;
+        int64_t length = 0, number = array->inner_order != NULL ? array->inner_order[n] : n;
         int outcome;
-        for (int i = 0; i < write->box.axis_count; i++)
-            inner[i] = origin[i] + at[i] * write->axes[i].inner;
-        cut_box(write, inner, 1);
+        cut_inner(write, origin, number);
         const uint8_t *data = encode_chunk(write, &length, &outcome);
         if (outcome == ZA_LEFT)
             return NULL;
@@ -107,9 +117,7 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
             end += length;
             is_empty = 0;
         }
-        memcpy(entries + n * 16, entry, 16);
-        for (int i = write->box.axis_count - 1; i >= 0 && ++at[i] * write->axes[i].inner == write->axes[i].chunk; i--)
-            at[i] = 0;
+        memcpy(entries + number * 16, entry, 16);
     }
     if (entries == NULL || shard == NULL)
         return NULL;

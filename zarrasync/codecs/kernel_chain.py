@@ -46,8 +46,7 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
     array.lengths[: len(lengths)], array.inner_lengths[: len(lengths)] = lengths, chain.spec.shape
     places = chain.memory_axis_order or range(len(lengths))
     array.order[: len(lengths)] = sorted(range(len(lengths)), key=places.__getitem__)
-    encodes = all(can_encode(step.kind) for step in array.chain.steps[: array.chain.step_count])
-    array.can_write = encodes and (sharding is None or sharding.stores_in_c_order)
+    array.can_write = all(can_encode(step.kind) for step in array.chain.steps[: array.chain.step_count])
     return True
 
 
@@ -62,6 +61,7 @@ def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
     array.is_sharded, array.index_at_end = 1, int(sharding.index_at_end)
     array.index_is_big_endian, array.index_has_checksum = int(serializer.endian == "big"), len(codecs) - 1
     array.inner_count = sharding.grid.size
+    array.inner_order = None if sharding.order is None else sharding.order.ctypes.data  # as long as these codecs exist
     lengths = sharding.grid.shape
     if len(lengths) > MAX_AXES:
         return False

@@ -32,7 +32,7 @@ def order_of(sharding: Any) -> ChunkOrder:
 
 
 @lru_cache(maxsize=16)
-def storage_order(order: ChunkOrder, grid_shape: tuple[int, ...]) -> npt.NDArray[np.intp] | None:
+def storage_order(order: ChunkOrder, grid_shape: tuple[int, ...]) -> npt.NDArray[np.int64] | None:
     """Return the numbers of inner chunks, counted in C order, in the order in which they are stored.
 
     Args:
@@ -52,11 +52,11 @@ def storage_order(order: ChunkOrder, grid_shape: tuple[int, ...]) -> npt.NDArray
             f"codec 'sharding_indexed': {math.prod(grid_shape):,} inner chunks cannot be stored in the order {order!r}; "
             f"at most {_MOST_ORDERED:,} can, others only in C order"
         )
-    numbers = np.arange(math.prod(grid_shape))
+    numbers = np.arange(math.prod(grid_shape), dtype=np.int64)
     if order == "F":
         numbers = numbers.reshape(grid_shape).transpose().reshape(-1)
     elif order == "morton":
-        numbers = np.argsort(_morton_codes(grid_shape), kind="stable")
+        numbers = np.argsort(_morton_codes(grid_shape), kind="stable").astype(np.int64, copy=False)
     return None if (numbers[1:] > numbers[:-1]).all() else numbers
 
 

@@ -121,6 +121,7 @@ class BoundSharding:
         index_codecs: The codecs of the index.
         index_at_end: Whether the index is at the end.
         encoded_limit: The most bytes of a shard, if its elements do not vary in size.
+        order: The numbers of inner chunks in the order in which new shards contain them; ``None`` for C order.
     """
 
     encoded_size: int | None = None
@@ -148,17 +149,12 @@ class BoundSharding:
             )
         self.encoded_limit = self._index.size + self.grid.size * (2 * self.inner.nbytes + _CHUNK_OVERHEAD)
         self._strides = [math.prod(self.grid.shape[axis + 1 :]) for axis in range(len(chunk_shape))]
-        self._order = storage_order(codec.order, self.grid.shape)
+        self.order = storage_order(codec.order, self.grid.shape)
         self._whole_shard = tuple(slice(0, n, 1) for n in spec.shape)
 
     def _number(self, coords: tuple[int, ...]) -> int:
         """Return the position of an inner chunk in C order."""
         return sum([i * stride for i, stride in zip(coords, self._strides, strict=True)])
-
-    @property
-    def stores_in_c_order(self) -> bool:
-        """Whether new shards contain their inner chunks in C order."""
-        return self._order is None
 
     # -------------------------------------------------------------- reading
 
@@ -272,7 +268,7 @@ class BoundSharding:
             chunks: The inner chunks; ``None`` for absent ones.
             size_hint: An estimate of their total number of bytes.
         """
-        if self._order is not None:
+        if self.order is not None:
             return self._join_in_order(list(chunks))
         lengths: list[int] = []
 
@@ -296,9 +292,9 @@ class BoundSharding:
 
     def _join_in_order(self, chunks: Sequence[Buffer | None]) -> Buffer | None:
         """Return the shard of encoded inner chunks, which are stored in another order than C order."""
-        assert self._order is not None
-        stored = [chunk for number in self._order.tolist() if (chunk := chunks[number]) is not None]
+        assert self.order is not None
+        stored = [chunk for number in self.order.tolist() if (chunk := chunks[number]) is not None]
         if not stored:
             return None
-        index = self._index.encode([-1 if chunk is None else len(chunk) for chunk in chunks], self._order)
+        index = self._index.encode([-1 if chunk is None else len(chunk) for chunk in chunks], self.order)
         return join_buffers([*stored, index] if self.index_at_end else [index, *stored], sum(map(len, stored)))

@@ -75,10 +75,12 @@ class Chunks:
     def kernel_array(self) -> ArrayStruct | None:
         """The description for the compiled kernel, or ``None`` if it cannot read or write the chunks.
 
-        It can if they are local files in a regular grid, and if it has their codecs.
+        It can if they are local files of one shape, and if it has their codecs.
         """
         metadata, directory = self.metadata, self.store.local_directory
-        if directory is None or metadata.edges is not None or kernel(self.config.native) is None:
+        if directory is None or kernel(self.config.native) is None:
+            return None
+        if metadata.edges is not None and self.shape is None:  # the chunks have several shapes
             return None
         array = ArrayStruct()
         if not describe_chain(self.chain, array):

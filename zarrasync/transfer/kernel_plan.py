@@ -12,7 +12,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray
-from zarrasync.model.chunk_grids import RegularAxis
+from zarrasync.model.chunk_grids import Axis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
 __all__ = ["KernelPart", "SortedPoints", "describe_axes", "kernel_part", "split_part"]
@@ -52,21 +52,35 @@ class KernelPart(NamedTuple):
     points: SortedPoints | None = None
 
 
-def kernel_part(chunks: Chunks, projection: Projection, out: Array) -> KernelPart | None:
-    """Return the description of a selection without points, or ``None`` if the kernel does not support it."""
+def kernel_part(
+    chunks: Chunks, projection: Projection, out: Array, axes: Sequence[Axis] | None = None
+) -> KernelPart | None:
+    """Return the description of a selection without points, or ``None`` if the kernel does not support it.
+
+    Args:
+        chunks: The chunks.
+        projection: The selection.
+        out: The output, or the values to write.
+        axes: The chunk grid in which the selection is; by default, that of the array.
+    """
     if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy:
         return None
-    targets = out[(*projection.target, ...)]  # without the ellipsis, indexing without axes would return a copy
+    places = [target if isinstance(target, slice) else slice(None) for target in projection.target]
+    targets = out[(*places, ...)]  # without the ellipsis, indexing without axes would return a copy
     memory: list[Any] = [out]
-    described = describe_axes(chunks, projection, targets.strides, memory)
+    described = describe_axes(chunks, projection, targets.strides, memory, axes)
     if described is None:
         return None
-    axes, total = described
-    return KernelPart(projection, axes, total, targets.__array_interface__["data"][0], memory)
+    packed, total = described
+    return KernelPart(projection, packed, total, targets.__array_interface__["data"][0], memory)
 
 
 def describe_axes(
-    chunks: Chunks, projection: Projection, strides: Sequence[int], memory: list[Any]
+    chunks: Chunks,
+    projection: Projection,
+    strides: Sequence[int],
+    memory: list[Any],
+    axes: Sequence[Axis] | None = None,
 ) -> tuple[bytes, int] | None:
     """Describe the axes of a selection for the kernel.
 
@@ -75,24 +89,25 @@ def describe_axes(
         projection: The selection. On point axes, the index 0 is described.
         strides: For each dimension of the target, the distance of its elements in bytes.
         memory: Receives arrays to which the description refers.
+        axes: As for ``kernel_part``.
 
     Returns:
         A ``za_axis`` for each axis, and the number of chunks; ``None`` if the kernel does not support the selection.
     """
-    grid, inner_shape = chunks.metadata.grid, chunks.chain.innermost_chain.spec.shape
+    inner_shape = chunks.chain.innermost_chain.spec.shape
     numbers: list[int] = []
     total, dim = 1, 1 if projection.point_axes else 0
-    for number, axis in enumerate(grid.axes):
+    for number, axis in enumerate(chunks.metadata.grid.axes if axes is None else axes):
         if not isinstance(axis, RegularAxis):
             return None
         chunk, inner = axis.chunk, inner_shape[number]
         if number in projection.point_axes:
             numbers += (chunk, inner, 0, 1, 0, 1, 1, 0, 0, 0, 0)
             continue
-        selector, stride = projection.source[number], strides[dim]
-        if not isinstance(projection.target[dim], slice):
-            return None
+        selector, target, stride = projection.source[number], projection.target[dim], strides[dim]
         dim += 1
+        if not isinstance(target, slice) and isinstance(selector, slice):
+            selector = np.arange(selector.start, selector.stop, selector.step)
         if isinstance(selector, slice):
             start, step = selector.start, selector.step
             length = len(range(start, selector.stop, step))
@@ -105,7 +120,8 @@ def describe_axes(
             chunk_list, indices, order = touched(selector, axis), 0, 0
         else:
             start, step, length = 0, 1, len(selector)
-            chunk_list, indices, order = touched(selector, axis), *_sorted(selector, memory)
+            positions = None if isinstance(target, slice) else target
+            chunk_list, indices, order = touched(selector, axis), *_sorted(selector, positions, memory)
         listed = np.ascontiguousarray(chunk_list, np.int64)
         memory.append(listed)
         count = len(listed)
@@ -114,18 +130,21 @@ def describe_axes(
     return b"".join([AXIS.pack(*numbers[at : at + 11]) for at in range(0, len(numbers), 11)]), total
 
 
-def _sorted(selector: Any, memory: list[Any]) -> tuple[int, int]:
-    """Return the addresses of ascending indices and of their positions in the output (0 if they are ascending)."""
+def _sorted(selector: IntArray, positions: IntArray | None, memory: list[Any]) -> tuple[int, int]:
+    """Return the addresses of ascending indices, and of their positions in the output (0 if these are 0, 1, 2 …)."""
     indices = np.ascontiguousarray(selector, np.int64)
-    order = None
     if len(indices) > 1 and (indices[1:] < indices[:-1]).any():
-        order = np.argsort(indices, kind="stable").astype(np.int64, copy=False)
-        indices = indices[order]
-    memory += (indices, order)
-    return indices.ctypes.data, 0 if order is None else order.ctypes.data
+        order = np.argsort(indices, kind="stable")
+        indices, positions = indices[order], order if positions is None else positions[order]
+    if positions is not None:
+        positions = np.ascontiguousarray(positions, np.int64)
+    memory += (indices, positions)
+    return indices.ctypes.data, 0 if positions is None else positions.ctypes.data
 
 
-def split_part(chunks: Chunks, part: KernelPart, out: Array, wanted: int) -> Sequence[KernelPart]:
+def split_part(
+    chunks: Chunks, part: KernelPart, out: Array, wanted: int, axes: Sequence[Axis] | None = None
+) -> Sequence[KernelPart]:
     """Split a part of a few shards along an axis, at the boundaries of inner chunks, so that threads can share it.
 
     Args:
@@ -133,11 +152,13 @@ def split_part(chunks: Chunks, part: KernelPart, out: Array, wanted: int) -> Seq
         part: The part.
         out: The output.
         wanted: How many parts to make at most.
+        axes: As for ``kernel_part``.
     """
     inner_shape = chunks.chain.innermost_chain.spec.shape
     best, most = -1, 1
-    for number, selector in enumerate(part.projection.source):
-        if isinstance(selector, slice) and selector.step == 1:
+    pairs = zip(part.projection.source, part.projection.target, strict=True)  # without points
+    for number, (selector, places) in enumerate(pairs):
+        if isinstance(selector, slice) and selector.step == 1 and isinstance(places, slice):
             touches = (selector.stop - 1) // inner_shape[number] - selector.start // inner_shape[number] + 1
             if touches > most:
                 best, most = number, touches
@@ -159,7 +180,7 @@ def split_part(chunks: Chunks, part: KernelPart, out: Array, wanted: int) -> Seq
             (*part.projection.target[:best], there, *part.projection.target[best + 1 :]),
             part.projection.is_basic,
         )
-        section = kernel_part(chunks, projection, out)
+        section = kernel_part(chunks, projection, out, axes)
         assert section is not None
         parts.append(section)
     return parts

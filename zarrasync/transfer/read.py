@@ -19,6 +19,7 @@ from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.content_budget import ContentBudget
 from zarrasync.transfer.kernel_read import KernelRead
+from zarrasync.transfer.kernel_runs import read_runs
 from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async
@@ -93,13 +94,16 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
     async def run() -> None:
         flag = cancel_flag()
         kernel_read = KernelRead.of(Placement(plan.chunks, plan.buffer, options, flag), plan.projection)
-        if kernel_read is None:
-            groups = plan.groups()
-        else:
+        if kernel_read is not None:
             left = await kernel_read.run()
-            groups = plan.chunks.by_shape(left) if left else ()
-        for chunks, runs in groups:
-            await read_blocking(Placement(chunks, plan.buffer, options, flag), runs)
+            if left:
+                await read_blocking(Placement(plan.chunks, plan.buffer, options, flag), left)
+            return
+        for chunks, runs in plan.groups():
+            placement = Placement(chunks, plan.buffer, options, flag)
+            remaining = await read_runs(placement, runs) if chunks.shape is not None else runs
+            if remaining:
+                await read_blocking(placement, remaining)
 
     await run_in_worker(run, computing=plan.chunks.store.near)
 

@@ -16,6 +16,7 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
+from zarrasync.transfer.kernel_runs import write_runs
 from zarrasync.transfer.kernel_write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
@@ -96,7 +97,12 @@ async def _run_blocking(plan: WritePlan, options: WriteOptions) -> None:
         kernel_write = KernelWrite.of(plan.chunks, plan.projection, plan.values) if replaces else None
         if kernel_write is None:
             for chunks, runs in plan.groups():
-                await ChunkWriter(chunks, plan.values, options).write_blocking(runs)
+                left: Sequence[ChunkRun] = runs
+                empty: Sequence[str] = ()
+                if replaces and chunks.shape is not None:
+                    left, empty = await write_runs(chunks, plan.values, runs, cancel_flag(), options.progress)
+                if left or empty:
+                    await ChunkWriter(chunks, plan.values, options).write_blocking(left, empty)
             return
         await kernel_write.run(cancel_flag(), options.progress)
         if kernel_write.left or (kernel_write.empty and not options.all_absent):

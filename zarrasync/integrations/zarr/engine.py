@@ -18,6 +18,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
 from zarrasync.transfer.chunks import Chunks
+from zarrasync.transfer.kernel_runs import read_runs, write_runs
 from zarrasync.transfer.place import Placement, PlaceOptions
 from zarrasync.transfer.read_async import read_async
 from zarrasync.transfer.read_blocking import read_blocking
@@ -88,7 +89,9 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
     absent = set[int]()
 
     async def work() -> None:
-        await read_blocking(_ListedPlacement(chunks, out, cancel_flag(), absent), runs)
+        placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
+        if left := await read_runs(placement, runs):
+            await read_blocking(placement, left)
 
     if _is_instant(chunks, len(runs)):
         drive(work())
@@ -120,7 +123,13 @@ async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: A
         Exception: What the store raises.
     """
     writer = ChunkWriter(chunks, values, WriteOptions())
+
+    async def work() -> None:
+        left, empty = await write_runs(chunks, values, runs, cancel_flag())
+        if left or empty:
+            await writer.write_blocking(left, empty)
+
     if chunks.store.blocking:
-        await run_in_worker(lambda: writer.write_blocking(runs), computing=chunks.store.near)
+        await run_in_worker(work, computing=chunks.store.near)
     else:
         await writer.write_async(runs, FifoGate(chunks.concurrency))

@@ -39,7 +39,7 @@ class RangesReader:
         self._dtype, self._order = chain.spec.dtype.numpy, chain.memory_axis_order
         self._most_at_once = most_at_once
         self._pack: Callable[..., bytes] = struct.Struct(f"={4 + 3 * len(chain.spec.shape)}q").pack
-        has_buffer = self._order is None and self._dtype.kind in "biufc"
+        has_buffer = self._order is None and self._dtype.isbuiltin == 1 and self._dtype.kind in "biufc"
         self._address_of = _address_of_buffer if has_buffer else _address_of_array
 
     def read(self, transform: Transform, most: int | None = None) -> Array | None:

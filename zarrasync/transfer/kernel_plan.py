@@ -61,7 +61,7 @@ def kernel_part(
         chunks: The chunks.
         projection: The selection.
         out: The output, or the values to write.
-        axes: The chunk grid in which the selection is; by default, that of the array.
+        axes: The grid in which the selection is; by default, the grid of the array.
     """
     if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy:
         return None

@@ -368,7 +368,7 @@ static void read_ranges(struct input *input, struct za_worker *worker, const str
     size_t size = (size_t)(plan->selected_elements * plan->array.chain.item_size);
     struct za_ranges *ranges = malloc(sizeof *ranges + AXES * sizeof ranges->ranges[0]);
     *ranges = (struct za_ranges){worker, &plan->array, malloc(size), take(input, 2) ? NO_LIMIT : 100};
-    int has_lists = 0;
+    int has_lists = plan->points.count > 0;
     for (int i = 0; i < plan->array.axis_count; i++) {
         const struct za_axis *axis = &plan->selected[i];
         has_lists |= axis->indices != NULL;

@@ -332,6 +332,21 @@ def test_reads_into_memory_of_the_caller(made: tuple[Path, np.ndarray]):
         assert same(np.ascontiguousarray(out), made[1])
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", ">f8", "c16", "S3"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_axes_in_another_order(tmp_path: Path, dtype: str, step: int):
+    """Chunks in the order of columns are written from rows, and read into rows, also in reversed order."""
+    values = np.random.default_rng(3).integers(1, 99, (5, 37, 41)).astype(dtype)
+    array = sync.create_array(
+        tmp_path / "a", data=values, zarr_format=2, chunks=(3, 19, 21), order="F", compressors=None
+    )
+    out = np.empty((5, 37, 41), array.dtype)[:, ::-step, ::step]
+    array.view[:, ::step, ::step].read(out=out)
+    np.testing.assert_array_equal(out, values[:, ::step, ::step])
+    pure = sync.open_array(tmp_path / "a", config={"native": "off"})
+    np.testing.assert_array_equal(pure[...], values)
+
+
 def test_children_read_after_a_fork(made: tuple[Path, np.ndarray]):
     array = sync.open_array(made[0], config=za.Config(native="require"))
     array[...]

@@ -288,9 +288,40 @@ static void copy_listed(const struct loop *loop, const uint8_t *raw, uint8_t *ou
     }
 }
 
+/* Elements that are far apart in the output and are copied before their neighbours there: as many as a cache has places for
+ * lines whose addresses differ by a power of two. */
+enum { TILE = 8 };
+
+/* Whether the last two loops, of which this is the first, swap axes: neighbours in the raw bytes are far apart in the output. */
+static int transposes(const struct copy *copy, int depth)
+{
+    if (depth + 2 != copy->loop_count)
+        return 0;
+    const struct loop *outer = &copy->loops[depth], *inner = &copy->loops[depth + 1];
+    return outer->indices == NULL && inner->indices == NULL && outer->out_stride > 0 &&
+           outer->out_stride < inner->out_stride && inner->count > TILE;
+}
+
+/* Copy such loops in tiles, so that a line of the cache is used for several elements while it is there. */
+static void copy_tiles(const struct copy *copy, const struct loop *outer, uint8_t *to, int64_t to_outer, int64_t to_inner,
+                       const uint8_t *from, int64_t from_outer, int64_t from_inner)
+{
+    struct loop tile = outer[1];
+    for (int64_t at = 0; at < outer[1].count; at += TILE) {
+        tile.count = outer[1].count - at < TILE ? outer[1].count - at : TILE;
+        for (int64_t i = 0; i < outer->count; i++)
+            copy_last(copy, &tile, to + i * to_outer + at * to_inner, to_inner, from + i * from_outer + at * from_inner,
+                      from_inner);
+    }
+}
+
 static void place(const struct copy *copy, int depth, const uint8_t *raw, uint8_t *out)
 {
     const struct loop *loop = depth < copy->loop_count ? &copy->loops[depth] : &once;
+    if (transposes(copy, depth)) {
+        copy_tiles(copy, loop, out, loop->out_stride, loop[1].out_stride, raw, loop->raw_stride, loop[1].raw_stride);
+        return;
+    }
     if (depth + 1 >= copy->loop_count && loop->indices != NULL && copy->word_size <= 1) {
         copy_listed(loop, raw, out, copy->item_size);
         return;
@@ -313,6 +344,10 @@ void za_place(const struct za_chain *chain, const struct za_box *box, const uint
 static void gather(const struct copy *copy, int depth, uint8_t *raw, const uint8_t *values)
 {
     const struct loop *loop = depth < copy->loop_count ? &copy->loops[depth] : &once;
+    if (transposes(copy, depth)) {
+        copy_tiles(copy, loop, raw, loop->raw_stride, loop[1].raw_stride, values, loop->out_stride, loop[1].out_stride);
+        return;
+    }
     if (depth + 1 >= copy->loop_count && loop->indices == NULL) {
         copy_last(copy, loop, raw, loop->raw_stride, values, loop->out_stride);
         return;

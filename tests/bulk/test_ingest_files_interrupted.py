@@ -282,6 +282,22 @@ def note_process(folder: Path) -> None:
     (folder / str(os.getpid())).touch()
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells this")
+def test_a_process_that_was_killed_is_gone_before_its_parent_notices(tmp_path: Path):
+    store = stores.LocalStore(tmp_path)
+    child = os.fork()
+    if not child:
+        claims.Claim(store, "").acquire(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        claim = claims.Claim(store, "")
+        claim.acquire(0)
+        claim.release()
+    finally:
+        os.waitpid(child, 0)
+
+
 def start_workers_and_die(folder: Path) -> None:
     calls = {number: partial(note_process, folder) for number in range(4)}
     Workers(2)._run(calls, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))

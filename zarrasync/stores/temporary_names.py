@@ -82,9 +82,13 @@ def _is_gone(pid: int, start: str) -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process, or ``None`` on systems without ``/proc``."""
+    """Return the start time of a process, or ``None`` on systems without ``/proc``.
+
+    The result is empty for a process that has ended, but whose parent has not taken notice of that.
+    """
     try:
-        return f"{int(Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]):x}"
+        values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if values[0] in ("Z", "X") else f"{int(values[19]):x}"
     except (OSError, ValueError, IndexError):
         return None
 

@@ -122,10 +122,10 @@ async def test_gaps(api: Api, tmp_path: Path):
     ("change", "message"),
     [
         (lambda ds: ds.isel(lat=slice(0, 5)), "'t2m' has the dimensions"),
-        (lambda ds: ds.assign_coords(lat=ds.lat + 1), "'lat' has no dimension 'time' and differs between"),
+        (lambda ds: ds.assign_coords(lat=ds.lat + 1), "'lat' must be the same in all files"),
         (lambda ds: ds.rename(t2m="t"), "has the variable 't"),
         (lambda ds: ds.assign(t2m=ds.t2m.assign_attrs(units="degC")), "'t2m' has the units 'degC'"),
-        (lambda ds: ds.assign(t2m=ds.t2m.astype("f8")), "'t2m' has the data type <f8"),
+        (lambda ds: ds.assign(t2m=ds.t2m.astype("f8")), "'t2m' has the data type float64"),
         (lambda ds: ds.isel(time=[0, 2, 1]), "not in order: 2024-01-02T01:00:00 follows 2024-01-02T02:00:00 in row 2"),
         (lambda ds: ds.rename(time="t"), "has the dimension 'time', but"),
         (lambda ds: ds.transpose("lat", "time", "lon"), "'t2m' has the dimensions"),
@@ -149,7 +149,7 @@ async def test_packing(api: Api, tmp_path: Path):
     day(0).to_netcdf(tmp_path / "0.nc", encoding=PACKED)
     other = {"t2m": {**PACKED["t2m"], "scale_factor": 0.02}}
     day(1).to_netcdf(tmp_path / "1.nc", encoding=other)
-    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, but 0.01 in .*0.nc.*decode=True"):
+    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, but scale_factor 0.01 in .*0.nc.*decode=True"):
         await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
     await api(
         api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", decode=True, encoding={"t2m": {"dtype": "f4"}})
@@ -347,7 +347,7 @@ async def test_appending(api: Api, tmp_path: Path):
 async def test_regions(api: Api, tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(3))
     out = tmp_path / "out.zarr"
-    with pytest.raises(NodeNotFoundError, match="region needs an existing dataset"):
+    with pytest.raises(NodeNotFoundError, match="there is no dataset to change"):
         await api(api.ingest(paths, out, concat="time", region="auto"))
     await api(api.ingest(paths, out, concat="time", chunks={"time": 10}))
     day(1, seed=5).to_netcdf(paths[1], encoding=PACKED)

@@ -20,8 +20,8 @@ from zarrasync import config
 from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
 from zarrasync.cli.arguments import CommandParser, Commands, Run
 from zarrasync.cli.console import Console
+from zarrasync.cli.messages import error_line, typed_places
 from zarrasync.display.text import counted, printable
-from zarrasync.errors import ZarrError
 
 __all__ = ["main", "make_parser"]
 
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        print(f"zarrasync: {printable(_error_line(error))}", file=sys.stderr)
+        print(f"zarrasync: {printable(error_line(error, typed_places(args)))}", file=sys.stderr)
         return 1
 
 
@@ -99,22 +99,6 @@ def _refuse(parser: argparse.ArgumentParser, extra: Sequence[str]) -> NoReturn:
     name = unknown[0].partition("=")[0]
     similar = get_close_matches(name, parser._option_string_actions, 1)  # noqa: SLF001  # has no public list
     parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
-
-
-def _error_line(error: BaseException) -> str:
-    """Return an error as one line, with parameters as options of the command line."""
-    if isinstance(error, BaseExceptionGroup):
-        return _error_line(error.exceptions[0])
-    message = "; ".join((str(error), *getattr(error, "__notes__", ())))
-    text = " ".join(message.split()) or type(error).__name__
-    if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
-        text = f"{type(error).__name__}: {text} (--debug shows more)"
-    text = text.replace("storage_options={'anon': True}", "-o anon=true").replace("in storage_options", "in -o options")
-    text = re.sub(r"\b(append|decode)=True(?!\w)", r"--\1", text)
-    text = re.sub(r"\b(region|concat|on_\w+)='(\w+)'", lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
-    text = text.replace("variables=[…]", "--variable NAME")
-    text = re.sub(r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1", text)
-    return re.sub(r"\bmode='w'(?!\w)", "--overwrite", text)
 
 
 def _join_selections(arguments: Sequence[str]) -> list[str]:

@@ -189,7 +189,7 @@ def _continue(action: str, args: argparse.Namespace, console: Console) -> int:
         console.text("the plan is abandoned")
         return 0
     if action == "finish":
-        report = job.finish_planned(plan)
+        report = job.finish_planned(plan, verify=verify)
     else:
         workers = Workers(args.processes)
         try:

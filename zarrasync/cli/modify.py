@@ -17,6 +17,7 @@ from zarrasync.cli.arguments import (
     options,
 )
 from zarrasync.cli.console import Console
+from zarrasync.cli.messages import for_shell, typed_places
 from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
@@ -95,7 +96,7 @@ def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         console.data(report.to_dict())
     else:
-        console.text(str(report).replace("all_files=True", "--all"))
+        console.text(for_shell(str(report), typed_places(args)))
     return 0
 
 

@@ -121,9 +121,16 @@ class IngestReport(JobReport):
             f"{self.seconds:.1f} s, {size_text(int(self.rate))}/s",
             f"{self.retries:,} retried" if self.retries else "",
             counted(self.conflicts, "conflict") if self.conflicts else "",
-            f"{self.verified:,} verified" if self.verified else "",
+            self.verified_text(),
         ]
         return ", ".join(part for part in parts if part)
+
+    def verified_text(self) -> str:
+        """Return whether all blocks were verified, or how many; an empty string for none."""
+        count = self.blocks + self.skipped
+        if self.verified and self.verified == count:
+            return "all verified"
+        return f"{self.verified:,} of {counted(count, 'block')} verified" if self.verified else ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

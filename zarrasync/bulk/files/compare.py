@@ -16,6 +16,7 @@ __all__ = ["check_fit", "has_rows", "is_equal", "row_count"]
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 """Attributes that determine the meaning of stored numbers."""
+_SCALING = ("scale_factor", "add_offset", "_Unsigned")
 
 
 def row_count(header: FileHeader, dim: str) -> int | None:
@@ -67,6 +68,7 @@ def check_fit(
     axis: int | None,
     *,
     any_dtype: bool = False,
+    is_stored: bool = False,
 ) -> None:
     """Check that a variable of a file continues the same variable of another file or of the destination.
 
@@ -78,6 +80,7 @@ def check_fit(
         like_url: The other file, or the destination.
         axis: The axis along which sizes may differ.
         any_dtype: Whether the values are converted to another data type anyway.
+        is_stored: Whether the other variable is an array of the destination, which keeps its metadata.
 
     Raises:
         ShapeError: If it does not fit.
@@ -93,20 +96,47 @@ def check_fit(
     are_times = units_of(header.attributes) is not None and units_of(like.attributes) is not None  # checked one by one
     if header.dtype != like.dtype and not any_dtype and not are_times and not _is_safe(header.dtype, like.dtype):
         raise ShapeError(
-            f"{name!r} has the data type {header.dtype} in {url}, but {like.dtype} in {like_url}; pass "
-            f"encoding={{{name!r}: {{'dtype': …}}}} to convert both"
+            f"{name!r} has the data type {_type_name(header)} in {url}, but {_type_name(like)} in {like_url}; "
+            + _hint_for_types(name, header, like, is_stored=is_stored)
         )
     for key in _PACKING:
         if not _is_same(header.attributes, like.attributes, key):
             raise ShapeError(
-                f"{name!r} has {key} {header.attributes.get(key)!r} in {url}, but {like.attributes.get(key)!r} in "
-                f"{like_url}, so its stored numbers have another meaning; pass decode=True to store unpacked values"
+                f"{name!r} has {_attribute(header, key)} in {url}, but {_attribute(like, key)} in {like_url}, so its stored "
+                f"numbers have another meaning; {_hint_for_packing(key, like, is_stored=is_stored)}"
             )
     units, like_units = header.attributes.get("units"), like.attributes.get("units")
     if units_of(header.attributes) is None and units != like_units and None not in (units, like_units):
         raise ShapeError(
             f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first"
         )
+
+
+def _type_name(header: VariableHeader) -> str:
+    return "string" if header.dtype == "str" else np.dtype(header.dtype).name
+
+
+def _hint_for_types(name: str, header: VariableHeader, like: VariableHeader, *, is_stored: bool) -> str:
+    if is_stored:
+        return "an existing array keeps its data type, so convert the file first, for example with xarray's astype()"
+    if "str" in (header.dtype, like.dtype):
+        return "convert one of the files first"
+    common = np.result_type(np.dtype(header.dtype), np.dtype(like.dtype)).name
+    return f"pass encoding={{{name!r}: {{'dtype': {common!r}}}}} to convert both"
+
+
+def _hint_for_packing(key: str, like: VariableHeader, *, is_stored: bool) -> str:
+    if not is_stored:
+        return "pass decode=True to store unpacked values"
+    if key not in _SCALING or any(name in like.attributes for name in _SCALING):
+        return "an existing array keeps its attributes, so write the file again with the attributes of the array"
+    if np.dtype(like.dtype) == np.float64:
+        return "pass decode=True to unpack the values of the file"
+    return f"unpack the file first, for example with xarray, and store it as {_type_name(like)}"
+
+
+def _attribute(header: VariableHeader, key: str) -> str:
+    return f"{key} {header.attributes[key]!r}" if key in header.attributes else f"no {key}"
 
 
 def _is_safe(dtype: str, target: str) -> bool:
@@ -134,8 +164,18 @@ def _sizes(header: VariableHeader) -> str:
     return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
 
 
-def check_equal(name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str, dim: str) -> None:
+def check_equal(
+    name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str, *, is_needed: bool = False
+) -> None:
     """Check that a variable without rows has the same values in two files.
+
+    Args:
+        name: The name of the variable.
+        header: The variable in the file.
+        url: The file.
+        like: The variable in another file or in the destination.
+        like_url: The other file, or the destination.
+        is_needed: Whether the variable labels an axis of others, so that it cannot be left out.
 
     Raises:
         ShapeError: If it does not.
@@ -143,7 +183,7 @@ def check_equal(name: str, header: VariableHeader, url: str, like: VariableHeade
     """
     values, like_values = header.values, like.values
     if values is None or like_values is None:
-        is_different = (
+        is_different = bool(
             header.dtype == like.dtype and None not in (header.digest, like.digest) and header.digest != like.digest
         )
     else:
@@ -151,8 +191,26 @@ def check_equal(name: str, header: VariableHeader, url: str, like: VariableHeade
         if own is not None and units is not None and own != units:
             values = convert_times(values, own, units, np.dtype("f8"), f"{name!r} of {url}")
         is_different = not is_equal(values, like_values)
-    if is_different:
-        raise ShapeError(
-            f"{name!r} has no dimension {dim!r} and differs between {url} and {like_url}; choose the variables to store "
-            "with variables=[…], without it"
-        )
+    if not is_different:
+        return
+    hint = "make the files agree first, for example by interpolation to one grid, or write them to separate datasets"
+    if not is_needed:
+        hint = "choose the variables to store with variables=[…], and leave this one out"
+    raise ShapeError(
+        f"{name!r} must be the same in all files, but {_difference(values, url, like_values, like_url)}; {hint}"
+    )
+
+
+def _difference(values: npt.NDArray[Any] | None, url: str, like: npt.NDArray[Any] | None, like_url: str) -> str:
+    """Return the first difference between two arrays. Values of large arrays are not known."""
+    if values is None or like is None:
+        return f"differs between {url} and {like_url}"
+    if values.shape != like.shape:
+        return f"has the shape {values.shape} in {url} and {like.shape} in {like_url}"
+    is_different = np.atleast_1d(values != like)
+    if values.dtype.kind in "fc" and like.dtype.kind in "fc":
+        is_different &= np.atleast_1d(~(np.isnan(values) & np.isnan(like)))
+    place = tuple(int(index) for index in np.argwhere(is_different)[0]) if values.ndim else ()
+    one, other = values[place], like[place]
+    at = f" at position {', '.join(map(str, place))}" if place else ""
+    return f"is {one}{at} in {url} and {other} in {like_url}"

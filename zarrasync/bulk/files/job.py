@@ -91,7 +91,7 @@ class Job:
                 done = progress(plan) if progress is not None else None
                 permit = None if workers.is_local else self.claim.permit()
                 self.run_tasks(plan, workers, report, permit, verify=verify, unaligned=unaligned, progress=done)
-                self.finish(plan, report)
+                self.finish(plan, verify=verify)
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -137,7 +137,7 @@ class Job:
         report.seconds = clock.monotonic() - begin
         return report
 
-    def finish_planned(self, plan: JobPlan) -> FilesReport:
+    def finish_planned(self, plan: JobPlan, *, verify: bool = False) -> FilesReport:
         """Check that all tasks of a plan have been run, and publish the result. May be repeated."""
         begin = clock.monotonic()
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
@@ -153,7 +153,7 @@ class Job:
                 self.claim.release()
             else:
                 self.journal = self._run(read_target(self.handle, plan.dim)).journal
-                self.finish(plan)
+                self.finish(plan, verify=verify)
         except BaseException:
             self.claim.plan_only()
             raise
@@ -213,12 +213,11 @@ class Job:
         return plan, report, files
 
     def _check_destination(self, target: Target) -> None:
-        needs = "region" if self.parameters.region is not None else ""
+        needs = self.parameters.region is not None
         if self.mode == "r+" or needs:
             if target.group is None:
                 raise NodeNotFoundError(
-                    f"{needs or 'mode r+'} needs an existing dataset, but no group exists at {self.handle.name} in "
-                    f"{self.handle.store!r}",
+                    f"there is no dataset to change: no group exists at {self.handle.name} in {self.handle.store!r}",
                     path=self.handle.path,
                     store=repr(self.handle.store),
                 )
@@ -296,7 +295,7 @@ class Job:
         self,
         plan: JobPlan,
         workers: Workers,
-        report: IngestReport,
+        report: FilesReport,
         permit: Permit | None,
         *,
         numbers: Sequence[int] | None = None,
@@ -324,6 +323,7 @@ class Job:
 
         def done(number: int, part: IngestReport) -> None:
             add_reports(report, part)
+            report.tasks += 1
             self.claim.check()
 
         def mark(number: int) -> str:
@@ -359,11 +359,16 @@ class Job:
 
     # -------------------------------------------------------------- finishing
 
-    def finish(self, plan: JobPlan, report: FilesReport | None = None) -> None:
+    def finish(self, plan: JobPlan, *, verify: bool = False) -> None:
         """Publish the result of all tasks, and remove the claim.
+
+        Args:
+            plan: The plan.
+            verify: Whether to compare the stored labels, and other values in the plan, with the plan.
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
+            ChecksumError: If stored values differ. Nothing was published then.
         """
         self.claim.wait_for_runs(self._wait)
         finished = self.claim.finished(plan.digest)
@@ -377,12 +382,12 @@ class Job:
         self.claim.check()
         journal = self.journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
         self.claim.begin_publishing({"plan": plan.to_json(), "journal": journal.to_json()})
-        self.publish(plan, journal)
+        self.publish(plan, journal, verify=verify)
         self.claim.release()
 
-    def publish(self, plan: JobPlan, journal: Journal) -> None:
+    def publish(self, plan: JobPlan, journal: Journal, *, verify: bool = False) -> None:
         """Store the documents that make a result visible. May be repeated."""
-        self._run(write_inline(plan, self.handle))
+        self._run(write_inline(plan, self.handle, verify=verify))
         self._run(publish_arrays(plan, self.handle))
         self.claim.check()
         self._run(publish_group(plan, self.handle, journal))

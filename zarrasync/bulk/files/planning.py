@@ -180,7 +180,7 @@ class _Planner:
         first, *others = [header.variables[name] for header in self.headers]
         try:
             for other in others:
-                check_equal(name, other, "", first, "", self.dim)
+                check_equal(name, other, "", first, "")
         except (ShapeError, CodecError):
             return False
         return True
@@ -220,21 +220,23 @@ class _Planner:
 
     def _check_files(self) -> None:
         first_url = self.headers[0].file.name
+        axes = {dim for name in self.names for dim in self.headers[0].variables[name].dims if dim != name}
         for name in self.names:
+            is_needed = name in axes
             axis, first = self._axis(name), self._variable(0, name)
             any_dtype = "dtype" in self.parameters.encoding.get(name, {})
             for number, header in enumerate(self.headers[1:], 1):
                 other = self._variable(number, name)
                 check_fit(name, other, header.file.name, first, first_url, axis, any_dtype=any_dtype)
                 if axis is None:
-                    check_equal(name, other, header.file.name, first, first_url, self.dim)
+                    check_equal(name, other, header.file.name, first, first_url, is_needed=is_needed)
             if name in self.target.arrays:
                 like = self._stored_header(name)
                 text = f"{self.target.handle.name} of {self.target.handle.store!r}"
                 for number, header in enumerate(self.headers):
-                    check_fit(name, self._variable(number, name), header.file.name, like, text, axis)
+                    check_fit(name, self._variable(number, name), header.file.name, like, text, axis, is_stored=True)
                 if axis is None:
-                    check_equal(name, first, first_url, like, text, self.dim)
+                    check_equal(name, first, first_url, like, text, is_needed=is_needed)
         if self.target.group is not None:
             rows = {name for name, dims in self.target.dims.items() if self.dim in dims}
             own = {name for name in self.names if self._axis(name) is not None}

@@ -6,18 +6,20 @@ consolidated metadata, such as xarray, see the dataset before or after the job, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
+from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
 from zarrasync.bulk.files.tasks import planned_array
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
@@ -30,23 +32,46 @@ from zarrasync.nodes.walk import documents_below
 __all__ = ["publish_arrays", "publish_group", "write_inline"]
 
 
-async def write_inline(plan: JobPlan, handle: NodeHandle) -> None:
-    """Write the arrays whose values are part of the plan."""
-    await gather([partial(_write_inline, plan, array, handle) for array in plan.arrays if array.kind == "inline"])
+async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
+    """Write the arrays whose values are part of the plan.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        verify: Whether to read the values back and compare them.
+
+    Raises:
+        ChecksumError: If the values read back differ.
+    """
+    inline = [array for array in plan.arrays if array.kind == "inline"]
+    await gather([partial(_write_inline, plan, array, handle, verify=verify) for array in inline])
 
 
-async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
-    values = array.values(target.dtype)
+    fill = target.metadata.spec.fill_value
+    for region, values in _inline_parts(plan, array, target.dtype):
+        await target.view[region].write(values)
+        if verify:
+            stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
+            if checksum(stored) != checksum(transfer.as_array(values, target.dtype, fill)):
+                raise ChecksumError(
+                    f"verification failed: {target.name} in {target.store!r} differs from the files; another writer may "
+                    "have changed it"
+                )
+
+
+def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the regions of an array whose values are part of the plan, with their values."""
+    values = array.values(dtype)
     if array.axis is None:
-        await target.view[...].write(values)
+        yield ..., values
         return
-    done = 0
+    done, inner = 0, (slice(None),) * array.axis
     for start, stop, _, _ in _joined(plan):
         rows = slice(done, done + stop - start)
         done = rows.stop
-        inner = (slice(None),) * array.axis
-        await target.view[(*inner, slice(start, stop))].write(np.ascontiguousarray(values[(*inner, rows)]))
+        yield (*inner, slice(start, stop)), np.ascontiguousarray(values[(*inner, rows)])
 
 
 def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:

@@ -75,7 +75,16 @@ def _naming(url: str, action: str) -> Iterator[None]:
         yield
     except (ZarrError, ImportError, MemoryError):
         raise
-    except (ValueError, OSError, KeyError, TypeError, RuntimeError, AttributeError, EOFError, BadZipFile) as error:
+    except ValueError as error:
+        if "installed IO backends" not in str(error):
+            raise ValueError(f"cannot {action} {url}: {redact_queries(str(error))}") from error
+        from xarray.backends import list_engines
+
+        raise ValueError(
+            f"cannot {action} {url}: none of xarray's engines recognizes the file ({', '.join(list_engines())}); check that it "
+            "is complete, install the package that reads its format, or pass engine='NAME'"
+        ) from error
+    except (OSError, KeyError, TypeError, RuntimeError, AttributeError, EOFError, BadZipFile) as error:
         raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarrasync.display.progress import IngestReport
-from zarrasync.display.text import counted
+from zarrasync.display.text import counted, size_text
 
 __all__ = ["FilesReport"]
 
@@ -16,21 +16,40 @@ class FilesReport(IngestReport):
     """The result of ingesting files.
 
     Attributes:
-        files: The number of files whose rows are in the destination now.
+        files: The number of files that this job ingested.
         known: The number of files that were ingested by an earlier job, and were not read again.
         rows: The number of rows that this job added or replaced.
+        tasks: The number of tasks that this job ran.
+        skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
     """
 
     files: int = 0
     known: int = 0
     rows: int = 0
+    tasks: int = 0
     notes: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
-        known = f", {self.known:,} ingested before" if self.known else ""
-        head = f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}{known}"
-        return f"{head}: {super().summary()}"
+        if self.known and not self.files:
+            return f"{counted(self.known, 'file')} ingested before: nothing to do, {self.seconds:.1f} s"
+        files = f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}" if self.files else ""
+        known = f"{self.known:,} ingested before" if self.known else ""
+        tasks = f"{counted(self.tasks, 'task')} run" if self.tasks and not self.files else ""
+        head = ", ".join(filter(None, (files, known, tasks)))
+        return f"{head}{': ' * bool(head)}{', '.join(filter(None, self._facts()))}"
+
+    def _facts(self) -> Sequence[str]:
+        sizes = f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}"
+        rate = f", {size_text(int(self.rate))}/s"
+        return (
+            sizes if self.nbytes else "published" if self.rows and not self.skipped else "",
+            f"{counted(self.skipped, 'task')} completed before" if self.skipped else "",
+            f"{self.seconds:.1f} s{rate if self.nbytes else ''}",
+            f"{self.retries:,} retried" if self.retries else "",
+            counted(self.conflicts, "conflict") if self.conflicts else "",
+            "all values verified" if self.verified and self.verified == self.blocks else "",
+        )
 
     def remarks(self) -> Sequence[str]:
         return self.notes

@@ -112,12 +112,13 @@ class TaskRunner:
             blocking=self.store.blocking,
         )
         if self.verify:
-            report.verified += self._compare(array, source, target, tuple(region))
+            self._compare(source, target, tuple(region))
+            report.verified += report.blocks
         return report
 
-    def _compare(self, array: ArrayPlan, source: Source, target: AsyncArray, region: Region) -> int:
-        """Compare stored values with the values of the files, block by block. Return the number of blocks."""
-        plan, count = BlockPlan(source, target, region), 0
+    def _compare(self, source: Source, target: AsyncArray, region: Region) -> None:
+        """Compare all stored values of a region with the values of the files."""
+        plan = BlockPlan(source, target, region)
         fill = target.metadata.spec.fill_value
         for block in plan.regions(1, ignore_progress):
             assert source.read is not None
@@ -131,8 +132,6 @@ class TaskRunner:
                     f"verification failed: {target.name}[{place}] in {self.store!r} differs from the files; another "
                     "writer may have changed it"
                 )
-            count += 1
-        return count
 
     # -------------------------------------------------------------- reading
 

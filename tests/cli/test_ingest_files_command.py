@@ -37,9 +37,6 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for region in ("auto", "24:48"):
         assert run(paths[1], out, "--concat", "time", "--region", region) == 0
         assert_same(out, joined(paths))
-    assert run(paths[1], out, "--concat", "time", "--region", "x") == 1
-    assert run(*paths, tmp_path / "other.zarr") == 1
-    assert "pass --concat" in capsys.readouterr().err
 
 
 def test_encoding(tmp_path: Path):

@@ -141,11 +141,14 @@ async def copy(
     elif not (overwrite or resume):
         await check_free(target, list(files.values()))
     plan = CopyPlan(target, changes, files, overwrite, resume)
-    with retries, report_progress(progress, sum(array.nbytes for array in arrays), f"copy {root.name}") as callback:
+    total = sum(array.nbytes for array in arrays)
+    with retries, report_progress(progress, total, f"copy {root.name}", report=report) as callback:
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
-        async with store.in_use():
-            await run_on_store(run, root.store, store)
-    report.retries, report.seconds = retries.retries, clock.monotonic() - begin
+        try:
+            async with store.in_use():
+                await run_on_store(run, root.store, store)
+        finally:
+            report.retries, report.seconds = retries.retries, clock.monotonic() - begin
     return report
 
 

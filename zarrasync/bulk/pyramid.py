@@ -23,7 +23,8 @@ from zarrasync.bulk.pyramid_source import AxisChanges, PyramidSource, find_sourc
 from zarrasync.bulk.pyramid_target import PyramidTarget
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, report_progress, skip_of
-from zarrasync.display.text import counted, size_text
+from zarrasync.display.report import JobReport
+from zarrasync.display.text import Table, counted, duration_text, printable, size_text
 from zarrasync.errors import MetadataError, NodeExistsError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges
@@ -71,7 +72,7 @@ class LevelReport:
 
 
 @dataclass
-class PyramidReport:
+class PyramidReport(JobReport):
     """The result of computing a pyramid.
 
     Attributes:
@@ -94,10 +95,29 @@ class PyramidReport:
         """Return the report as JSON values."""
         return asdict(self)
 
+    def summary(self) -> str:
+        return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
+
+    def remarks(self) -> Sequence[str]:
+        return self.notes
+
+    def tables(self) -> Sequence[Table]:
+        columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
+        rows = [
+            (
+                printable(level.path),
+                " x ".join(f"{n:,}" for n in level.shape),
+                f"{level.blocks:,}",
+                f"{level.skipped:,}",
+                size_text(level.nbytes),
+                duration_text(level.seconds),
+            )
+            for level in self.levels
+        ]
+        return [Table(columns, rows)] if rows else []
+
     def __str__(self) -> str:
-        return "\n".join(
-            [*map(str, self.levels), *self.notes, f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"]
-        )
+        return "\n".join([*map(str, self.levels), *self.notes, self.summary()])
 
 
 @short_tracebacks
@@ -251,7 +271,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
         await _check_names(source, group)
     report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
     total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
-    with report_progress(request.progress, total, f"pyramid {source.array.name}") as callback:
+    with report_progress(request.progress, total, f"pyramid {source.array.name}", report=report) as callback:
         async with group.store.in_use() if dest is not None else nullcontext():
             finest = source.array
             if dest is not None:

@@ -20,6 +20,7 @@ from zarrasync import config
 from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
 from zarrasync.cli.arguments import CommandParser, Commands, Run
 from zarrasync.cli.console import Console
+from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
 from zarrasync.cli.messages import error_line, typed_places
 from zarrasync.display.text import counted, printable
 
@@ -64,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = make_parser()
-    args, extra = parser.parse_known_args(_join_selections(sys.argv[1:] if arguments is None else arguments))
+    words = _join_selections(sys.argv[1:] if arguments is None else arguments)
+    if is_plan_command(words):
+        args, extra = make_plan_parser().parse_known_args(words[1:])
+    else:
+        args, extra = make_parser().parse_known_args(words)
     if extra:
         _refuse(args.parser, extra)
     run: Run = args.run

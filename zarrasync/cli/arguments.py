@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from zipfile import ZipFile
 
 from zarrasync import stores, sync
@@ -34,6 +34,7 @@ __all__ = [
     "open_node",
     "options",
     "port",
+    "seconds",
     "select",
     "shape",
 ]
@@ -57,6 +58,12 @@ class CommandParser(argparse.ArgumentParser):
         finally:
             self._is_parsing = False
 
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line about the usage, and one about the error."""
+        names = [str(action.metavar or action.dest).upper() for action in self._actions if not action.option_strings]
+        usage = f"usage: {self.prog} {' '.join(names)} [options]    (see {self.prog} --help)"
+        self.exit(2, f"{usage}\n{self.prog}: error: {message}\n")
+
 
 class Commands:
     """Adds commands with the arguments that all commands have.
@@ -69,9 +76,16 @@ class Commands:
         self._subparsers = subparsers
 
     def __call__(
-        self, name: str, text: str, run: Run, *, examples: Sequence[str] = (), as_json: bool = True
+        self,
+        name: str,
+        text: str,
+        run: Run,
+        *,
+        examples: Sequence[str] = (),
+        as_json: bool = True,
+        of_node: bool = True,
     ) -> argparse.ArgumentParser:
-        """Add a command for the node at a URL.
+        """Add a command.
 
         Args:
             name: The name.
@@ -79,6 +93,7 @@ class Commands:
             run: Runs the command.
             examples: Examples for the help.
             as_json: Whether the command can print JSON.
+            of_node: Whether its first argument is the URL of a node or a file.
         """
         title = "examples:" if len(examples) > 1 else "example:"
         parser: argparse.ArgumentParser = self._subparsers.add_parser(
@@ -89,8 +104,9 @@ class Commands:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.set_defaults(run=run, json=False, parser=parser)
-        parser.add_argument("url", help="a path or URL")
-        parser.add_argument("--path", default="", help="the node's path in the store")
+        if of_node:
+            parser.add_argument("url", help="a path or URL")
+            parser.add_argument("--path", default="", help="the node's path in the store")
         parser.add_argument(
             "-o",
             "--option",
@@ -147,6 +163,8 @@ def destination(args: argparse.Namespace) -> Iterator[Any]:
             run(store.close(), blocking=store.blocking)
         return
     if not is_archive_name(path) or "://" in path or os.path.isdir(path):
+        if os.path.isfile(path):
+            args.parser.error(f"the destination {path!r}, the last argument, is a file")
         yield path
         return
     existed = os.path.exists(path)
@@ -188,6 +206,17 @@ def levels(text: str) -> int:
     if count(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a duration of at least 0 seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds of at least 0, found {text!r}")
+    return value
 
 
 def port(text: str) -> int:

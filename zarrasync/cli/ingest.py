@@ -27,8 +27,8 @@ from zarrasync.cli.arguments import (
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.files import NpzMember, open_file
-from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
-from zarrasync.display.progress import IngestReport, report_progress
+from zarrasync.cli.monitoring import add_monitoring, monitored
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
@@ -59,11 +59,10 @@ def add(command: Commands) -> None:
             "ingest ocean.nc ocean.zarr --verify",
             "ingest 'nc/*.nc' out.zarr --concat time --chunks time=24,lat=90 --processes 8",
             "ingest 'nc/*.nc' out.zarr --concat time --append --on-duplicate skip",
-            "ingest plan 'nc/*.nc' s3://bucket/out.zarr --concat time --tasks 100 --plan plan.json",
-            "ingest run plan.json --task 42",
-            "ingest finish plan.json",
+            "ingest plan --help    (the same on several machines)",
         ],
     )
+    ingest.epilog = f"{ingest.epilog}\n\n{files.PLANS}"
     files.add_arguments(ingest)
     add_destination(ingest)
     add_layout(ingest, "keep", "3")
@@ -73,10 +72,12 @@ def add(command: Commands) -> None:
 
 
 def _ingest(args: argparse.Namespace, console: Console) -> int:
-    if (code := files.run(args, console)) is not None:
-        return code
+    files.check_mode(args)
+    if files.are_many(args):
+        return files.run(args, console)
+    files.refuse_options(args)
     (args.url,) = args.url
-    with destination(args) as dest:
+    with monitored(args) as watch, destination(args) as dest:
         store = resolve(dest, options(args.dest_option))
         arrays, attributes = open_file(args)
         layouts = _layouts(args, store, arrays)
@@ -85,9 +86,9 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
             layouts = {path: {**layout, "zarr_format": zarr_format} for path, layout in layouts.items()}
         reports: dict[str, IngestReport] = {}
         try:
-            run(_write(args, store, arrays, layouts, reports), blocking=store.blocking)
+            run(_write(args, store, arrays, layouts, reports, watch.progress), blocking=store.blocking)
         finally:
-            save_report(args, WriteReport({path: reports[path] for path in arrays if path in reports}))
+            watch.report = WriteReport({path: reports[path] for path in arrays if path in reports})
             if not console.as_json:
                 for path in filter(reports.__contains__, arrays):
                     console.text(f"{path}: {reports[path]}" if path else reports[path])
@@ -97,13 +98,18 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
 
 
 async def _write(
-    args: argparse.Namespace, store: Store, arrays: Arrays, layouts: Layouts, reports: dict[str, IngestReport]
+    args: argparse.Namespace,
+    store: Store,
+    arrays: Arrays,
+    layouts: Layouts,
+    reports: dict[str, IngestReport],
+    progress: ProgressLike,
 ) -> None:
     """Write all arrays, small ones concurrently if the store is asynchronous."""
     sizes = {path: math.prod(array.shape) * max(array.dtype.itemsize, 1) for path, array in arrays.items()}
     single = arrays.get("")
     rows = single.shape[0] if single is not None and single.shape else 0
-    with report_progress(progress_of(args), sum(sizes.values()), f"ingest {args.url}", rows) as callback:
+    with report_progress(progress, sum(sizes.values()), f"ingest {args.url}", rows) as callback:
 
         async def write(path: str) -> None:
             array, place = arrays[path], join(normalize_path(args.dest_path), path)

@@ -16,7 +16,7 @@ from zarrasync.bulk.statistics import Summary, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, arrays_of, count, levels, open_node, options, select
 from zarrasync.cli.console import Console
-from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
+from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
 
@@ -214,16 +214,17 @@ def _number_text(value: float | None) -> str:
 
 def _validate(args: argparse.Namespace, console: Console) -> int:
     manifest = None if args.manifest is None else Manifest.loads(Path(args.manifest).read_bytes())
-    report = sync.validate(
-        args.url,
-        path=args.path,
-        data=args.data,
-        manifest=manifest,
-        repair=args.repair,
-        progress=progress_of(args),
-        storage_options=options(args.option),
-    )
-    save_report(args, report)
+    with monitored(args) as watch:
+        report = sync.validate(
+            args.url,
+            path=args.path,
+            data=args.data,
+            manifest=manifest,
+            repair=args.repair,
+            progress=watch.progress,
+            storage_options=options(args.option),
+        )
+        watch.report = report
     if console.as_json:
         console.data(report.to_dict())
     else:

@@ -8,6 +8,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
+from zarrasync.bulk.reports import CopyReport
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
@@ -18,7 +19,7 @@ from zarrasync.cli.arguments import (
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.messages import for_shell, typed_places
-from zarrasync.cli.monitoring import add_monitoring, progress_of, save_report
+from zarrasync.cli.monitoring import Watch, add_monitoring, monitored
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ZarrError
@@ -70,12 +71,18 @@ def add(command: Commands) -> None:
 
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
-    with destination(args) as dest:
-        return _copy_to(dest, args, console)
+    with monitored(args) as watch, destination(args) as dest:
+        report = _copy_to(dest, args, watch)
+        watch.report = report
+    if console.as_json:
+        console.data(report.to_dict())
+    else:
+        console.text(for_shell(str(report), typed_places(args)))
+    return 0
 
 
-def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
-    report = sync.copy(
+def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch) -> CopyReport:
+    return sync.copy(
         args.url,
         dest,
         source_path=args.path,
@@ -88,16 +95,10 @@ def _copy_to(dest: Any, args: argparse.Namespace, console: Console) -> int:
         resume=args.resume,
         verify=args.verify,
         all_files=args.all,
-        progress=progress_of(args),
+        progress=watch.progress,
         source_options=options(args.option),
         dest_options=options(args.dest_option),
     )
-    save_report(args, report)
-    if console.as_json:
-        console.data(report.to_dict())
-    else:
-        console.text(for_shell(str(report), typed_places(args)))
-    return 0
 
 
 def _consolidate(args: argparse.Namespace, console: Console) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zarrasync.cli.arguments import port
+from zarrasync.cli.messages import error_line, typed_places
+from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.display.progress import ProgressLike
-from zarrasync.display.report import REPORT_FILES, JobReport
+from zarrasync.display.report import REPORT_FILES, FailedJob, JobReport
 
-__all__ = ["add_monitoring", "progress_of", "save_report"]
+__all__ = ["Watch", "add_monitoring", "monitored"]
 
 
 def add_monitoring(command: argparse.ArgumentParser) -> None:
@@ -28,12 +32,48 @@ def add_monitoring(command: argparse.ArgumentParser) -> None:
     command.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
 
 
-def progress_of(args: argparse.Namespace) -> ProgressLike:
-    """Return the progress that the options specify.
+class Watch(Monitor):
+    """The monitors of a job, and its report.
+
+    Attributes:
+        progress: What the job gets as ``progress``.
+        report: The report of the job; ``None`` before the job has one.
+    """
+
+    def __init__(self, monitors: Sequence[Any]) -> None:
+        self.progress: ProgressLike = [*monitors, self]
+        self.report: JobReport | None = None
+
+    def ended(self, job: JobProgress, error: BaseException | None) -> None:
+        if job.parent is None and job.report is not None:
+            self.report = job.report
+
+
+@contextmanager
+def monitored(args: argparse.Namespace) -> Iterator[Watch]:
+    """Watch a job inside a ``with`` block, and write the report to the file that the options name.
+
+    The report of a failed job contains the error and the completed work.
 
     Raises:
         ImportError: If a package for metrics or spans is not installed.
     """
+    watch = Watch(_monitors(args))
+    try:
+        yield watch
+    except BaseException as error:
+        if args.report is not None:
+            text = "interrupted" if isinstance(error, KeyboardInterrupt) else error_line(error, typed_places(args))
+            try:
+                FailedJob(text, watch.report).save(args.report)
+            except OSError as failure:
+                error.add_note(f"the report could not be written: {failure}")
+        raise
+    if args.report is not None and watch.report is not None:
+        watch.report.save(args.report)
+
+
+def _monitors(args: argparse.Namespace) -> list[Any]:
     monitors: list[Any] = [] if args.quiet else [True]
     if args.metrics is not None:
         from zarrasync.integrations.monitoring import PrometheusMonitor
@@ -50,12 +90,6 @@ def progress_of(args: argparse.Namespace) -> ProgressLike:
 
         monitors.append(OpenTelemetryMonitor())
     return monitors
-
-
-def save_report(args: argparse.Namespace, report: JobReport) -> None:
-    """Write the report to the file that the options name."""
-    if args.report is not None:
-        report.save(args.report)
 
 
 def _report_file(text: str) -> str:

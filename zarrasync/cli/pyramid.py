@@ -14,6 +14,7 @@ from zarrasync import sync
 from zarrasync.bulk.downsample import METHODS
 from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options
 from zarrasync.cli.console import Console
+from zarrasync.cli.monitoring import add_monitoring, monitored
 
 __all__ = ["add"]
 
@@ -53,11 +54,15 @@ def add(command: Commands) -> None:
         "--processes", type=count, default=0, metavar="N", help="compute in N processes (default: threads)"
     )
     pyramid.add_argument("--scheduler", metavar="ADDRESS", help="compute on the dask cluster at this address")
-    pyramid.add_argument("--quiet", action="store_true", help="show no progress")
+    add_monitoring(pyramid)
 
 
 def _pyramid(args: argparse.Namespace, console: Console) -> int:
-    with destination(args) if args.dest else nullcontext() as dest, _executor(args) as executor:
+    with (
+        monitored(args) as watch,
+        destination(args) if args.dest else nullcontext() as dest,
+        _executor(args) as executor,
+    ):
         report = sync.pyramid(
             args.url,
             path=args.path,
@@ -77,10 +82,11 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
             compressors=args.compressor,
             overwrite=args.overwrite,
             executor=executor,
-            progress=not args.quiet,
+            progress=watch.progress,
             storage_options=options(args.option),
             dest_options=options(args.dest_option),
         )
+        watch.report = report
     if console.as_json:
         console.data(report.to_dict())
     else:

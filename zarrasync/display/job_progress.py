@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.display.report import JobReport
 from zarrasync.display.text import duration_text, printable, size_text
 
 __all__ = ["JobProgress", "Monitor"]
@@ -23,7 +24,10 @@ class Monitor:
     """
 
     def started(self, job: JobProgress) -> None:
-        """A job has started, or a part of one."""
+        """A job has started, or a part of one. Its size may not be known yet."""
+
+    def sized(self, job: JobProgress) -> None:
+        """The size of a job has become known after its start."""
 
     def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
         """Some bytes were processed, or were skipped because an earlier run has processed them."""
@@ -43,6 +47,7 @@ class JobProgress:
         parts: The parts that are running.
         done: The number of bytes that were processed or skipped.
         skipped: The number of bytes that were skipped, because an earlier run has processed them.
+        report: The report of the job, which is completed while it runs; ``None`` for parts, and for jobs without one.
     """
 
     def __init__(
@@ -51,8 +56,10 @@ class JobProgress:
         self.label, self.total, self.rows, self.parent = label, total, rows, parent
         self.parts: list[JobProgress] = []
         self.done = self.skipped = 0
+        self.report: JobReport | None = None
         self.counts: RetryCounts = parent.counts if parent is not None else RetryCounts()
         self._monitors, self._lock, self._begin = monitors, thread_lock(), clock.monotonic()
+        self._work_begin = self._begin
 
     def __call__(self, nbytes: int) -> None:
         self._advance(nbytes, skipped=False)
@@ -60,6 +67,17 @@ class JobProgress:
     def skip(self, nbytes: int) -> None:
         """Advance by bytes that an earlier run has processed, without including them in the rate."""
         self._advance(nbytes, skipped=True)
+
+    def expect(self, total: int, rows: int = 0) -> None:
+        """Set the size of a job that has started without one, for example to read headers. The rate counts from now on.
+
+        Args:
+            total: The total number of bytes.
+            rows: The length of the first axis; 0 to show no rows.
+        """
+        self.total, self.rows, self._work_begin = total, rows, clock.monotonic()
+        for monitor in self._monitors:
+            monitor.sized(self)
 
     def _advance(self, nbytes: int, *, skipped: bool) -> None:
         with self._lock:
@@ -102,7 +120,8 @@ class JobProgress:
     @property
     def rate(self) -> float:
         """Processed bytes per second, without skipped ones."""
-        return (self.done - self.skipped) / self.seconds if self.seconds > 0 else 0.0
+        seconds = clock.monotonic() - self._work_begin
+        return (self.done - self.skipped) / seconds if seconds > 0 else 0.0
 
     @property
     def remaining(self) -> float | None:
@@ -139,7 +158,11 @@ def _text(job: JobProgress) -> str:
     parts = [f"{part.label} {_percent(part)}" for part in job.parts[:_SHOWN_PARTS]]
     facts = [
         _percent(job),
-        f"{size_text(job.done)} of {size_text(job.total)}" if job.total else size_text(job.done),
+        f"{size_text(job.done)} of {size_text(job.total)}"
+        if job.total
+        else size_text(job.done)
+        if job.done
+        else "started",
         job.rows_text(),
         f"{size_text(int(rate))}/s" if rate else "",
         f"{duration_text(job.remaining)} left" if job.remaining is not None else "",

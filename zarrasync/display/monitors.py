@@ -17,6 +17,8 @@ __all__ = ["Bars", "Lines", "default_monitor"]
 
 _FIXED_LINES = 4
 """The number of lines of a terminal that bars of parts leave free."""
+_WITHOUT_SIZE = "{desc} … [{elapsed}]"
+"""The text of a bar whose size is not known yet."""
 
 
 class Bars(Monitor):
@@ -45,8 +47,15 @@ class Bars(Monitor):
             unit_divisor=1024,
             leave=not is_part,
             delay=0.5 if is_part else 0,
+            bar_format=None if job.total else _WITHOUT_SIZE,
             **self._width,
         )
+
+    def sized(self, job: JobProgress) -> None:
+        bar = self._bars.get(job)
+        if bar is not None:
+            bar.bar_format = None if job.total else _WITHOUT_SIZE
+            bar.reset(total=job.total or None)
 
     def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
         bar = self._bars.get(job)
@@ -63,6 +72,7 @@ class Bars(Monitor):
     def ended(self, job: JobProgress, error: BaseException | None) -> None:
         bar = self._bars.pop(job, None)
         if bar is not None:
+            bar.leave = bar.leave and job.total > 0
             bar.close()
 
 

@@ -32,7 +32,9 @@ class _Function(Monitor):
 
 
 @contextmanager
-def report_progress(progress: ProgressLike, total: int, label: str, rows: int = 0) -> Iterator[JobProgress | None]:
+def report_progress(
+    progress: ProgressLike, total: int, label: str, rows: int = 0, report: JobReport | None = None
+) -> Iterator[JobProgress | None]:
     """Provide a progress callback inside a ``with`` block.
 
     Args:
@@ -40,6 +42,7 @@ def report_progress(progress: ProgressLike, total: int, label: str, rows: int = 
         total: The total number of bytes.
         label: The text in front of the bar: an action and a name. A part of another job shows the name alone.
         rows: The length of the first axis, to show the number of processed rows; 0 to show no rows.
+        report: The report of the job, which monitors can read when it ends.
 
     Yields:
         The callback, or ``None`` without progress reports.
@@ -53,6 +56,7 @@ def report_progress(progress: ProgressLike, total: int, label: str, rows: int = 
         yield None
         return
     job = JobProgress(label, total, rows, monitors)
+    job.report = report
     with job.counts, job.running():
         yield job
 

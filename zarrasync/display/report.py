@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from zarrasync.display import html
 from zarrasync.display.text import Table, table_lines
 from zarrasync.display.values import strict
 
-__all__ = ["REPORT_FILES", "JobReport"]
+__all__ = ["REPORT_FILES", "FailedJob", "JobReport"]
 
 REPORT_FILES = (".html", ".json", ".txt")
 """The suffixes of files that a report can be saved as."""
@@ -67,3 +68,28 @@ class JobReport(ABC):
 
     def _repr_html_(self) -> str:
         return html.report(self.summary(), self.remarks(), self.tables())
+
+
+@dataclass
+class FailedJob(JobReport):
+    """The report of a job that failed.
+
+    Attributes:
+        error: The message of the error.
+        done: The report of the completed work; ``None`` if the job had not begun.
+    """
+
+    error: str
+    done: JobReport | None = None
+
+    def summary(self) -> str:
+        return f"failed: {self.error}"
+
+    def remarks(self) -> Sequence[str]:
+        return [] if self.done is None else [f"done before: {self.done.summary()}", *self.done.remarks()]
+
+    def tables(self) -> Sequence[Table]:
+        return () if self.done is None else self.done.tables()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"error": self.error, "done": None if self.done is None else self.done.to_dict()}

@@ -64,6 +64,9 @@ class PrometheusMonitor(Monitor):
             self._failures.labels(job.label)
         self._set(job, running=True)
 
+    def sized(self, job: JobProgress) -> None:
+        self._set(job, running=True)
+
     def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
         self._set(job, running=True)
         if self._file is not None and clock.monotonic() - self._written > _FILE_SECONDS:

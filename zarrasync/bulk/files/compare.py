@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.times import convert_times, units_of

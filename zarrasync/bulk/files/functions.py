@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.headers import ReaderOptions
 from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.job import Job
-from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planning import Parameters
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
-from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
 from zarrasync.nodes.open_nodes import resolve_node
-from zarrasync.stores import CountingStore
-from zarrasync.transfer.threads import Progress
+from zarrasync.stores import CountingStore, Store
 
-__all__ = ["FilesRequest", "ingest_files", "make_job"]
+__all__ = ["FilesRequest", "ingest_files", "job_name", "make_job"]
 
 _ON_DUPLICATE = ("error", "skip", "replace")
 _ON_GAP = ("report", "error", "ignore")
@@ -84,12 +79,12 @@ def _ingest(request: FilesRequest) -> FilesReport:
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
     try:
-        with ExitStack() as bars:
+        with report_progress(request.progress, 0, f"ingest {job_name(job.handle.store, job.handle.path)}") as progress:
             report = job.run(
                 workers,
                 verify=request.verify,
                 unaligned=request.unaligned or job.handle.config.unaligned,
-                progress=partial(_progress, request, bars, job),
+                progress=progress,
             )
     finally:
         workers.close()
@@ -184,12 +179,9 @@ def _region(region: Any, dim: str) -> Any:
     raise ValueError(f"the region must be 'auto' or {{{dim!r}: slice(start, stop)}}, found {region!r}")
 
 
-def _progress(request: FilesRequest, bars: ExitStack, job: Job, plan: JobPlan) -> Progress:
-    total = 0
-    for array in plan.arrays:
-        if array.kind != "inline":
-            target = planned_array(plan, array, job.handle.store, job.handle.config)
-            share = 1.0 if array.axis is None else plan.rows / max(plan.length, 1)
-            total += int(target.size * max(target.dtype.itemsize, 1) * share)
-    bar = bars.enter_context(report_progress(request.progress, total, f"ingest {job.handle.name}", plan.rows))
-    return bar or ignore_progress
+def job_name(store: Store, path: str) -> str:
+    """Return a short name of a dataset for progress and metrics: the end of its location, or its path in the store."""
+    location = store.location(path)
+    place = location[-1] if isinstance(location, tuple) else ""
+    name = place.rstrip("/").rpartition("/")[2] if isinstance(place, str) else ""
+    return name or f"/{path}"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
@@ -19,7 +20,7 @@ from zarrasync.bulk.files.runs import Permit
 from zarrasync.bulk.files.target import Target, read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, JobProgress
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.model.paths import join
@@ -28,7 +29,6 @@ from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Job"]
@@ -77,20 +77,28 @@ class Job:
         *,
         verify: bool = False,
         unaligned: Unaligned = "safe",
-        progress: Callable[[JobPlan], Progress] | None = None,
+        progress: JobProgress | None = None,
     ) -> FilesReport:
-        """Plan the job, run its tasks, and publish the result."""
+        """Plan the job, run its tasks, and publish the result.
+
+        Args:
+            workers: Where to read headers and run tasks.
+            verify: Whether to compare stored values with the files.
+            unaligned: Whether tasks may share chunks.
+            progress: The progress of the job, whose size is set after planning.
+        """
         begin = clock.monotonic()
         with self.claim:
             self.claim.acquire(self._wait)
             self._complete_earlier_job()
             plan, report = self.plan(workers)
+            if progress is not None:
+                progress.report = report
             if plan is None:
                 self.claim.release()
             else:
-                done = progress(plan) if progress is not None else None
                 permit = None if workers.is_local else self.claim.permit()
-                self.run_tasks(plan, workers, report, permit, verify=verify, unaligned=unaligned, progress=done)
+                self.run_tasks(plan, workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
                 self.finish(plan, verify=verify)
         report.seconds = clock.monotonic() - begin
         return report
@@ -125,15 +133,23 @@ class Job:
         return plan, report
 
     def run_planned(
-        self, plan: JobPlan, workers: Workers, numbers: Sequence[int] | None, **options: Any
+        self,
+        plan: JobPlan,
+        workers: Workers,
+        numbers: Sequence[int] | None,
+        *,
+        verify: bool = False,
+        progress: JobProgress | None = None,
     ) -> FilesReport:
         """Run some tasks of a plan, or all of them. Other processes may run the same ones."""
         begin, report = clock.monotonic(), FilesReport()
+        if progress is not None:
+            progress.report = report
         permit = self.claim.permit_for_plan(plan.digest)
         for number in numbers or ():
             if not 0 <= number < len(plan.parts):
                 raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
-        self.run_tasks(plan, workers, report, permit, numbers=numbers, **options)
+        self.run_tasks(plan, workers, report, permit, numbers=numbers, verify=verify, progress=progress)
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -301,7 +317,7 @@ class Job:
         numbers: Sequence[int] | None = None,
         verify: bool = False,
         unaligned: Unaligned = "safe",
-        progress: Progress | None = None,
+        progress: JobProgress | None = None,
     ) -> None:
         """Run the tasks that are not finished, and mark each one.
 
@@ -313,13 +329,17 @@ class Job:
             numbers: The numbers of the tasks; all by default.
             verify: Whether to compare stored values with the files.
             unaligned: Whether tasks may share chunks. Where only this process writes, they may.
-            progress: Called with the number of bytes written since the last call.
+            progress: The progress of the job, whose size is set.
         """
         self.prepare(plan)
         finished = self.claim.finished(plan.digest)
-        waiting = [n for n in (range(len(plan.parts)) if numbers is None else numbers) if n not in finished]
-        total = len(plan.parts) if numbers is None else len(numbers)
-        report.skipped += total - len(waiting)
+        chosen = range(len(plan.parts)) if numbers is None else sorted(set(numbers))
+        waiting = [n for n in chosen if n not in finished]
+        report.skipped += len(chosen) - len(waiting)
+        if progress is not None:
+            sizes = {n: plan.task_bytes(plan.parts[n]) for n in chosen}
+            progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
+            progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
 
         def done(number: int, part: IngestReport) -> None:
             add_reports(report, part)
@@ -352,7 +372,7 @@ class Job:
         runner = TaskRunner(plan, store, config, verify, "allow")  # tasks run one after the other
         try:
             for number in waiting:
-                done(number, runner.run(plan.parts[number], mark(number), permit, progress or (lambda nbytes: None)))
+                done(number, runner.run(plan.parts[number], mark(number), permit, progress or ignore_progress))
         finally:
             if runner.files is not None:
                 runner.files.close()

@@ -150,7 +150,7 @@ def split_rows(
         axis: The rows.
         arrays: The metadata of the arrays.
         axes: The number of the axis of rows of each array.
-        tasks: The number of tasks; 0 for a number that suits the size.
+        tasks: The largest number of tasks, if the rows have no holes; 0 for a number that suits the size.
     """
     if not arrays:
         return
@@ -164,7 +164,7 @@ def split_rows(
     )
     rows = sum(segment.stop - segment.start for segment in axis.segments)
     wanted = -(-rows // tasks) if tasks else max(1, _TASK_BYTES // max(row_bytes, 1))
-    step *= max(1, wanted // step)
+    step *= max(1, -(-wanted // step) if tasks else wanted // step)
     for start, stop in _runs(axis):
         cuts = [start, *range((start // step + 1) * step, stop, step), stop]
         yield from pairwise(cuts)

@@ -56,6 +56,7 @@ class ArrayPlan:
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.
+        row_bytes: The decoded size of a row; the size of the array if it has no rows.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ArrayPlan:
     source_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     data: str = ""
     data_shape: tuple[int, ...] = ()
+    row_bytes: int = 0
 
     def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
         """Return a plan that contains values."""
@@ -130,6 +132,11 @@ class JobPlan:
     def array(self, name: str) -> ArrayPlan:
         """Return the plan of an array."""
         return next(array for array in self.arrays if array.name == name)
+
+    def task_bytes(self, part: Part) -> int:
+        """Return the decoded size of the values that a task writes."""
+        arrays = [self.array(part.array)] if part.array else [array for array in self.arrays if array.kind == "rows"]
+        return sum(array.row_bytes * (part.stop - part.start if array.axis is not None else 1) for array in arrays)
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
         """Return the parts of segments between two rows."""

@@ -455,6 +455,8 @@ class _Planner:
             self.stacks and number is not None,
             None if units is None else (units.units, units.calendar),
             self._source_units(name, units) if number is not None else {},
+            row_bytes=math.prod(n for axis_number, n in enumerate(metadata.shape) if axis_number != number)
+            * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:
             return plan.with_values(self._convert(first.values, metadata))

@@ -37,7 +37,7 @@ def add(commands: Any, make_parser: Callable[[], argparse.ArgumentParser]) -> No
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=(*_SHELLS, "values"), metavar=f"{{{','.join(_SHELLS)}}}")
+    parser.add_argument("shell", choices=(*_SHELLS, "values"), metavar=f"{{{','.join(_SHELLS)}}}", help="the shell")
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(run=_completion, json=False, debug=False, parser=parser, make_parser=make_parser)
 

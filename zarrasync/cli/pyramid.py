@@ -46,7 +46,9 @@ def add(command: Commands) -> None:
     )
     pyramid.add_argument("--scale", type=_numbers, metavar="y=N,x=N", help="the distances between elements")
     pyramid.add_argument("--units", type=_pairs, metavar="y=UNIT,x=UNIT", help="the units of axes")
-    pyramid.add_argument("--convention", choices=("auto", "ome", "zarr-conventions"), default="auto")
+    pyramid.add_argument(
+        "--convention", choices=("auto", "ome", "zarr-conventions"), default="auto", help="the metadata to write"
+    )
     pyramid.add_argument("--version", dest="ome_version", choices=("0.4", "0.5", "0.6"), help="the version of OME-Zarr")
     add_shapes(pyramid, "keep")
     pyramid.add_argument("--overwrite", action="store_true", help="replace existing levels")

@@ -110,9 +110,10 @@ class Claim:
 
     def _pause(self, end: float, wait: float, content: dict[str, Any]) -> None:
         if clock.monotonic() > end:
+            files = f" (it ingests {content['files']})" if content.get("files") else ""
             raise WriteConflictError(
-                f"another job writes {self._describe()}: it ingests {content.get('files') or 'files'} since "
-                f"{wait:.0f} s; repeat the call when it has ended",
+                f"another job writes {self._describe()}{files}, and did not end within {wait:.0f} s; repeat the call when it "
+                "has ended, or wait longer",
                 key=self._key,
             )
         clock.sleep_blocking(_POLL_SECONDS)

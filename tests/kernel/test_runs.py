@@ -102,7 +102,10 @@ def test_progress(tmp_path: Path, values: np.ndarray):
 def test_orders_of_inner_chunks(tmp_path: Path, order: Any, location: str, values: np.ndarray):
     """New shards contain their inner chunks in the order that the codec gives."""
     codec = za.codecs.ShardingCodec(
-        (8, 5), [za.codecs.BytesCodec(), za.codecs.Crc32cCodec()], index_location=location, order=order
+        (8, 5),
+        za.codecs.CodecChain.of([za.codecs.BytesCodec(), za.codecs.Crc32cCodec()]),
+        index_location=location,
+        order=order,
     )
     for native in ("require", "off"):
         array = sync.create_array(

@@ -202,10 +202,10 @@ def as_codec(value: Any, parameter: str = "codec") -> Codec:
         codec = as_codec(_entry_of(value), parameter)
         return in_order_of(codec, value) if isinstance(codec, ShardingCodec) else codec
     if isinstance(value, str) or (isinstance(value, Mapping) and "name" in value):
-        codec = parse_codec(to_plain(value), parameter)
-        assert codec is not None or isinstance(value, Mapping)
-        if codec is not None:
-            return codec
+        parsed = parse_codec(to_plain(value), parameter)
+        assert parsed is not None or isinstance(value, Mapping)
+        if parsed is not None:
+            return parsed
     get_config = getattr(value, "get_config", None)
     config = value if get_config is None else get_config()
     if isinstance(config, Mapping) and "id" in config:

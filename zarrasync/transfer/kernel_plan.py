@@ -66,7 +66,8 @@ def kernel_part(
     if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy:
         return None
     places = [target if isinstance(target, slice) else slice(None) for target in projection.target]
-    targets = out[(*places, ...)]  # without the ellipsis, indexing without axes would return a copy
+    key: Any = (*places, ...)  # without the ellipsis, indexing without axes would return a copy
+    targets = out[key]
     memory: list[Any] = [out]
     described = describe_axes(chunks, projection, targets.strides, memory, axes)
     if described is None:

@@ -436,7 +436,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     errors = [item for item in json.loads(capsys.readouterr().out)["findings"] if item["severity"] == "error"]
     assert [error["key"] for error in errors] == ["a/x/c/0/0"]
     assert main(["validate", str(tmp_path / "none")]) == 1
-    assert capsys.readouterr().err.startswith("zarrasync: cannot open / in LocalStore")
+    assert capsys.readouterr().err.startswith(f"zarrasync: cannot open {tmp_path / 'none'}: ")
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c8"])

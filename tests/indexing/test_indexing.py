@@ -297,6 +297,7 @@ def test_structured_fields():
         ([0, -11], r"index -11 is out of range"),
         (np.zeros(9, bool), r"boolean index of shape \(9,\) does not match"),
         (1.5, r"float 1.5 is not an index"),
+        (np.timedelta64(1, "s"), r"is not an index|integers or booleans"),
         ("x", r"no field 'x'"),
         ({"x": 1}, r"is not an index"),
         (([0, 1], [0, 1, 2]), r"do not broadcast together"),

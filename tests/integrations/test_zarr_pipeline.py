@@ -220,6 +220,30 @@ def test_values_of_other_kinds(value: Any):
 # -------------------------------------------------------------- what is left to zarr-python
 
 
+@pytest.mark.parametrize(
+    ("shape", "values"),
+    [
+        ((10,), np.arange(5, dtype="f4")),
+        ((10, 10), np.arange(10, dtype="f4").reshape(10, 1)),
+        ((10, 10), np.arange(10, dtype="f4")),
+        ((10, 10), np.arange(40, dtype="f4").reshape(4, 10)),
+    ],
+)
+def test_values_of_other_shapes(tmp_path: Path, shape: tuple[int, ...], values: np.ndarray):
+    """They are broadcast, or an error, as with zarr-python's pipeline. No memory beyond them is read."""
+    outcomes: list[Any] = []
+    for pipeline in (OURS, DEFAULT):
+        with zarr.config.set({"codec_pipeline.path": pipeline}):
+            array = zarr.create_array(tmp_path / pipeline, shape=shape, chunks=shape, dtype="f4", compressors=None)
+            try:
+                array[...] = values
+            except (ValueError, IndexError) as error:
+                outcomes.append(type(error))
+            else:
+                outcomes.append(array[...].tolist())
+    assert outcomes[0] == outcomes[1]
+
+
 def test_codecs_of_users_are_left_to_zarr_python():
     class Own(codecs.BytesCodec):
         pass

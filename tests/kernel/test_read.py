@@ -131,6 +131,18 @@ def test_only_the_kernel_reads(
     assert same(select(array), np.asarray(select(values)))
 
 
+@pytest.mark.parametrize("kind", ["oindex", "vindex"])
+def test_index_arrays_that_the_caller_changes(made: tuple[Path, np.ndarray], kind: str):
+    """A selection keeps the indices that it was made with."""
+    path, values = made
+    rows, columns = np.array([3, 1, 60]), np.array([0, 70, 5])
+    selection = getattr(sync.open_array(path).view, kind)[rows, columns]
+    expected = values[np.ix_(rows, columns)] if kind == "oindex" else values[rows, columns]
+    rows += 10**9
+    columns -= 10**9
+    assert same(selection.read(), expected)
+
+
 def test_asynchronous_reads(made: tuple[Path, np.ndarray]):
     async def read() -> Any:
         array = await za.open_array(made[0], config=za.Config(native="require"))

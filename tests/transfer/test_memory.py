@@ -86,7 +86,7 @@ def test_memory_of_results_is_reused(tmp_path: Path):
         for _ in range(6):
             asyncio.run(read())
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-        print(faults[-1] - faults[-2])
+        print(min(after - before for before, after in zip(faults[1:], faults[2:])))  # threads may begin anew
     """
     pages = (16 << 20) // 4096
     assert run(script, tmp_path / "a") < pages // 4

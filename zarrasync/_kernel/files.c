@@ -370,14 +370,16 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
 {
     char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
     if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
-        return 0;
+        return ZA_FAILED;
+    int outcome = ZA_PUBLISHED;
     last[-1] = '\0';
-    int published = !is_empty && rename(temporary, folder->path) == 0; /* this replaces an empty folder, and no other */
+    if (!is_empty && rename(temporary, folder->path) != 0) /* this replaces an empty folder, and no other */
+        outcome = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR ? ZA_TAKEN : ZA_FAILED;
     last[-1] = '/';
     za_folder_close(folder);
-    if (!published)
+    if (is_empty || outcome != ZA_PUBLISHED)
         remove_stage(temporary);
-    return published || is_empty;
+    return outcome;
 }
 
 #endif

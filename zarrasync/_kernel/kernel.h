@@ -266,7 +266,9 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
 /* Begin with the folder of a chunk. Returns 0 if it exists, or if this fails. */
 int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix);
 int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size);
-/* Rename the folder, unless it is empty. Returns 0 if another writer has made one; what was staged is removed then. */
+/* Rename the folder, unless it is empty. If another writer has made one (ZA_TAKEN), or this fails for another reason
+ * (ZA_FAILED), what was staged is removed. */
+enum { ZA_TAKEN = 0, ZA_PUBLISHED = 1 };
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty);
 
 /* ---------------------------------------------------------------- entry points */

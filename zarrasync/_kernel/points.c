@@ -129,11 +129,15 @@ int64_t zarrasync_sort_points(struct za_worker *worker, const struct za_array *a
     if (points->count < 1 || points->count > INT64_MAX / (int64_t)sizeof(struct record))
         return -1;
     int64_t keys = plan_keys(array, axes, points, listed, &listed_count);
+    if (keys == 0)
+        return -1;
     int64_t size = points->count * (int64_t)sizeof(struct record);
     struct record *from = (struct record *)(void *)za_reserve(worker, ZA_VALUE, size);
     struct record *to = (struct record *)(void *)za_reserve(worker, ZA_RAW, size);
-    if (keys == 0 || from == NULL || to == NULL)
+    if (from == NULL || to == NULL) {
+        za_release_large(worker);
         return -1;
+    }
     is_sorted = find_keys(array, points, listed, listed_count, from);
     for (int shift = 0; !is_sorted && shift < 63 && (keys - 1) >> shift > 0; shift += DIGIT) {
         sort_by_digit(from, to, points->count, shift);

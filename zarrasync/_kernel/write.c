@@ -177,13 +177,13 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
     }
 }
 
-/* Write the chunks `begin` … `end - 1`, which are in one folder, if that does not exist yet. */
-static void create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
+/* Write the chunks `begin` … `end - 1`, which are in one folder, if that does not exist yet. Returns 0 if folders cannot be
+ * renamed, and others would be written twice as well. */
+static int create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
 {
     int is_empty = 1;
-    set_status(write, begin, end, ZA_LATER);
     if (is_cancelled(write) || !za_stage(folder, walk->coords, write->suffix))
-        return;
+        return 1;
     for (int64_t n = begin; n < end && !is_cancelled(write); n++, za_walk_on(walk)) {
         int64_t size;
         int status;
@@ -194,23 +194,26 @@ static void create_folder(struct write *write, struct za_folder *folder, struct 
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
     za_walk_start(walk, write->axes, write->box.axis_count, begin);
-    if (!za_publish(folder, walk->coords, write->suffix, is_empty))
+    int outcome = za_publish(folder, walk->coords, write->suffix, is_empty);
+    if (outcome != ZA_PUBLISHED)
         set_status(write, begin, end, ZA_LATER);
+    return outcome != ZA_FAILED;
 }
 
-/* Write the folders that do not exist yet, of those in which several of the chunks `begin` … `end - 1` are. */
+/* Write the folders that do not exist yet, of those whose selected chunks are all among `begin` … `end - 1`. The others may
+ * be filled by several threads. */
 static void create_folders(struct write *write, struct za_folder *folder, int64_t begin, int64_t end)
 {
     int last = write->box.axis_count - 1;
+    int stages = 1;
     for (int64_t n = begin, next; n < end; n = next) {
         struct za_walk walk;
         za_walk_start(&walk, write->axes, write->box.axis_count, n);
-        next = last < 0 ? end : n + write->axes[last].count - walk.at[last];
-        next = next < end ? next : end;
-        if (next - n > 1 && write->array->separator == '/')
-            create_folder(write, folder, &walk, n, next);
-        else
-            set_status(write, n, next, ZA_LATER);
+        int64_t whole = last < 0 ? end : n + write->axes[last].count - walk.at[last];
+        next = whole < end ? whole : end;
+        set_status(write, n, next, ZA_LATER);
+        if (stages && next - n > 1 && next == whole && walk.at[last] == 0 && write->array->separator == '/')
+            stages = create_folder(write, folder, &walk, n, next);
     }
 }
 

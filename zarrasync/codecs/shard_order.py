@@ -27,8 +27,17 @@ _ZARR_PYTHON_ORDERS: dict[str, ChunkOrder] = {
 
 
 def order_of(sharding: Any) -> ChunkOrder:
-    """Return the order of a sharding codec of zarr-python, which has the option since zarr-python 3.2."""
-    return _ZARR_PYTHON_ORDERS[getattr(sharding, "subchunk_write_order", "morton")]
+    """Return the order of a sharding codec of zarr-python, which has the option since zarr-python 3.2.
+
+    Raises:
+        MetadataError: If the order is unknown.
+    """
+    order = getattr(sharding, "subchunk_write_order", "morton")
+    if order not in _ZARR_PYTHON_ORDERS:
+        raise MetadataError(
+            f"codec 'sharding_indexed': subchunk_write_order must be one of {', '.join(_ZARR_PYTHON_ORDERS)}, found {order!r}"
+        )
+    return _ZARR_PYTHON_ORDERS[order]
 
 
 @lru_cache(maxsize=16)

@@ -106,7 +106,8 @@ class ShardingCodec(ArrayBytesCodec):
 
 def in_order_of(codec: ShardingCodec, original: Any) -> ShardingCodec:
     """Return a codec whose shards contain inner chunks in the order of a codec of zarr-python. Metadata omits it."""
-    chain, inner = codec.codecs, next((item for item in original.codecs if hasattr(item, "index_codecs")), None)
+    codecs = getattr(original, "codecs", ())  # other packages may name them differently
+    chain, inner = codec.codecs, next((item for item in codecs if hasattr(item, "index_codecs")), None)
     if inner is not None and isinstance(chain.array_bytes, ShardingCodec):
         chain = replace(chain, array_bytes=in_order_of(chain.array_bytes, inner))
     return replace(codec, codecs=chain, order=order_of(original))

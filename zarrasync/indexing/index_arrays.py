@@ -36,9 +36,9 @@ def index_arrays(value: Any, axes: tuple[int, ...], shape: Shape) -> list[IntArr
         raise SelectionError(f"index arrays must contain integers or booleans, found {array.dtype}", shape=shape)
     (axis,) = axes
     extent = shape[axis]
-    indices = array.astype(np.int64, copy=False)
+    indices = array.astype(np.int64)  # a copy, as the caller may change the array while it is used
     if indices.size:
-        low, high = int(array.min()), int(array.max())
+        low, high = int(indices.min()), int(indices.max())
         if low < -extent or high >= extent:
             wrong = low if low < -extent else high
             raise out_of_range(wrong, axis, shape)

@@ -88,8 +88,8 @@ def _width(value: Any, shape: Shape, split_masks: bool) -> int:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether an item is an integer. Booleans do not count as integers."""
-    return type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool))
+    """Return whether an item is an integer. Booleans and durations do not count as integers."""
+    return type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64))
 
 
 def is_array(value: Any) -> bool:

@@ -79,7 +79,7 @@ def simple(key: Any, shape: Shape) -> Transform | None:
                 return None
             maps.append(new(Stride, (len(result), start, step)))
             result.append(len(range(start, stop, step)))
-        elif kind is int or isinstance(item, np.integer):
+        elif kind is int or is_integer(item):
             number, extent = item if kind is int else index(item), shape[axis]
             if not -extent <= number < extent:
                 return None

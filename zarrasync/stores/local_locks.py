@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -20,6 +21,8 @@ from zarrasync.stores.lock_file import BETWEEN_PROCESSES, describe_holder, lock_
 __all__ = ["BETWEEN_PROCESSES", "FileLock", "Place", "held_places", "place_of", "places_of"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
+_MOST_REMOVALS = 10
+"""How often another process may remove an empty directory before the call fails."""
 
 
 Place: TypeAlias = tuple[int, int, str]
@@ -71,12 +74,14 @@ def places_of(paths: Iterable[str], create: Callable[[str], None]) -> list[Place
 
 
 def _directory_place(directory: str, create: Callable[[str], None]) -> tuple[int, int]:
-    try:
-        state = os.stat(directory or "/")
-    except (FileNotFoundError, NotADirectoryError):
-        create(directory)
-        state = os.stat(directory)
-    return state.st_dev, state.st_ino
+    for _ in range(_MOST_REMOVALS):
+        try:
+            state = os.stat(directory or "/")
+        except (FileNotFoundError, NotADirectoryError):
+            create(directory)
+        else:
+            return state.st_dev, state.st_ino
+    raise FileNotFoundError(errno.ENOENT, "other processes remove the directory", directory)
 
 
 def _fold(name: str) -> str:

@@ -11,7 +11,7 @@ from zarrasync._kernel.structs import AXIS, PointsStruct
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray
+from zarrasync.indexing.selectors import IntArray, length
 from zarrasync.model.chunk_grids import Axis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
@@ -63,17 +63,31 @@ def kernel_part(
         out: The output, or the values to write.
         axes: The grid in which the selection is; by default, the grid of the array.
     """
-    if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy:
+    if projection.point_axes or out.dtype != chunks.chain.spec.dtype.numpy or out.ndim != len(projection.target):
         return None
     places = [target if isinstance(target, slice) else slice(None) for target in projection.target]
     key: Any = (*places, ...)  # without the ellipsis, indexing without axes would return a copy
     targets = out[key]
+    if not _fits(projection, targets.shape):
+        return None
     memory: list[Any] = [out]
     described = describe_axes(chunks, projection, targets.strides, memory, axes)
     if described is None:
         return None
     packed, total = described
     return KernelPart(projection, packed, total, targets.__array_interface__["data"][0], memory)
+
+
+def _fits(projection: Projection, shape: Sequence[int]) -> bool:
+    """Return whether an output has a place for each element. Values of other callers may have any shape."""
+    for source, target, size in zip(projection.source, projection.target, shape, strict=True):
+        count = length(source)
+        if isinstance(target, slice):
+            if count != size:
+                return False
+        elif count != len(target) or not (count == 0 or 0 <= int(target.min()) <= int(target.max()) < size):
+            return False
+    return True
 
 
 def describe_axes(

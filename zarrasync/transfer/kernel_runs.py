@@ -59,7 +59,7 @@ class _Singles:
         self._numbers: dict[int, set[int]] = {LEFT: set(), ABSENT: set(), EMPTY: set()}
         for number, run in enumerate(self.runs):
             part = kernel_part(chunks, run.projection, out, self._axes)
-            if part is None:
+            if part is None or not part.total:
                 self._numbers[LEFT].add(number)
             else:
                 self.work.append(_Work(number, part))
@@ -124,19 +124,23 @@ async def read_runs(placement: Placement, runs: Sequence[Run]) -> Sequence[Run]:
         singles.split(2 * threads)
     async with chunks.budget(2 * threads * min(chain.nbytes, config.coalesce_size)):
         run_jobs(singles.jobs(partial(_read, placement, singles), threads), config, placement.flag, threads)
-    for run in singles.those(ABSENT):
-        placement.fill_absent(run, chunks.key(run.coords))
-    left: list[Run] = [*(run for run in runs if isinstance(run, PointRun)), *singles.those(LEFT)]
-    _report(placement.progress, runs, left, placement.out.itemsize)
-    return left
+    for run in singles.those(ABSENT):  # they have the fill value already
+        placement.note_absent(run, chunks.key(run.coords))
+        if placement.missing == "error":
+            placement.absent.append(chunks.full_key(chunks.key(run.coords)))
+    return [*(run for run in runs if isinstance(run, PointRun)), *singles.those(LEFT)]
 
 
 def _read(placement: Placement, singles: _Singles, work: Sequence[_Work]) -> None:
     own, status = worker(), ctypes.create_string_buffer(1)
     for number, part in work:
         array = singles.array(singles.key(number))
-        own.read(own.address, ctypes.addressof(array), part.axes, part.out, 0, 1, status, placement.flag.address)
+        elements = own.read(
+            own.address, ctypes.addressof(array), part.axes, part.out, 0, 1, status, placement.flag.address
+        )
         singles.note(number, status.raw[0])
+        if placement.progress is not None and elements:
+            placement.progress(elements * placement.out.itemsize)
 
 
 async def write_runs(
@@ -167,13 +171,14 @@ async def write_runs(
         return runs, ()
     threads = max(1, min(config.pool_size, len(singles.work), len(singles.work) * chunks.chain.nbytes // _ALONE))
     async with chunks.budget(threads * 2 * chunks.chain.nbytes):
-        run_jobs(singles.jobs(partial(_write, chunks, singles, flag), threads), config, flag, threads)
+        run_jobs(singles.jobs(partial(_write, chunks, singles, flag, progress), threads), config, flag, threads)
     left += singles.those(LEFT)
-    _report(progress, runs, left, values.itemsize)
     return left, [chunks.key(run.coords) for run in singles.those(EMPTY)]
 
 
-def _write(chunks: Chunks, singles: _Singles, flag: CancelFlag, work: Sequence[_Work]) -> None:
+def _write(
+    chunks: Chunks, singles: _Singles, flag: CancelFlag, progress: Progress | None, work: Sequence[_Work]
+) -> None:
     keeps_fill = int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
     own, status = worker(), ctypes.create_string_buffer(1)
 
@@ -195,12 +200,8 @@ def _write(chunks: Chunks, singles: _Singles, flag: CancelFlag, work: Sequence[_
                 0,
             )
         singles.note(number, status.raw[0])
+        if progress is not None and status.raw[0] != LEFT:
+            progress(chunks.chain.nbytes)
 
     for number, part in work:
         drive(write(number, part))
-
-
-def _report(progress: Progress | None, runs: Sequence[Run], left: Sequence[Run], itemsize: int) -> None:
-    """Report the bytes of runs that are not left to Python."""
-    if progress is not None:
-        progress((sum([run.size for run in runs]) - sum([run.size for run in left])) * itemsize)

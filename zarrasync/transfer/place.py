@@ -284,7 +284,11 @@ class Placement:
 
     def fill_absent(self, run: ChunkRun, key: str) -> None:
         """Place the fill value for a chunk, or a whole shard, that is not stored."""
+        self.note_absent(run, key)
         self.fill(run, self.out, key)
+
+    def note_absent(self, run: ChunkRun, key: str) -> None:
+        """Note that a chunk, or a whole shard, is not stored."""
 
     def report(self, run: Run) -> None:
         """Report progress."""

@@ -66,9 +66,8 @@ class _ListedPlacement(Placement):
         super().__init__(chunks, out, PlaceOptions(None, "fill", [], None, None), flag)
         self._absent = absent
 
-    def fill_absent(self, run: ChunkRun, key: str) -> None:
+    def note_absent(self, run: ChunkRun, key: str) -> None:
         self._absent.add(run.coords[0])
-        super().fill_absent(run, key)
 
 
 async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array) -> set[int]:

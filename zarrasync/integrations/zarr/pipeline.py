@@ -140,7 +140,7 @@ class CodecPipeline(BatchedCodecPipeline):
             view = None if kind is None else kind.view(array, writes=writes)
             items = (Item(shape, batch[number][2], batch[number][3], batch[number][4]) for number in members)
             translation = None if view is None else translate(items, dropped)
-            if kind is None or view is None or translation is None:
+            if kind is None or view is None or translation is None or not translation.suits(view):
                 return None
             getters = [batch[number][0] for number in members]
             chunks = self._chunks(getters, kind, spec, view if writes else None)

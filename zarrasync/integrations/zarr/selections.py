@@ -48,6 +48,10 @@ class Translation(NamedTuple):
         """Return a view of an output with the dropped axes."""
         return np.expand_dims(array, self.dropped) if self.dropped else array
 
+    def suits(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether an array has a dimension for each target, or is a single value."""
+        return not array.ndim or array.ndim + len(self.dropped) == len(self.runs[0].projection.target)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The least shape of an output that has all targets."""

@@ -24,7 +24,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 5
+#define KERNEL_ABI 6
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
@@ -146,12 +146,10 @@ enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_BUFFER_COUNT };
 struct za_worker {
     struct za_functions functions;
     struct za_buffer buffers[ZA_BUFFER_COUNT];
+    int64_t largest_kept; /* bytes of a buffer above which it is freed at the end of a call */
     void *zstd_decoder, *zstd_encoder, *isal_state;
     struct za_deflater *deflater;
 };
-
-/* Bytes of a buffer above which it is freed at the end of a call. */
-#define ZA_LARGEST_KEPT ((int64_t)32 << 20)
 
 /* Return a buffer of at least `size` bytes, or null. Its content is undefined, unless it was large enough before. */
 uint8_t *za_reserve(struct za_worker *worker, int buffer, int64_t size);
@@ -279,7 +277,7 @@ KERNEL_EXPORT uint32_t zarrasync_kernel_abi(void);
  * size is 0. */
 KERNEL_EXPORT uint32_t zarrasync_crc32c(uint32_t crc, const void *data, size_t size);
 
-KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions);
+KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions, int64_t largest_kept);
 KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
 
 /* Read the chunks `begin` … `end - 1` of a selection, numbered in C order, into `out`.

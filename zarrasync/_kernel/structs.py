@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import Any
 
+from zarrasync import config
 from zarrasync._kernel.library import kernel
 from zarrasync._kernel.symbols import symbols
 
@@ -42,6 +43,9 @@ ABSENT, LEFT, EMPTY, LATER = 1, 2, 3, 4
 """What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, or its folder exists."""
 AXIS = struct.Struct("=11q")
 """``za_axis``, whose members have one size on all platforms that the kernel supports."""
+
+_LEAST_KEPT, _MOST_KEPT, _KEPT_TOGETHER = 32 << 20, 72 << 20, 256 << 20
+"""Bytes of buffers. The largest ones suffice for shards of 64 MiB."""
 
 _I64 = ctypes.c_int64
 
@@ -164,6 +168,14 @@ def can_encode(kind: int) -> bool:
     return kind == CRC32C or symbols()[_ENCODERS[kind]] is not None
 
 
+def _largest_kept() -> int:
+    """Return the size in bytes of a buffer above which a thread frees it after each call: less if there are many threads.
+
+    The system clears the pages of new memory, which takes as long as to decode them.
+    """
+    return max(_LEAST_KEPT, min(_MOST_KEPT, _KEPT_TOGETHER // config.get().pool_size))
+
+
 class Worker:
     """The kernel's memory for one thread, and its functions.
 
@@ -181,7 +193,7 @@ class Worker:
     def __init__(self) -> None:
         library: Any = kernel("auto")
         functions = (ctypes.c_void_p * len(_FUNCTIONS))(*[symbols()[name] for name in _FUNCTIONS])
-        self.address: int = library.zarrasync_new_worker(functions)
+        self.address: int = library.zarrasync_new_worker(functions, _largest_kept())
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False

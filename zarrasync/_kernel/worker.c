@@ -33,18 +33,20 @@ void za_release_large(struct za_worker *worker)
 {
     for (int i = 0; i < ZA_BUFFER_COUNT; i++) {
         struct za_buffer *buffer = &worker->buffers[i];
-        if (buffer->size > ZA_LARGEST_KEPT) {
+        if (buffer->size > worker->largest_kept) {
             free(buffer->block);
             *buffer = (struct za_buffer){0};
         }
     }
 }
 
-struct za_worker *zarrasync_new_worker(const struct za_functions *functions)
+struct za_worker *zarrasync_new_worker(const struct za_functions *functions, int64_t largest_kept)
 {
     struct za_worker *worker = calloc(1, sizeof *worker);
-    if (worker != NULL)
+    if (worker != NULL) {
         worker->functions = *functions;
+        worker->largest_kept = largest_kept;
+    }
     return worker;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync.bulk.files.copies import LocalCopies
-from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.identify import find_files
+from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
@@ -200,6 +202,31 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
         folder = paths[0].parent
         copies.close()
         assert not folder.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only /proc lists the open files of a process")
+@pytest.mark.parametrize("kind", ["netcdf3", "netcdf4"])
+def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
+    folder = tmp_path / "nc"
+    folder.mkdir()
+    for number in range(3):
+        engine = "scipy" if kind == "netcdf3" else "netcdf4"
+        chunks = {} if kind == "netcdf3" else {"t2m": {"chunksizes": (6, 6, 8)}}
+        day(number).to_netcdf(folder / f"{number}.nc", engine=engine, encoding=chunks)
+    with http_server(folder) as server:
+        found = find_files([f"{server}/{number}.nc" for number in range(3)], {})
+        files = OpenFiles(ReaderOptions())
+        for limit in (1 << 30, 0):
+            files._copies._most_bytes = limit
+            with files.prepared(found):
+                for number in (0, 1, 2, 0):
+                    values = files.read(found[number], "t2m", (slice(2, 9), slice(0, 6), slice(0, 8)))
+                    np.testing.assert_array_equal(values, day(number).t2m[2:9])
+            kept = files._copies._folder
+            assert kept is not None
+            links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+            assert len({link for link in links if link.startswith(kept.name)}) == (3 if limit else 0)
+        files.close()
 
 
 async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):

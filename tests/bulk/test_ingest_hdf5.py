@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
+from zarrasync.bulk.files import readers
 from zarrasync.bulk.files.hdf5_chunks import find_chunks
 from zarrasync.bulk.files.headers import ReaderOptions
 from zarrasync.bulk.files.identify import identity_of
@@ -37,7 +40,7 @@ def write(path: Path, values: Any = DATA, dtype: Any = None, **options: Any) -> 
 
 def read_both(path: str, name: str = "v", region: Any = REGION, **options: Any) -> tuple[Any, Any]:
     """Return the values of the chunks, and those that xarray reads."""
-    chunked = find_chunks(path, name, ReaderOptions(**options))
+    chunked = find_chunks(path, name, ReaderOptions(**options), za.config.get())
     assert chunked is not None
     with xr.open_dataset(path, mask_and_scale=False, decode_times=False, group=options.get("group")) as dataset:
         return chunked.read(region), dataset.variables[name][region].values
@@ -66,7 +69,7 @@ def test_filters(tmp_path: Path, options: dict[str, Any], dtype: str):
         pytest.skip(f"this build of netCDF lacks the filter: {error}")
     if options == {"compression": "zlib", "fletcher32": True} and dtype in ("f8", "i8"):
         # The checksum comes first, and makes the size no multiple of that of the elements.
-        assert find_chunks(path, "v", ReaderOptions()) is None
+        assert find_chunks(path, "v", ReaderOptions(), za.config.get()) is None
         return
     values, expected = read_both(path)
     assert values.dtype == expected.dtype
@@ -91,7 +94,7 @@ def test_chunks_that_a_filter_left_out_are_left_to_the_library(tmp_path: Path):
         dataset = file.create_dataset("v", (4, 4), "i4", chunks=(2, 4), compression="gzip")
         dataset[:] = 1
         dataset.id.write_direct_chunk((0, 0), np.arange(8, dtype="i4").tobytes(), filter_mask=1)
-    assert find_chunks(str(tmp_path / "a.h5"), "v", ReaderOptions()) is None
+    assert find_chunks(str(tmp_path / "a.h5"), "v", ReaderOptions(), za.config.get()) is None
 
 
 def test_other_layouts_are_left_to_the_library(tmp_path: Path):
@@ -109,16 +112,105 @@ def test_other_layouts_are_left_to_the_library(tmp_path: Path):
         file.create_group("group")
         names = [*file, "absent"]
     for name in set(names) - {"_nc4_non_coord_hidden"}:
-        assert find_chunks(path, name, ReaderOptions()) is None, name
+        assert find_chunks(path, name, ReaderOptions(), za.config.get()) is None, name
     with h5py.File(tmp_path / "block.h5", "w", userblock_size=512) as file:
         file.create_dataset("v", data=DATA, chunks=CHUNKS)
-    assert find_chunks(str(tmp_path / "block.h5"), "v", ReaderOptions()) is None
+    assert find_chunks(str(tmp_path / "block.h5"), "v", ReaderOptions(), za.config.get()) is None
     plain = write(tmp_path / "a.nc")
-    assert find_chunks(plain, "v", ReaderOptions()) is not None
-    assert find_chunks(plain, "v", ReaderOptions(decode=True)) is None
-    assert find_chunks(plain, "v", ReaderOptions(engine="other")) is None
+    assert find_chunks(plain, "v", ReaderOptions(), za.config.get()) is not None
+    assert find_chunks(plain, "v", ReaderOptions(decode=True), za.config.get()) is None
+    assert find_chunks(plain, "v", ReaderOptions(engine="other"), za.config.get()) is None
     DATA.tofile(tmp_path / "other.nc")
-    assert find_chunks(str(tmp_path / "other.nc"), "v", ReaderOptions()) is None
+    assert find_chunks(str(tmp_path / "other.nc"), "v", ReaderOptions(), za.config.get()) is None
+
+
+def create(path: Path, kind: Any, values: Any, chunks: tuple[int, ...]) -> None:
+    """Write a dataset whose elements have a type of HDF5."""
+    with h5py.File(path, "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk(chunks)
+        dataset = h5py.h5d.create(file.id, b"v", kind, h5py.h5s.create_simple(values.shape), properties)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+
+
+def twelve_bits() -> Any:
+    kind = h5py.h5t.STD_I16LE.copy()
+    kind.set_precision(12)
+    kind.set_offset(2)
+    return kind
+
+
+def other_exponent() -> Any:
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_ebias(100)
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), [(twelve_bits, np.arange(-8, 8, dtype="i2")), (other_exponent, np.arange(16, dtype="f4"))]
+)
+async def test_elements_that_numpy_does_not_have(api: Api, tmp_path: Path, kind: Any, values: Any):
+    path = tmp_path / "a.h5"
+    create(path, kind(), values, (4,))
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["v"][...], values)
+    assert find_chunks(str(path), "v", ReaderOptions(), za.config.get()) is None
+    await api(api.ingest([path], store := {}, concat="x", dims="x", engine="h5netcdf"))
+    np.testing.assert_array_equal(sync.open_array(store, path="v")[...], values)
+
+
+def test_links_to_other_files_are_left_to_the_library(tmp_path: Path):
+    for name, factor in (("a", 1), ("b", 10)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("v", data=factor * np.arange(8), chunks=(4,))
+            file.create_dataset("group/v", data=factor * np.arange(8), chunks=(4,))
+            file["same"] = h5py.SoftLink("/v")
+            file["link"] = h5py.ExternalLink("b.h5", "v")
+            file["folder"] = h5py.ExternalLink("b.h5", "group")
+            file["hops"] = h5py.SoftLink("/folder/v")
+            file["lost"] = h5py.ExternalLink("absent.h5", "v")
+    path = str(tmp_path / "a.h5")
+    for name, group in (("link", ""), ("v", "folder"), ("hops", ""), ("lost", "")):
+        assert find_chunks(path, name, ReaderOptions(group=group), za.config.get()) is None, name
+    for name, group in (("v", "group"), ("same", "")):
+        chunked = find_chunks(path, name, ReaderOptions(group=group), za.config.get())
+        assert chunked is not None
+        np.testing.assert_array_equal(chunked.read((slice(0, 8),)), np.arange(8))
+
+
+def test_large_chunks_are_left_to_the_library(tmp_path: Path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, size in (("large", 1 << 31), ("small", 1 << 30)):
+            file.create_dataset(name, (size,), "u1", chunks=(size,))
+    assert find_chunks(str(tmp_path / "a.h5"), "large", ReaderOptions(), za.config.get()) is None
+    assert find_chunks(str(tmp_path / "a.h5"), "small", ReaderOptions(), za.config.get()) is not None
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+async def test_the_settings_of_a_job_apply_to_its_files(api: Api, tmp_path: Path, processes: int):
+    path, config = write(tmp_path / "a.nc"), {"max_chunk_bytes": 2 * np.prod(CHUNKS).item() - 1}
+    call = partial(api.ingest, [path], concat="time", chunks=(1, 8, 8), processes=processes)
+    with pytest.raises(ValueError, match=r"cannot read 'v' of .*a\.nc.*max_chunk_bytes"):
+        await api(call(store=tmp_path / "a.zarr", config=config))
+    await api(call(store=tmp_path / "b.zarr", config={"max_chunk_bytes": 2 * np.prod(CHUNKS).item()}))
+
+
+def test_the_places_of_all_variables_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(6):
+            file.create_dataset(f"v{number}", data=np.full(20, number), chunks=(1 if number < 5 else 20,))
+    monkeypatch.setattr(readers, "_MOST_PLACES", 45)
+    files, file = OpenFiles(ReaderOptions()), identity_of(str(path), {})
+    kept = []
+    for number in (*range(6), 0):
+        assert (files.read(file, f"v{number}", (slice(3, 9),)) == number).all()
+        kept.append(sum(variable.count for variable in files._chunked.values() if variable is not None))
+    assert kept == [20, 40, 40, 40, 40, 41, 41]
+    monkeypatch.setattr(readers, "_MOST_PLACES", 5)
+    files.read(file, "v1", (slice(3, 9),))
+    assert [key[2] for key in files._chunked] == ["v1"]
+    files.close()
 
 
 def test_groups(tmp_path: Path):

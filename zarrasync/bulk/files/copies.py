@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,10 +32,16 @@ class LocalCopies:
     Args:
         storage_options: Options for the filesystem of the URLs.
         most_bytes: Maximum size of copies that no reader uses.
+        forget: Called with the path of each copy before it is deleted, to close the file. Open files keep their space.
     """
 
-    def __init__(self, storage_options: Mapping[str, Any], most_bytes: int = _MOST_BYTES) -> None:
-        self._options, self._most_bytes = dict(storage_options), most_bytes
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any],
+        most_bytes: int = _MOST_BYTES,
+        forget: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        self._options, self._most_bytes, self._forget = dict(storage_options), most_bytes, forget
         self._copies: OrderedDict[SourceFile, Future[str]] = OrderedDict()
         self._users: dict[SourceFile, int] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -88,13 +94,16 @@ class LocalCopies:
                 del self._users[file]
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
-            total, allowed = sum(sizes.values()), self._allowed()
+            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
             for own, path in idle:
                 if total <= allowed:
                     break
                 total -= sizes[path]
                 del self._copies[own]
-                Path(path).unlink()
+                outdated.append(path)
+        for path in outdated:  # without the lock, because files may be closed only when no library is used
+            self._forget(path)
+            Path(path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete all copies."""

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import config, formats
+from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.bulk.files.headers import ReaderOptions
+from zarrasync.config import Config
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
@@ -38,6 +39,8 @@ _ENGINES = (None, "netcdf4", "h5netcdf")
 _DEFLATE, _SHUFFLE, _FLETCHER32, _BLOSC, _ZSTD = 1, 2, 3, 32001, 32015
 _MOST_CHUNKS = 1 << 18
 """Variables with more chunks are left to the library: their list would need too much memory."""
+_MOST_BYTES = (1 << 31) - 4096
+"""Variables with larger chunks are left to the library: Linux reads at most this much at a time."""
 _HIDDEN = "_nc4_non_coord_"
 """netCDF's prefix of a variable that has the name of a dimension, but is not its coordinate."""
 
@@ -104,10 +107,11 @@ class ChunkedVariable:
 
     Args:
         array: The chunks as a Zarr array.
+        count: The number of stored chunks, whose places this object keeps.
     """
 
-    def __init__(self, array: AsyncArray) -> None:
-        self._array = array
+    def __init__(self, array: AsyncArray, count: int) -> None:
+        self._array, self.count = array, count
 
     def read(self, region: Region) -> npt.NDArray[Any]:
         """Return the values of a region.
@@ -122,13 +126,14 @@ class ChunkedVariable:
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def find_chunks(path: str, name: str, options: ReaderOptions) -> ChunkedVariable | None:
+def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) -> ChunkedVariable | None:
     """Return a variable of a file, or ``None`` if only the library can read it. The caller excludes other calls of h5py.
 
     Args:
         path: The path of the file.
         name: The name of the variable.
         options: How to open files.
+        config: The settings for reading chunks.
     """
     if options.engine not in _ENGINES or options.engine_options or options.decode or not hasattr(os, "pread"):
         return None
@@ -141,39 +146,57 @@ def find_chunks(path: str, name: str, options: ReaderOptions) -> ChunkedVariable
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         with open(descriptor, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
-            group: Any = file[options.group] if options.group else file
-            dataset = group.get(name)
-            is_known = isinstance(dataset, h5py.Dataset) and f"{_HIDDEN}{name}" not in group
-            found = _describe(dataset) if is_known and not file.userblock_size else None
+            dataset = None if file.userblock_size else _find_dataset(file, options.group, name)
+            found = None if dataset is None else _describe(dataset)
         if found is None:
             return None
         metadata, places = found
         store = ChunkStore(path, name, places, os.dup(descriptor))
     finally:
         os.close(descriptor)
-    return ChunkedVariable(AsyncArray(NodeHandle(store, "", _FORMAT, config.get(), is_format_known=True), metadata))
+    handle = NodeHandle(store, "", _FORMAT, config, is_format_known=True)
+    return ChunkedVariable(AsyncArray(handle, metadata), len(places))
+
+
+def _find_dataset(file: Any, path: str, name: str) -> Any:
+    """Return a dataset of a group, or ``None`` if it does not exist or is in another file, to which links lead."""
+    import h5py
+
+    group = file
+    for part in filter(None, path.split("/")):
+        if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
+            return None
+        group = group[part]
+    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
+        return None
+    dataset = group.get(name)
+    if not isinstance(dataset, h5py.Dataset) or f"{_HIDDEN}{name}" in group:
+        return None
+    number = h5py.h5o.get_info(dataset.id).fileno  # soft links may lead to external ones
+    return dataset if number == h5py.h5o.get_info(file.id).fileno else None
 
 
 def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] | None:
     """Return the metadata and the places of the chunks; ``None`` for other layouts, data types and filters."""
     properties = dataset.id.get_create_plist()
-    filters = _filters(properties, dataset.dtype.itemsize * math.prod(dataset.chunks or ()))
-    is_plain = dataset.dtype.kind in "iuf" and dataset.dtype.metadata is None and "dtype" not in dataset.attrs
-    if dataset.chunks is None or not is_plain or filters is None or not hasattr(dataset.id, "chunk_iter"):
+    nbytes = dataset.dtype.itemsize * math.prod(dataset.chunks or ())
+    filters = _filters(properties, nbytes)
+    if dataset.chunks is None or nbytes > _MOST_BYTES or not _is_plain(dataset) or filters is None:
         return None
-    if dataset.id.get_num_chunks() > _MOST_CHUNKS or properties.fill_value_defined() == 0:
+    count = dataset.id.get_num_chunks() if hasattr(dataset.id, "chunk_iter") else None
+    if count is None or count > _MOST_CHUNKS or properties.fill_value_defined() == 0:
         return None
     places: dict[str, tuple[int, int]] = {}
-    skipped: list[int] = []
+    unusual: list[Any] = []
 
     def add(chunk: Any) -> None:
         key = ".".join(str(at // n) for at, n in zip(chunk.chunk_offset, dataset.chunks, strict=True))
         places[key] = chunk.byte_offset, chunk.size
-        if chunk.filter_mask:
-            skipped.append(chunk.filter_mask)
+        if chunk.filter_mask or chunk.size > _MOST_BYTES:  # left out by a filter, or too large
+            unusual.append(chunk)
 
     dataset.id.chunk_iter(add)
-    if skipped:  # chunks that a filter did not make smaller
+    if unusual or len(places) != count:
         return None
     metadata = plan_array(
         _FORMAT,
@@ -186,6 +209,20 @@ def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] 
         chunk_key_encoding={"name": "v2", "configuration": {"separator": "."}},
     )
     return metadata, places
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Return whether the stored bytes of elements are these of NumPy's data type."""
+    import h5py
+
+    dtype = dataset.dtype
+    if dtype.kind not in "iuf" or dtype.metadata is not None or "dtype" in dataset.attrs:
+        return False
+    # NumPy's type has only the order, the sign and the size. Elements may also have fewer bits than bytes, or other floats.
+    kind, expected = dataset.id.get_type(), h5py.h5t.py_create(dtype).copy()
+    if dtype.itemsize == 1:
+        expected.set_order(kind.get_order())
+    return bool(kind.equal(expected))
 
 
 def _filters(properties: Any, nbytes: int) -> list[dict[str, Any]] | None:

@@ -60,13 +60,13 @@ def _end_with_parent() -> None:
     clock.current().start_thread("zarrasync-parent", watch)
 
 
-_files: dict[ReaderOptions, OpenFiles] = {}
+_files: dict[tuple[ReaderOptions, Config], OpenFiles] = {}
 
 
 def _run_task(task: _Task) -> IngestReport:
     """Run the only task of a plan in a worker process, which keeps files open for the next one."""
     options = task.plan.reader
-    files = _files.setdefault(options, OpenFiles(options))
+    files = _files.setdefault((options, task.config), OpenFiles(options, task.config))
     runner = TaskRunner(task.plan, task.store, task.config, task.verify, task.unaligned, files)
     return runner.run(task.plan.parts[0], task.mark, task.permit)
 

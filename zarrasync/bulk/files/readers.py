@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.copies import LocalCopies
@@ -27,6 +28,7 @@ from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_nump
 from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.identify import identity_of
+from zarrasync.config import Config
 from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.stores.errors import redact_queries
@@ -38,6 +40,8 @@ _MOST_OPEN = 16
 """Maximum number of files that a process keeps open."""
 _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
+_MOST_PLACES = 1 << 19
+"""Maximum number of places of chunks that are kept for all variables, unless a single one has more."""
 _SMALL_BYTES = 64 * 1024
 """Variables up to this size are read with the header."""
 
@@ -111,13 +115,14 @@ class OpenFiles:
 
     Args:
         options: How to open them.
+        config: The settings for reading their chunks; the current ones by default.
     """
 
-    def __init__(self, options: ReaderOptions) -> None:
-        self._options = options
-        self._open: OrderedDict[SourceFile, _Reader] = OrderedDict()
+    def __init__(self, options: ReaderOptions, config: Config | None = None) -> None:
+        self._options, self._config = options, config or settings.get()
+        self._open: OrderedDict[tuple[SourceFile, str], _Reader] = OrderedDict()
         self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
-        self._copies = LocalCopies(options.storage_options)
+        self._copies = LocalCopies(options.storage_options, forget=self._forget)
         self._lock = thread_lock()
 
     @contextmanager
@@ -158,7 +163,7 @@ class OpenFiles:
         """Close all files, and delete local copies."""
         self._chunked.clear()
         while self._open:
-            file, reader = self._open.popitem()
+            (file, _), reader = self._open.popitem()
             with _lock_of(file.url):
                 reader.close()
         self._copies.close()
@@ -186,25 +191,37 @@ class OpenFiles:
                 return self._chunked[key]
         with _LIBRARIES:
             _check_unchanged(file, self._options)
-            found = find_chunks(path, name, self._options)
+            found = find_chunks(path, name, self._options, self._config)
         with self._lock:
             self._chunked[key] = found
-            while len(self._chunked) > _MOST_CHUNKED:
-                self._chunked.popitem(last=False)
+            count = sum(0 if variable is None else variable.count for variable in self._chunked.values())
+            while len(self._chunked) > _MOST_CHUNKED or (count > _MOST_PLACES and len(self._chunked) > 1):
+                _, oldest = self._chunked.popitem(last=False)
+                count -= 0 if oldest is None else oldest.count
         return found
 
     def _get(self, file: SourceFile, path: str) -> _Reader:
         with self._lock:
-            reader = self._open.get(file)
+            reader = self._open.get((file, path))
             if reader is None:
                 _check_unchanged(file, self._options)
-                reader = self._open[file] = _open(file.url, path, self._options)
-            self._open.move_to_end(file)
+                reader = self._open[file, path] = _open(file.url, path, self._options)
+            self._open.move_to_end((file, path))
             closed = [self._open.popitem(last=False) for _ in range(len(self._open) - _MOST_OPEN)]
-        for old_file, old in closed:
+        for (old_file, _), old in closed:
             with _lock_of(old_file.url) if _lock_of(file.url) is not _LIBRARIES else nullcontext():
                 old.close()
         return reader
+
+    def _forget(self, path: str) -> None:
+        """Close a local copy that no call uses any more."""
+        with self._lock:
+            for variable in [key for key in self._chunked if key[1] == path]:
+                del self._chunked[variable]
+            closed = [(key[0], self._open.pop(key)) for key in list(self._open) if key[1] == path]
+        for file, reader in closed:
+            with _lock_of(file.url):
+                reader.close()
 
 
 def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:

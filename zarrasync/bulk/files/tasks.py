@@ -156,7 +156,7 @@ class TaskRunner:
     @property
     def _files(self) -> OpenFiles:
         if self.files is None:
-            self.files = OpenFiles(self.plan.reader)
+            self.files = OpenFiles(self.plan.reader, self.config)
         return self.files
 
     def _read_file(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:

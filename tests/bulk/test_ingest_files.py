@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.job import Job
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.pool import Workers
 from zarrasync.errors import ChecksumError, CodecError, NodeExistsError, NodeNotFoundError, ShapeError
 
 xr = pytest.importorskip("xarray")
@@ -451,6 +456,32 @@ async def test_verification_finds_other_values(api: Api, tmp_path: Path):
     with pytest.raises(ChecksumError, match=r"t2m\[.*differs from the files"):
         await api(api.ingest(path, {}, concat="time", encoding=rounding, verify=True))
     assert json.loads(store["zarr.json"])["attributes"]["zarrasync_ingest"]["files"]
+
+
+async def test_a_failed_verification_of_labels_fails_again(api: Api, tmp_path: Path):
+    path, out = write_days(tmp_path / "nc", [0], packed=False), tmp_path / "out.zarr"
+    rounding = {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 1}}], "dtype": "f8"}
+    call = partial(api.ingest, path, out, concat="time", encoding={"time": rounding})
+    for _ in range(3):
+        with pytest.raises(ChecksumError, match=r"time in .* differs from the files"):
+            await api(call(verify=True))
+        assert not (out / "zarr.json").exists()
+
+
+def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
+    (path,), out = write_days(tmp_path / "nc", [0], packed=False), tmp_path / "out.zarr"
+    rounding = {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 1}}], "dtype": "f8"}
+    job = make_job(FilesRequest([path], out, "time", encoding={"time": rounding}))
+    plan, _ = job.plan_only(Workers())
+    assert plan is not None
+    plan = JobPlan.from_json(plan.to_json())
+    job = Job.of_plan(plan, job.handle.store, za.config.get())
+    job.run_planned(plan, Workers(), None, verify=True)
+    for _ in range(3):
+        again = Job.of_plan(plan, job.handle.store, za.config.get())
+        with pytest.raises(ChecksumError, match=r"time in .* differs from the files"):
+            again.finish_planned(plan, verify=True)
+        assert not (out / "zarr.json").exists()
 
 
 async def test_functions_that_are_not_thread_safe(api: Api):

@@ -90,7 +90,7 @@ class Job:
         begin = clock.monotonic()
         with self.claim:
             self.claim.acquire(self._wait)
-            self._complete_earlier_job()
+            self._complete_earlier_job(verify=verify)
             plan, report = self.plan(workers)
             if progress is not None:
                 progress.report = report
@@ -106,13 +106,14 @@ class Job:
     # -------------------------------------------------------------- independent tasks
 
     def plan_only(
-        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None
+        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None, *, verify: bool = False
     ) -> tuple[JobPlan | None, FilesReport]:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
 
         Args:
             workers: Where to read the headers of the files.
             save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
+            verify: Whether to compare stored values when an earlier job is completed.
         """
         in_progress = self.claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
@@ -122,7 +123,7 @@ class Job:
                 return plan, report
         with self.claim:
             self.claim.acquire(self._wait)
-            self._complete_earlier_job()
+            self._complete_earlier_job(verify=verify)
             plan, report = self.plan(workers)
             if plan is None:
                 self.claim.release()
@@ -165,7 +166,7 @@ class Job:
         self.claim.acquire(self._wait, plan.digest)
         try:
             if self.claim.found.get("publishing"):  # an earlier call was killed
-                self._publish_again()
+                self._publish_again(verify=verify)
                 self.claim.release()
             else:
                 self.journal = self._run(read_target(self.handle, plan.dim)).journal
@@ -388,7 +389,7 @@ class Job:
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
-            ChecksumError: If stored values differ. Nothing was published then.
+            ChecksumError: If stored values differ. Nothing was published then. Completing the job compares them again.
         """
         self.claim.wait_for_runs(self._wait)
         finished = self.claim.finished(plan.digest)
@@ -412,20 +413,24 @@ class Job:
         self.claim.check()
         self._run(publish_group(plan, self.handle, journal))
 
-    def _complete_earlier_job(self) -> None:
-        """Publish the result of a job whose process ended while it published, and forget that job."""
-        if self._publish_again():
+    def _complete_earlier_job(self, *, verify: bool) -> None:
+        """Publish the result of a job that failed or whose process ended while it published, and forget that job."""
+        if self._publish_again(verify=verify):
             self.claim.end_publishing()
 
-    def _publish_again(self) -> bool:
-        """Publish what an earlier owner of the claim has begun to publish. Return whether there is something."""
+    def _publish_again(self, *, verify: bool) -> bool:
+        """Publish what an earlier owner of the claim has begun to publish. Return whether there is something.
+
+        Args:
+            verify: Whether to compare stored values with the plan, because a comparison may have failed before.
+        """
         record = self.claim.unpublished()
         if record is None:
             return False
         plan = JobPlan.from_json(record["plan"])
         job = Job.of_plan(plan, self.handle.store, self.handle.config)
         job.claim = self.claim
-        job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}))
+        job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}), verify=verify)
         return True
 
 

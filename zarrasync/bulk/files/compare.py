@@ -190,7 +190,8 @@ def check_equal(
     else:
         own, units = units_of(header.attributes), units_of(like.attributes)
         if own is not None and units is not None and own != units:
-            values = convert_times(values, own, units, np.dtype("f8"), f"{name!r} of {url}")
+            text = f"{name!r} of {url}"
+            values = convert_times(values, own, units, np.dtype("f8"), text, header.attributes)
         is_different = not is_equal(values, like_values)
     if not is_different:
         return

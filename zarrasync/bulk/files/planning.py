@@ -18,12 +18,11 @@ from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, VariableHead
 from zarrasync.bulk.files.journal import digest_labels
 from zarrasync.bulk.files.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
-from zarrasync.bulk.files.target import Target
-from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, units_of
+from zarrasync.bulk.files.target import Target, stored_attributes
+from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, find_missing, units_of
 from zarrasync.display.text import counted
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions import XarrayProperties
 from zarrasync.model import dtypes
 from zarrasync.model.paths import join
 
@@ -255,13 +254,7 @@ class _Planner:
         """Return the header of an array of the destination."""
         metadata = self.target.arrays[name].metadata
         dims = tuple(str(dim) for dim in self.target.dims[name])
-        attributes = dict(metadata.attributes)
-        has_fill = self.target.handle.format.has_undefined_fill
-        properties = XarrayProperties(metadata.dtype, attributes, dims, metadata.fill_value, has_fill)
-        missing = properties.missing_value
-        attributes.pop("_FillValue", None)
-        if missing is not None:
-            attributes["_FillValue"] = missing
+        attributes = stored_attributes(metadata, self.target.handle.format)
         dtype = metadata.dtype.numpy
         text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
         values, digest = self.target.values.get(name), self.target.digests.get(name)
@@ -288,9 +281,19 @@ class _Planner:
             return found
         dtype = self._dtype(name)
         return [
-            convert_times(item, units_of(header.attributes) or units, units, dtype, f"{name!r} of {source.file.name}")
-            for item, header, source in zip(found, headers, self.headers, strict=True)
+            self._convert_times(name, number, item, units_of(header.attributes) or units, units, dtype)
+            for number, (item, header) in enumerate(zip(found, headers, strict=True))
         ]
+
+    def _check_labels(self) -> None:
+        """Check that no row of the files has a missing label."""
+        for number, source in enumerate(self.headers):
+            header = self._variable(number, self.dim)
+            if header.values is not None and find_missing(header.values, header.attributes).any():
+                raise ShapeError(
+                    f"{source.file.name} has a missing value as a label in {self.dim!r}; remove such rows from the file, or "
+                    "correct their labels"
+                )
 
     def _merge(self, labels: Sequence[npt.NDArray[Any]] | None) -> Axis:
         parameters, target = self.parameters, self.target
@@ -301,6 +304,7 @@ class _Planner:
             if parameters.region is not None:
                 raise ShapeError(f"region='auto' needs labels: the files or the destination have no {self.dim!r}")
             return stack_rows(self.counts, start)
+        self._check_labels()
         axis = merge_rows(
             labels,
             [header.file.name for header in self.headers],
@@ -386,11 +390,11 @@ class _Planner:
         if first is None or self._axis(name) is None:
             return first
         headers = [self._variable(number, name) for number in range(len(self.headers))]
-        parts = [(h.values, units_of(h.attributes) or first) for h in headers if h.values is not None]
-        distinct = {units for _, units in parts}
+        parts = [(h.values, units_of(h.attributes) or first, h.attributes) for h in headers if h.values is not None]
+        distinct = {units for _, units, _ in parts}
         if len(parts) < len(headers) or len(distinct) < 2:
             return first
-        return common_units([(values, units) for values, units in parts if values is not None], self._dtype(name), name)
+        return common_units(parts, self._dtype(name), name)
 
     def _parent_of_bounds(self, name: str) -> str | None:
         """Return the variable whose bounds a variable contains. Bounds have its units."""
@@ -459,7 +463,10 @@ class _Planner:
             * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:
-            return plan.with_values(self._convert(first.values, metadata))
+            values = first.values
+            if units is not None:
+                values = self._convert_times(name, 0, values, units, units, metadata.dtype.numpy)
+            return plan.with_values(self._convert(values, metadata))
         return plan
 
     def _limit_inline(self, arrays: Sequence[ArrayPlan], axis: Axis) -> list[ArrayPlan]:
@@ -498,13 +505,28 @@ class _Planner:
             assert values is not None
             index = (slice(None),) * plan.axis + (slice(offset, offset + stop - start),)
             part = values[index]
-            if str(source) in plan.source_units:
-                assert plan.units is not None
-                own, units = TimeUnits(*plan.source_units[str(source)]), TimeUnits(*plan.units)
-                text = f"{plan.name!r} of {self.headers[source].file.name}"
-                part = convert_times(part, own, units, self._dtype(plan.name), text)
+            if plan.units is not None:
+                own, units = TimeUnits(*plan.source_units.get(str(source), plan.units)), TimeUnits(*plan.units)
+                part = self._convert_times(plan.name, source, part, own, units, self._dtype(plan.name))
             rows.append(part)
         return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,))
+
+    def _convert_times(
+        self, name: str, number: int, values: npt.NDArray[Any], own: TimeUnits, units: TimeUnits, dtype: np.dtype[Any]
+    ) -> npt.NDArray[Any]:
+        """Return times of a file in other units.
+
+        Args:
+            name: The name of the variable.
+            number: The number of the file.
+            values: Times of the variable in this file.
+            own: Their units.
+            units: The units to convert to.
+            dtype: The data type of the result.
+        """
+        header = self.headers[number]
+        attributes = header.variables[name].attributes
+        return convert_times(values, own, units, dtype, f"{name!r} of {header.file.name}", attributes)
 
     def _convert(self, values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
         dtype = metadata.dtype.numpy

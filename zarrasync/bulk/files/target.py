@@ -15,6 +15,7 @@ from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import XarrayProperties
 from zarrasync.nodes.access import handle_of, with_handle
@@ -23,7 +24,7 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["Target", "read_target"]
+__all__ = ["Target", "read_target", "stored_attributes"]
 
 _SMALL_BYTES = 64 * 1024
 """Arrays up to this size are compared with the files."""
@@ -136,3 +137,16 @@ def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
         metadata.dtype, metadata.attributes, metadata.dimension_names, metadata.fill_value, fill_is_missing=False
     )
     return properties.names_of_axes(metadata.ndim) or (None,) * metadata.ndim
+
+
+def stored_attributes(metadata: ArrayMetadata, format_: Format) -> dict[str, Any]:
+    """Return the attributes of an array as a file would have them: ``_FillValue`` is the number of missing values."""
+    attributes = dict(metadata.attributes)
+    properties = XarrayProperties(
+        metadata.dtype, attributes, metadata.dimension_names, metadata.fill_value, format_.has_undefined_fill
+    )
+    missing = properties.missing_value
+    attributes.pop("_FillValue", None)
+    if missing is not None:
+        attributes["_FillValue"] = missing
+    return attributes

@@ -16,6 +16,7 @@ from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.bulk.files.runs import Permit, Run
+from zarrasync.bulk.files.target import stored_attributes
 from zarrasync.bulk.files.times import TimeUnits, convert_times
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
@@ -105,7 +106,7 @@ class TaskRunner:
             shape[array.axis] = part.stop - part.start
             region[array.axis] = slice(part.start, part.stop)
         source = Source(
-            tuple(shape), target.dtype, lambda block: self._read(array, part.start, block), chunks=array.chunks
+            tuple(shape), target.dtype, lambda block: self._read(array, target, part.start, block), chunks=array.chunks
         )
         report: IngestReport = bridge.run(
             write_blocks(source, target, tuple(region), self.unaligned, is_new=array.shape is None, progress=progress),
@@ -135,22 +136,23 @@ class TaskRunner:
 
     # -------------------------------------------------------------- reading
 
-    def _read(self, array: ArrayPlan, start: int, region: Region) -> npt.NDArray[Any]:
+    def _read(self, array: ArrayPlan, target: AsyncArray, start: int, region: Region) -> npt.NDArray[Any]:
         """Return a region of a task's rows.
 
         Args:
-            array: The array.
+            array: The plan of the array.
+            target: The array.
             start: The row of the destination at which the region's coordinates begin.
             region: The region, relative to the first row of the task.
         """
         if array.axis is None:
-            return self._read_file(array, 0, region)
+            return self._read_file(array, target, 0, region)
         rows = region[array.axis]
         parts = []
         for segment in self.plan.segments_of(rows.start + start, rows.stop + start):
             own_rows = slice(segment.offset, segment.offset + segment.stop - segment.start)
             own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
-            parts.append(self._read_file(array, segment.source, own))
+            parts.append(self._read_file(array, target, segment.source, own))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
     @property
@@ -159,7 +161,7 @@ class TaskRunner:
             self.files = OpenFiles(self.plan.reader, self.config)
         return self.files
 
-    def _read_file(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+    def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
         file = self.plan.files[number]
         if array.stacks:
             assert array.axis is not None
@@ -167,11 +169,11 @@ class TaskRunner:
             values = np.expand_dims(self._files.read(file, array.name, inner), array.axis)
         else:
             values = self._files.read(file, array.name, region)
-        if str(number) in array.source_units:
-            assert array.units is not None
-            own, units = TimeUnits(*array.source_units[str(number)]), TimeUnits(*array.units)
-            return convert_times(values, own, units, values.dtype, f"{array.name!r} of {file.name}")
-        return values
+        if array.units is None:
+            return values
+        own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
+        attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
+        return convert_times(values, own, units, target.dtype, f"{array.name!r} of {file.name}", attributes)
 
 
 def add_reports(total: IngestReport, report: IngestReport) -> None:

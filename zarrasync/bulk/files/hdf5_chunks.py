@@ -11,6 +11,7 @@ import math
 import os
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,7 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     """Return a dataset of a group, or ``None`` if it does not exist or is in another file, to which links lead."""
     import h5py
 
+    objects: Any = import_module("h5py.h5o")
     group = file
     for part in filter(None, path.split("/")):
         if isinstance(group.get(part, getlink=True), h5py.ExternalLink):
@@ -172,8 +174,8 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     dataset = group.get(name)
     if not isinstance(dataset, h5py.Dataset) or f"{_HIDDEN}{name}" in group:
         return None
-    number = h5py.h5o.get_info(dataset.id).fileno  # soft links may lead to external ones
-    return dataset if number == h5py.h5o.get_info(file.id).fileno else None
+    # The numbers of the files differ if a soft link leads to an external one.
+    return dataset if objects.get_info(dataset.id).fileno == objects.get_info(file.id).fileno else None
 
 
 def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] | None:

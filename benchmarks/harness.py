@@ -58,7 +58,7 @@ class EngineProcess:
     Args:
         name: The name of the engine.
         command: The command that starts the process.
-        environment: Variables that the process has in addition to those of this one.
+        environment: Additional environment variables of the process.
 
     Attributes:
         hello: Its first line, with the version of the engine or the reason why it cannot run.

@@ -4,9 +4,9 @@
                              [--out DIRECTORY] [--write-docs]
 
 Each engine runs in a separate process. Rounds are interleaved (engine after engine on one workload, then again), and the
-median counts. Files are on a RAM disk if there is one, so that the page cache and the journal do not matter; those of
-the tasks that end with "-cold" are on the disk of the directory for results, and dropped from the page cache before each
-call. Prints a table, and writes results.json, results.md and results.png.
+median counts. Files are on a RAM disk if there is one, so that the page cache and the journal do not matter. Tasks that
+end with "-cold" use the disk of the directory for results, and drop the files from the page cache before each call.
+Prints a table, and writes results.json, results.md and results.png.
 """
 
 from __future__ import annotations

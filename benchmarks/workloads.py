@@ -51,7 +51,7 @@ class Workload:
     values: str = "walk"
 
     def data(self) -> np.ndarray:
-        """Return the values: those of ``"walk"`` go in quarter steps, or in whole steps for integers."""
+        """Return the values. In ``"walk"`` they go in quarter steps, or in whole steps for integers."""
         if self.values == "cubic":
             i, j, k = np.ogrid[tuple(slice(0, n) for n in self.shape)]
             return (k + j * j // 32 + i**3).astype(self.dtype)

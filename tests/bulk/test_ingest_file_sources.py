@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.servers import http_server
+from zarrasync import sync
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.identify import find_files
@@ -24,7 +26,8 @@ from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.netcdf import PACKED, day, write_days
+from tests.support.dying import dying_store, in_child
+from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
 
 KINDS: dict[str, dict[str, Any]] = {
     "netcdf3": {},
@@ -172,6 +175,49 @@ async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
         with pytest.raises(ValueError, match=r"day0.nc\?version=1: ") as caught:
             await api(api.ingest(urls[0], {}, concat="time", engine="scipy"))
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+def test_a_killed_job_with_other_signatures(tmp_path: Path):
+    """Its rerun has new signatures. None of them is stored at any time."""
+    paths = write_days(tmp_path / "nc", range(2))
+    outcomes = set()
+    with http_server(tmp_path / "nc") as server:
+
+        def urls(word: str) -> list[str]:
+            return [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
+
+        for puts in itertools.count():
+            out = tmp_path / f"{puts}.zarr"
+            code = in_child(ingest_and_die, urls("secret1"), out, puts)
+            stored = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+            assert not any(b"secret" in data for data in stored)
+            if not code:
+                break
+            report = sync.ingest(urls("secret2"), out, concat="time")
+            outcomes.add("published" if report.known else "repeated" if not report.skipped else "continued")
+            assert_same(out, joined(paths))
+    assert outcomes == {"repeated", "continued", "published"}
+
+
+def ingest_and_die(urls: list[str], out: Path, puts: int) -> None:
+    sync.ingest(urls, dying_store(out, puts), concat="time")
+
+
+def test_a_plan_with_other_signatures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A plan whose signatures have expired is made again."""
+    paths = write_days(tmp_path / "nc", range(2))
+    out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "plan.json")
+    with http_server(tmp_path / "nc") as server:
+        for word in ("secret1", "secret2"):
+            urls = [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
+            assert main(["ingest", "plan", *urls, out, "--concat", "time", "--plan", plan]) == 0
+            assert Path(plan).read_text().count(word) == 2
+            assert main(["ingest", "run", plan]) == 0
+        assert main(["ingest", "finish", plan]) == 0
+        assert_same(out, joined(paths))
+        assert main(["ingest", "finish", plan]) == 0
+    assert "was finished before" in capsys.readouterr().out
 
 
 async def test_a_file_that_changes_meanwhile(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,91 +16,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.bulk.files import claim as claims
 from zarrasync.bulk.files import pool, runs
-from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.job import Job
-from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.runs import Run
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError
-from zarrasync.stores.temporary_names import temporary_path
+from zarrasync.errors import NodeExistsError, WriteConflictError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
+from tests.support.dying import DyingStore, dying_store, in_child, names
+from tests.support.netcdf import PACKED, assert_same, day, joined, visible_length, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 CHUNKS = {"time": 10, "lat": 4}
 
 
-class DyingStore(stores.LocalStore):
-    """A store whose process is killed while it stores or erases the n-th value, and before all later ones."""
-
-    left = 0
-
-    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
-        self._count(key)
-        return await super().put(key, data, if_version=if_version)
-
-    async def put_values(self, keys: Any, values: Any) -> None:
-        for key, value in zip(keys, values, strict=True):
-            self._count(key)
-            await super().put_values([key], [value])
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        self._count()
-        await super().erase(key, if_version=if_version)
-
-    def _count(self, key: str = "") -> None:
-        self.left -= 1
-        if self.left < 0:
-            if key:  # a part of the value
-                path = Path(temporary_path(str(self.root / key)))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(b"x")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dying_store(out: Path, puts: int) -> DyingStore:
-    store = DyingStore(out)
-    store.left = puts
-    return store
-
-
-def names(out: Path) -> list[str]:
-    """Return the names of all hidden, temporary and other files, and of directories."""
-    return sorted(str(path.relative_to(out)) for path in out.rglob("*"))
-
-
 def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, Any]) -> None:
     sync.ingest(paths, dying_store(out, puts), concat="time", chunks=CHUNKS, **options)
-
-
-def in_child(function: Any, *arguments: Any) -> int:
-    """Run a function in a process, and return its exit code."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
-    process.start()
-    process.join(60)
-    assert process.exitcode is not None
-    return process.exitcode
-
-
-def visible_length(out: Path) -> int:
-    """Return the number of rows that readers see. All variables must have it."""
-    try:
-        with xr.open_dataset(out, engine="zarrasync") as dataset:
-            assert not np.isnan(dataset.t2m.to_numpy()).any()
-            np.testing.assert_array_equal(np.diff(dataset.time.to_numpy()), np.timedelta64(1, "h"))
-            return dataset.sizes["time"]
-    except NodeNotFoundError:
-        return 0
 
 
 @pytest.mark.parametrize(
@@ -130,54 +66,6 @@ def test_a_kill_while_any_value_is_stored_or_erased(tmp_path: Path, zarr_format:
             finished, puts = finished + 1, 0
         else:
             puts += step
-
-
-def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
-    def save(made: JobPlan) -> None:
-        plan.write_text(json.dumps(made.to_json()))
-
-    request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
-    make_job(request).plan_only(Workers(), save)
-
-
-def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
-    plan = JobPlan.from_json(json.loads(file.read_text()))
-    job = Job.of_plan(plan, dying_store(out, puts), za.config.get())
-    job.run_planned(plan, Workers(), None) if action == "run" else job.finish_planned(plan)
-
-
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_kill_of_any_command_of_a_plan(tmp_path: Path, step: int):
-    """A command that is killed while it stores or erases any value can be repeated."""
-    paths = write_days(tmp_path / "nc", range(4))
-    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
-    for known in (paths[:2], paths):
-        for command in ("plan", "run", "finish"):
-            puts, code = 0, -1
-            while code:
-                if command == "plan":
-                    code = in_child(plan_and_die, known, out, puts, plan, known == paths)
-                else:
-                    code = in_child(continue_and_die, command, out, puts, plan)
-                assert code in (0, -signal.SIGKILL)
-                assert visible_length(out) in ((0, 48) if known != paths else (48, 96))
-                puts += step
-        assert_same(out, joined(known))
-        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, append=True)
-        assert names(out) == names(tmp_path / "x.zarr")
-
-
-def test_a_plan_is_made_again(tmp_path: Path):
-    """The process may have been killed before it returned the plan. Other files still have to wait."""
-    paths = write_days(tmp_path / "nc", range(2))
-    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
-    plan_and_die(paths[:1], out, 100, plan, append=False)
-    first = plan.read_text()
-    plan.unlink()
-    plan_and_die(paths[:1], out, 100, plan, append=False)
-    assert plan.read_text() == first
-    with pytest.raises(WriteConflictError, match=r"a plan of day0.nc .* is not finished"):
-        plan_and_die(paths, out, 100, plan, append=False)
 
 
 def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from zarrasync.errors import NodeNotFoundError
+
 PACKED = {"t2m": {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}}
 START = np.datetime64("2024-01-01", "ns")
 
@@ -52,3 +54,14 @@ def assert_same(store: Any, expected: xr.Dataset, engine: str = "zarr") -> None:
         loaded = found.load()
     xr.testing.assert_equal(loaded, expected)
     assert loaded["t2m"].attrs == expected["t2m"].attrs
+
+
+def visible_length(out: Path) -> int:
+    """Return the number of rows that readers see. All variables must have it."""
+    try:
+        with xr.open_dataset(out, engine="zarrasync") as dataset:
+            assert not np.isnan(dataset.t2m.to_numpy()).any()
+            np.testing.assert_array_equal(np.diff(dataset.time.to_numpy()), np.timedelta64(1, "h"))
+            return dataset.sizes["time"]
+    except NodeNotFoundError:
+        return 0

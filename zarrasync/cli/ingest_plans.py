@@ -115,7 +115,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         with destination(args) as dest, show_log("zarrasync.bulk"):
             request = files.files_request(args, dest)
             request.tasks = args.tasks
-            plan, report = make_job(request).plan_only(workers, save, verify=args.verify)
+            plan, report = make_job(request).plan_only(workers, save)
     finally:
         workers.close()
     if plan is None:

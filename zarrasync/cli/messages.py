@@ -20,6 +20,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"\bmode='w'(?!\w)", "--overwrite"),
     (r"\bon_(duplicate|gap)='(\w+)'", r"--on-\1 \2"),
     (r"\b(region|concat|engine)='(\w+)'", r"--\1 \2"),
+    (r"\bregion=\{'[^']*': slice\((\d+), (\d+)\)\}", r"--region \1:\2"),
     (r"\bvariables=\[…\]", "--variable NAME"),
 )
 """Parameters of Python functions, and the options that replace them."""

@@ -25,6 +25,8 @@ _FILES = 6
 _ENOUGH = 120.0
 _PATIENCE = 20.0
 """Seconds in which a cluster replaces its workers."""
+_CLUSTERS = 5
+"""The number of clusters that are started for one job, if their workers do not appear."""
 
 
 @dataclass
@@ -153,8 +155,9 @@ class Harness:
             return
         while True:
             cluster = self._running_cluster() if case.kind == "dask" else None
-            job = self._start_job(case, place, cluster)
+            job, limit = self._start_job(case, place, cluster), _Limit()
             while (code := job.poll()) is None:
+                limit.check([job])
                 if watch.is_due():
                     outcome.killed += self._kill(case, job, cluster)
                 time.sleep(place.pause)
@@ -215,7 +218,7 @@ class Harness:
 
     def _running_cluster(self) -> Running:
         """Return a cluster with two workers. One whose workers were killed too often is replaced."""
-        while True:
+        for _ in range(_CLUSTERS):
             if self._cluster is None or self._cluster.poll() is not None:
                 self._address_file().unlink(missing_ok=True)
                 self._cluster = self.launcher.start(self._address_file(), function="cluster")
@@ -227,6 +230,7 @@ class Harness:
                 time.sleep(0.01)
             self._cluster.kill_group()
             _wait_for(lambda: self._cluster is None or self._cluster.poll() is not None)
+        raise AssertionError(f"none of {_CLUSTERS} clusters had two workers")
 
     # -------------------------------------------------------------- independent tasks
 
@@ -238,8 +242,9 @@ class Harness:
         self._run_command(kill, words, place)
         tasks = len(json.loads(plan.read_text())["parts"])
         more = [part for name, value in place.options.items() for part in ("--dest-option", f"{name}={value}")]
-        waiting, running = list(range(tasks)), dict[int, Running]()
+        waiting, running, limit = list(range(tasks)), dict[int, Running](), _Limit()
         while waiting or running:
+            limit.check(list(running.values()))
             while waiting and len(running) < 2:
                 number = waiting.pop(0)
                 running[number] = self.launcher.start("ingest", "run", plan, "--task", number, *more)
@@ -255,13 +260,29 @@ class Harness:
 
     def _run_command(self, kill: _KillOnce, words: list[Any], place: Place) -> None:
         while True:
-            command = self.launcher.start(*words)
+            command, limit = self.launcher.start(*words), _Limit()
             while (code := command.poll()) is None:
+                limit.check([command])
                 kill.perhaps([command])
                 time.sleep(place.pause)
             if code == 0:
                 return
             kill.allow(command)
+
+
+class _Limit:
+    """The time in which commands must end."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + _ENOUGH
+
+    def check(self, running: list[Running]) -> None:
+        """Kill the commands that run, and raise an error, if the time is over."""
+        if time.monotonic() > self._end:
+            for command in running:
+                command.kill_group()
+            outputs = "; ".join(command.output() for command in running)
+            raise AssertionError(f"commands did not end within {_ENOUGH:.0f} s: {outputs}")
 
 
 @dataclass

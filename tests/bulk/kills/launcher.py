@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support import ROOT
+
 __all__ = ["Launcher", "Running", "group_members"]
 
 _TASK_BYTES = 4096
@@ -71,7 +73,11 @@ class Launcher:
         self._started: list[Running] = []
         code = "import sys; from tests.bulk.kills import launcher; launcher.serve(sys.argv[1])"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code, example], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, example],
+            cwd=ROOT,  # the first place where it looks for this module
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def ask(self, request: dict[str, Any]) -> Any:

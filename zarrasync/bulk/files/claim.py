@@ -2,7 +2,8 @@
 
 A claim is a document next to the dataset, which the store creates only if it does not exist. The owner renews it every
 few seconds. If it is not renewed any more, or its process has ended, another job takes it over, as soon as all tasks of
-the earlier job have ended. Next to the claim lie empty values that mark finished tasks, and notes of tasks that other
+the earlier job have ended. The claim of a plan for independent tasks is only taken over by commands for that plan, until
+its result is being published. Next to the claim lie empty values that mark finished tasks, and notes of tasks that other
 processes run. All of them are removed when the result is published.
 
 Stores without conditional writes have no claims: there, only one job may run at a time, and a rerun writes all tasks.
@@ -79,17 +80,18 @@ class Claim:
         end, observed, is_waiting = clock.monotonic() + wait, Observed(), False
         while True:
             content, version = self._read()
+            is_free = content.get("state") in ("left", "planned") or observed.is_over(content)
             if plan:
                 self._check_plan(content, plan)
-            elif content.get("state") == "planned":
+            elif is_free and _is_kept(content):
                 raise WriteConflictError(
                     f"a plan of {content.get('files')} for {self._describe()} is not finished: run its tasks, then "
                     "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
                     key=self._key,
                 )
-            if content.get("state") in ("left", "planned") or observed.is_over(content):
+            if is_free:
                 try:
-                    self._take(content, version)
+                    self._take(content, version, for_plan=bool(plan))
                 except WriteConflictError:
                     continue
                 break
@@ -118,10 +120,12 @@ class Claim:
             )
         clock.sleep_blocking(_POLL_SECONDS)
 
-    def _take(self, content: dict[str, Any], version: object) -> None:
+    def _take(self, content: dict[str, Any], version: object, *, for_plan: bool) -> None:
         self.found = content
         own = {"owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running"}
         self._content = {**_with_interruption(content), **own}
+        if for_plan:
+            self._content["planned"] = True
         self._version = self._run(self._store.put(self._key, self._dumps(), if_version=version))
         self._stop.clear()
         self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
@@ -132,7 +136,8 @@ class Claim:
     def planned(self) -> str:
         """Return the digest of the plan for independent tasks that is not finished; empty without one."""
         content = self._read()[0] if self.is_enabled else {}
-        return str(content.get("plan", "")) if content.get("state") == "planned" else ""
+        is_free = content.get("state") == "planned" or Observed().is_over(content)
+        return str(content.get("plan", "")) if is_free and _is_kept(content) else ""
 
     def is_in_progress(self, digest: str) -> bool:
         """Return whether the claim belongs to a plan."""
@@ -227,7 +232,7 @@ class Claim:
                 raise WriteConflictError(
                     f"another process finishes or abandons the plan in {self._describe()}", key=self._key
                 )
-            content = {**_with_interruption(content), "state": "planned"}  # that process was killed
+            content = {**_with_interruption(content), "state": "planned", "planned": True}  # that process was killed
             self._run(self._store.put(self._key, json.dumps(content).encode(), if_version=version))
         return Permit(self._folder, content["id"])
 
@@ -273,10 +278,13 @@ class Claim:
             self._run(self._store.put(self._record_key, json.dumps(record).encode()))
             self.update(publishing=True)
 
+    @property
+    def is_publishing(self) -> bool:
+        """Whether an earlier owner of this claim has begun to publish its result."""
+        return bool(self.found.get("publishing"))
+
     def unpublished(self) -> dict[str, Any] | None:
-        """Return what an earlier owner of this claim has begun to publish, or ``None``."""
-        if not self.found.get("publishing"):
-            return None
+        """Return what an earlier owner of this claim has begun to publish; ``None`` if it has published all of it."""
         data = self._run(self._store.get(self._record_key))
         record: dict[str, Any] | None = None if data is None else json.loads(data)
         return record
@@ -299,6 +307,7 @@ class Claim:
 
     def plan_only(self) -> None:
         """Leave the claim to a plan, whose tasks other processes run."""
+        self._content["planned"] = True
         self._end("planned")
 
     def leave(self) -> None:
@@ -308,7 +317,7 @@ class Claim:
 
     def restore(self) -> None:
         """Leave the claim as it was found."""
-        self._end(self.found.get("state", "left") if self.found.get("state") != "running" else "left")
+        self._end("planned" if self._content.get("planned") else "left")
 
     def release(self) -> None:
         """Remove the claim and the marks of tasks, and temporary files of processes that were killed."""
@@ -347,6 +356,11 @@ class Claim:
     ) -> None:
         if error is not None and not self._stop.is_set() and self._thread is not None:
             self.leave() if "plan" in self._content else self.release()
+
+
+def _is_kept(content: Mapping[str, Any]) -> bool:
+    """Return whether a claim is kept for a plan. While the result is being published, any job can complete that."""
+    return bool(content.get("planned")) and not content.get("publishing")
 
 
 def _with_interruption(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.known import unknown_files
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planning import Parameters, plan_job
 from zarrasync.bulk.files.pool import Workers
@@ -22,7 +23,7 @@ from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, JobProgress
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeExistsError, NodeNotFoundError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.erase import erase_node
@@ -90,7 +91,7 @@ class Job:
         begin = clock.monotonic()
         with self.claim:
             self.claim.acquire(self._wait)
-            self._complete_earlier_job(verify=verify)
+            self._complete_earlier_job()
             plan, report = self.plan(workers)
             if progress is not None:
                 progress.report = report
@@ -106,14 +107,13 @@ class Job:
     # -------------------------------------------------------------- independent tasks
 
     def plan_only(
-        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None, *, verify: bool = False
+        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None
     ) -> tuple[JobPlan | None, FilesReport]:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
 
         Args:
             workers: Where to read the headers of the files.
             save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
-            verify: Whether to compare stored values when an earlier job is completed.
         """
         in_progress = self.claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
@@ -123,7 +123,7 @@ class Job:
                 return plan, report
         with self.claim:
             self.claim.acquire(self._wait)
-            self._complete_earlier_job(verify=verify)
+            self._complete_earlier_job()
             plan, report = self.plan(workers)
             if plan is None:
                 self.claim.release()
@@ -165,8 +165,8 @@ class Job:
             return report
         self.claim.acquire(self._wait, plan.digest)
         try:
-            if self.claim.found.get("publishing"):  # an earlier call was killed
-                self._publish_again(verify=verify)
+            if self.claim.is_publishing:  # an earlier call was killed
+                self._publish_again()
                 self.claim.release()
             else:
                 self.journal = self._run(read_target(self.handle, plan.dim)).journal
@@ -178,11 +178,35 @@ class Job:
         return report
 
     def abandon(self, plan: JobPlan) -> None:
-        """Drop a plan. The values of a new dataset are erased; in an existing one, they remain invisible."""
+        """Drop a plan. May be repeated after a kill.
+
+        The values of a new dataset are erased. In an existing dataset, new rows remain invisible, but rows that the tasks
+        have replaced stay replaced (``region`` and ``on_duplicate="replace"``).
+
+        Raises:
+            WriteConflictError: If the result is being published, or the plan is finished or abandoned.
+        """
         self.claim.acquire(self._wait, plan.digest)
-        if plan.is_new:
-            self._erase_arrays([array.name for array in plan.arrays])
+        try:
+            if self.claim.is_publishing or (plan.is_new and self._is_published(plan)):
+                raise WriteConflictError(
+                    f"the plan for {self.handle.name} in {self.handle.store!r} cannot be abandoned, because its rows are "
+                    "being published or can be read already; complete it with `zarrasync ingest finish PLAN`",
+                    key=self.handle.path,
+                )
+            self.claim.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
+            if plan.is_new:
+                self._erase_arrays([array.name for array in plan.arrays])
+        except BaseException:
+            self.claim.restore()
+            raise
         self.claim.release()
+
+    def _is_published(self, plan: JobPlan) -> bool:
+        """Return whether readers see the new dataset of a plan. Stores without claims do not record that."""
+        target = self._run(read_target(self.handle, plan.dim))
+        is_group_last = not self.handle.store.bounded
+        return target.contains(plan) or (is_group_last and target.group is not None)
 
     # -------------------------------------------------------------- planning
 
@@ -213,9 +237,8 @@ class Job:
         report, files = FilesReport(), self.files
         self.journal = target.journal
         if target.group is not None:
-            length = target.length(self.parameters.dim)
-            if self.parameters.on_duplicate != "replace" and self.parameters.region is None:
-                files = [file for file in files if not target.journal.contains(file, target.labels, length)]
+            if self.parameters.region is None:
+                files, report.notes = unknown_files(files, target, self.parameters)
             report.known = len(self.files) - len(files)
             if not files:
                 return None, report, files
@@ -224,7 +247,7 @@ class Job:
         headers = workers.headers(files, self.parameters.reader)
         plan = plan_job(headers, target, self.parameters)
         self.handle = target.handle
-        report.files, report.rows, report.notes = len(files), plan.rows, list(plan.notes)
+        report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
         return plan, report, files
@@ -389,7 +412,7 @@ class Job:
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
-            ChecksumError: If stored values differ. Nothing was published then. Completing the job compares them again.
+            ChecksumError: If stored values differ. Nothing was published then. Finishing again compares them again.
         """
         self.claim.wait_for_runs(self._wait)
         finished = self.claim.finished(plan.digest)
@@ -401,37 +424,33 @@ class Job:
                 path=plan.path,
             )
         self.claim.check()
+        self._run(write_inline(plan, self.handle, verify=verify))
         journal = self.journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
-        self.claim.begin_publishing({"plan": plan.to_json(), "journal": journal.to_json()})
-        self.publish(plan, journal, verify=verify)
+        self.claim.begin_publishing({"plan": plan.recorded.to_json(), "journal": journal.to_json()})
+        self.publish(plan, journal)
         self.claim.release()
 
-    def publish(self, plan: JobPlan, journal: Journal, *, verify: bool = False) -> None:
-        """Store the documents that make a result visible. May be repeated."""
-        self._run(write_inline(plan, self.handle, verify=verify))
+    def publish(self, plan: JobPlan, journal: Journal) -> None:
+        """Store the documents that make a result visible. All values are stored. May be repeated."""
         self._run(publish_arrays(plan, self.handle))
         self.claim.check()
         self._run(publish_group(plan, self.handle, journal))
 
-    def _complete_earlier_job(self, *, verify: bool) -> None:
-        """Publish the result of a job that failed or whose process ended while it published, and forget that job."""
-        if self._publish_again(verify=verify):
+    def _complete_earlier_job(self) -> None:
+        """Publish the result of a job whose process ended while it published, and forget that job."""
+        if self.claim.is_publishing:
+            self._publish_again()
             self.claim.end_publishing()
 
-    def _publish_again(self, *, verify: bool) -> bool:
-        """Publish what an earlier owner of the claim has begun to publish. Return whether there is something.
-
-        Args:
-            verify: Whether to compare stored values with the plan, because a comparison may have failed before.
-        """
+    def _publish_again(self) -> None:
+        """Publish what an earlier owner of the claim has begun to publish. Without a record, all is published."""
         record = self.claim.unpublished()
         if record is None:
-            return False
+            return
         plan = JobPlan.from_json(record["plan"])
         job = Job.of_plan(plan, self.handle.store, self.handle.config)
         job.claim = self.claim
-        job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}), verify=verify)
-        return True
+        job.publish(plan, Journal.of({ATTRIBUTE: record["journal"]}))
 
 
 def _text(files: Sequence[SourceFile]) -> str:

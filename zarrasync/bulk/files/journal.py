@@ -18,7 +18,7 @@ ATTRIBUTE = "zarrasync_ingest"
 """The attribute. It is written together with the metadata that makes new rows visible."""
 _VERSION = 1
 _MOST_FILES = 4096
-"""The journal names this many files. Older ones are recognised by their labels."""
+"""The journal names this many files whose rows have labels. Older ones are recognised by their labels."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Journal:
     Attributes:
         dim: The dimension along which they were joined.
         parameters: A digest of the parameters with which they were ingested.
-        files: For each file its identity, its first row, the row after its last one, and a digest of its labels.
+        files: For each file its identity, its first row, the row after its last one, and a digest of its labels, which is
+            empty if they have none.
         omitted: The number of files that the journal does not name any more.
     """
 
@@ -52,13 +53,19 @@ class Journal:
     def with_files(
         self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
     ) -> Journal:
-        """Return a journal with more files. A file with the same URL is replaced."""
+        """Return a journal with more files. A file with the same URL is replaced.
+
+        Files whose rows have no labels are never left out, because nothing else shows that they were ingested.
+        """
         recorded = [file.recorded for file in files]
         urls = {file.url for file in recorded}
         merged = {file: row for file, row in self.files.items() if file.url not in urls}
         merged.update(zip(recorded, rows, strict=True))
-        left_out = max(len(merged) - _MOST_FILES, 0)
-        return Journal(dim, parameters, dict(list(merged.items())[left_out:]), self.omitted + left_out)
+        labelled = [file for file, (_, _, digest) in merged.items() if digest]
+        left_out = labelled[: max(len(labelled) - _MOST_FILES, 0)]
+        for file in left_out:
+            del merged[file]
+        return Journal(dim, parameters, merged, self.omitted + len(left_out))
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""

@@ -161,16 +161,21 @@ class JobPlan:
         files = [file if number in used else nothing for number, file in enumerate(self.files)]
         return replace(self, arrays=arrays, segments=segments, parts=[part], files=files, journal=(), notes=())
 
+    @property
+    def recorded(self) -> JobPlan:
+        """The plan without the signatures of URLs, as it is recorded in a dataset."""
+        return replace(self, files=[file.recorded for file in self.files])
+
     # -------------------------------------------------------------- JSON
 
     @cached_property
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
-        document = {**self.to_json(), "notes": []}
+        document = {**self.recorded.to_json(), "notes": []}
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values, without ``storage_options``, which may contain secrets."""
+        """Return the plan as JSON values, with all of the URLs, but without ``storage_options``, which may contain secrets."""
         values = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **values,

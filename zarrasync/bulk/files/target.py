@@ -73,12 +73,16 @@ class Target:
         return next(iter(sizes), 0)
 
     def contains(self, plan: JobPlan) -> bool:
-        """Return whether the rows of all files of a plan are in the dataset."""
-        length = self.length(plan.dim)
-        known = zip(plan.files, plan.journal, strict=True)
-        return self.group is not None and all(
+        """Return whether the rows of all files of a plan that the journal can name are in the dataset."""
+        length, files = self.length(plan.dim), plan.recorded.files
+        named = [
+            (file, row)
+            for file, row in zip(files, plan.journal, strict=True)
+            if file in self.journal.files or not self.journal.omitted
+        ]
+        return bool(named) and all(
             self.journal.files.get(file) == row and self.journal.contains(file, self.labels, length)
-            for file, row in known
+            for file, row in named
         )
 
 

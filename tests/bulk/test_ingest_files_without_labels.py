@@ -1,0 +1,87 @@
+"""Appending files whose rows have no labels: only the journal shows which ones were ingested."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.bulk.files import journal
+from zarrasync.cli import main
+from zarrasync.errors import NodeExistsError, ShapeError
+
+OPTIONS: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
+
+
+def write(folder: Path, numbers: Any, *, add: int = 0) -> str:
+    """Write files with one row each. Return a pattern for all of them."""
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        path = folder / f"{number}.npy"
+        before = path.stat().st_mtime_ns if path.exists() else 0
+        np.save(path, np.full((2, 3), number + add, "f4"))
+        os.utime(path, ns=(0, max(before + 1, path.stat().st_mtime_ns)))
+    return str(folder / "*.npy")
+
+
+def rows(store: Any) -> list[int]:
+    return [int(value) for value in sync.open_array(store, path="values")[:, 0, 0]]
+
+
+async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(journal, "_MOST_FILES", 3)
+    pattern, store = write(tmp_path / "x", range(5)), dict[str, bytes]()
+    for count in (5, 5, 7):
+        write(tmp_path / "x", range(5, count))
+        await api(api.ingest(pattern, store, **OPTIONS))
+        assert rows(store) == list(range(count))
+    report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))
+    assert (report.known, report.files) == (7, 0)
+    assert rows(store) == list(range(7))
+
+
+async def test_a_file_that_has_changed_is_not_added_again(api: Api, tmp_path: Path):
+    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
+    await api(api.ingest(pattern, store, **OPTIONS))
+    write(tmp_path / "x", [1], add=100)
+    for on_duplicate in ("error", "replace"):
+        with pytest.raises(NodeExistsError, match=r"1.npy has changed .* region=\{'time': slice\(1, 2\)\}"):
+            await api(api.ingest(pattern, store, **OPTIONS, on_duplicate=on_duplicate))
+    write(tmp_path / "x", [3])
+    report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="skip"))
+    assert (report.known, report.files) == (3, 1)
+    assert report.notes == ["1 file left out, although changed since its rows were added"]
+    assert rows(store) == [0, 1, 2, 3]
+    region = {"concat": "time", "dims": "lat,lon", "region": {"time": slice(1, 2)}}
+    await api(api.ingest(tmp_path / "x" / "1.npy", store, **region))
+    assert rows(store) == [0, 101, 2, 3]
+    assert (await api(api.ingest(pattern, store, **OPTIONS))).known == 4
+    with pytest.raises(ShapeError, match="has 1 rows, but the files have 2"):
+        await api(api.ingest([tmp_path / "x" / "1.npy", tmp_path / "x" / "2.npy"], store, **region))
+
+
+async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
+    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
+    await api(api.ingest(pattern, store, **OPTIONS))
+    write(tmp_path / "x", [2], add=100)
+    sync.open_group(store, mode="r+")["values"].resize((2, 2, 3))
+    await api(api.ingest(pattern, store, **OPTIONS))
+    assert rows(store) == [0, 1, 102]
+
+
+def test_the_command_names_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["ingest", write(tmp_path / "x", range(3)), str(tmp_path / "out.zarr"), "--concat", "time", "--append"]
+    words += ["--dims", "lat,lon"]
+    assert main(words) == 0
+    write(tmp_path / "x", [1, 2], add=100)
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert "1.npy has changed since its rows were added to" in error
+    assert "as has 1 more" in error
+    assert "pass --region 1:2 to write the rows of this file again, --on-duplicate skip" in error
+    assert rows(tmp_path / "out.zarr") == [0, 1, 2]

@@ -1,0 +1,178 @@
+"""Plans of jobs whose commands are killed, finished, and abandoned."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.job import Job
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.errors import NodeNotFoundError, WriteConflictError
+
+pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.dying import dying_store, in_child, names
+from tests.support.netcdf import assert_same, joined, visible_length, write_days
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+CHUNKS = {"time": 10, "lat": 4}
+NEVER = 10**6
+
+
+def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
+    def save(made: JobPlan) -> None:
+        plan.write_text(json.dumps(made.to_json()))
+
+    request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
+    make_job(request).plan_only(Workers(), save)
+
+
+def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
+    plan = JobPlan.from_json(json.loads(file.read_text()))
+    job = Job.of_plan(plan, dying_store(out, puts), za.config.get())
+    if action == "run":
+        job.run_planned(plan, Workers(), None)
+    elif action == "finish":
+        job.finish_planned(plan)
+    else:
+        job.abandon(plan)
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_of_any_command_of_a_plan(tmp_path: Path, step: int):
+    """A command that is killed while it stores or erases any value can be repeated."""
+    paths = write_days(tmp_path / "nc", range(4))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    for known in (paths[:2], paths):
+        for command in ("plan", "run", "finish"):
+            puts, code = 0, -1
+            while code:
+                if command == "plan":
+                    code = in_child(plan_and_die, known, out, puts, plan, known == paths)
+                else:
+                    code = in_child(continue_and_die, command, out, puts, plan)
+                assert code in (0, -signal.SIGKILL)
+                assert visible_length(out) in ((0, 48) if known != paths else (48, 96))
+                puts += step
+        assert_same(out, joined(known))
+        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, append=True)
+        assert names(out) == names(tmp_path / "x.zarr")
+
+
+def test_a_plan_is_made_again(tmp_path: Path):
+    """The process may have been killed before it returned the plan. Other files still have to wait."""
+    paths = write_days(tmp_path / "nc", range(2))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    first = plan.read_text()
+    plan.unlink()
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    assert plan.read_text() == first
+    with pytest.raises(WriteConflictError, match=r"a plan of day0.nc .* is not finished"):
+        plan_and_die(paths, out, 100, plan, append=False)
+
+
+def killed_commands(folder: Path, command: str, *, append: bool) -> Iterator[tuple[list[Path], Path, Path]]:
+    """Yield files, a destination, and its plan, whose command was killed while it stored or erased each value in turn."""
+    paths, puts = write_days(folder / "nc", range(2)), 0
+    while True:
+        out, plan = folder / f"{puts}.zarr", folder / f"{puts}.plan"
+        if append:
+            sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+        plan_and_die(paths, out, NEVER, plan, append)
+        continue_and_die("run", out, NEVER, plan)
+        code = in_child(continue_and_die, command, out, puts, plan)
+        assert code in (0, -signal.SIGKILL)
+        if not code:
+            assert puts > 2
+            return
+        yield paths, out, plan
+        puts += 1
+
+
+def error_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return the message of the conflict with another writer that a function raises; empty if it returns."""
+    try:
+        function(*args, **kwargs)
+    except WriteConflictError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_plan_is_abandoned_after_a_killed_finish(tmp_path: Path, append: bool):
+    """Rows that readers may see already are never erased."""
+    outcomes = set()
+    for paths, out, plan in killed_commands(tmp_path, "finish", append=append):
+        message = error_of(continue_and_die, "abandon", out, NEVER, plan)
+        if message:
+            is_over = not (out / ".ingest/claim").exists()
+            assert ("it was finished" if is_over else "complete it with `zarrasync ingest finish PLAN`") in message
+            continue_and_die("finish", out, NEVER, plan)
+            assert_same(out, joined(paths))
+            outcomes.add("finished")
+        else:
+            assert visible_length(out) == (24 if append else 0)
+            sync.ingest(paths, out, concat="time", chunks=CHUNKS, append=append)
+            assert_same(out, joined(paths))
+            outcomes.add("abandoned")
+        assert not (out / ".ingest").exists()
+    assert outcomes == {"abandoned", "finished"}
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("command", ["finish", "abandon"])
+def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: bool):
+    """No other job takes the place of the plan, until its rows are being published."""
+    outcomes = set()
+    for paths, out, plan in killed_commands(tmp_path, command, append=append):
+        made = plan.read_text()
+        message = error_of(sync.ingest, paths, out, concat="time", chunks=CHUNKS, append=append, wait=0)
+        if message:
+            assert "is not finished" in message
+            plan.unlink()
+            plan_and_die(paths, out, NEVER, plan, append)
+            assert plan.read_text() == made
+            if command == "abandon":
+                with contextlib.suppress(NodeNotFoundError):  # values are erased after the marks of their tasks
+                    continue_and_die("finish", out, NEVER, plan)
+            if (out / ".ingest").exists():
+                continue_and_die("run", out, NEVER, plan)
+                continue_and_die("finish", out, NEVER, plan)
+            outcomes.add("kept")
+        else:
+            outcomes.add("published")
+        assert_same(out, joined(paths))
+        assert sync.validate(out, data=True).ok
+        assert not (out / ".ingest").exists()
+    assert "kept" in outcomes
+
+
+def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
+    """There, only the dataset shows that the plan was finished."""
+    paths, plans = write_days(tmp_path / "nc", range(1)), list[JobPlan]()
+    store = stores.LocalStore(tmp_path / "out.zarr")
+    store.conditional = False
+    for is_finished in (False, True):
+        make_job(FilesRequest(paths, store, "time")).plan_only(Workers(), plans.append)
+        job = Job.of_plan(plans[-1], store, za.config.get())
+        job.run_planned(plans[-1], Workers(), None)
+        if is_finished:
+            job.finish_planned(plans[-1])
+            with pytest.raises(WriteConflictError, match="cannot be abandoned"):
+                job.abandon(plans[-1])
+            assert visible_length(store.root) == 24
+        else:
+            job.abandon(plans[-1])
+            assert [path for path in store.root.rglob("*") if path.is_file()] == []

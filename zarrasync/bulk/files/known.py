@@ -1,0 +1,60 @@
+"""Which files of a job the destination contains already. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.planning import Parameters
+from zarrasync.bulk.files.target import Target
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeExistsError
+
+__all__ = ["unknown_files"]
+
+
+def unknown_files(
+    files: Sequence[SourceFile], target: Target, parameters: Parameters
+) -> tuple[list[SourceFile], list[str]]:
+    """Return the files that were not ingested before, and messages for the report.
+
+    Rows with labels are also compared by their labels later. Rows without labels are known by their files alone, so each
+    file can be added once.
+
+    Args:
+        files: The files of the job.
+        target: The destination, whose group exists.
+        parameters: The parameters of the job, which does not write a region.
+
+    Raises:
+        NodeExistsError: If rows have no labels, and a file has changed since its rows were added.
+    """
+    length = target.length(parameters.dim)
+    new = [file for file in files if not target.journal.contains(file, target.labels, length)]
+    if target.labels is not None:
+        return (list(files) if parameters.on_duplicate == "replace" else new), []
+    spans = {file.url: row[:2] for file, row in target.journal.files.items()}
+    changed = []
+    for file in new:
+        start, stop = spans.get(file.name, (0, 0))
+        if start < min(stop, length):
+            changed.append(file)
+    if not changed or not parameters.append:
+        return new, []
+    if parameters.on_duplicate != "skip":
+        raise _changed(changed, spans[changed[0].name], target, parameters.dim)
+    note = f"{counted(len(changed), 'file')} left out, although changed since its rows were added"
+    return [file for file in new if file not in set(changed)], [note]
+
+
+def _changed(changed: Sequence[SourceFile], span: tuple[int, int], target: Target, dim: str) -> NodeExistsError:
+    others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
+    start, stop = span
+    return NodeExistsError(
+        f"{changed[0].name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
+        f"{others}. The rows have no labels in {dim!r}, so they would be added a second time; pass "
+        f"region={{{dim!r}: slice({start}, {stop})}} to write the rows of this file again, on_duplicate='skip' to keep the "
+        "existing rows, or mode='w' to replace the dataset",
+        path=target.handle.path,
+        store=repr(target.handle.store),
+    )

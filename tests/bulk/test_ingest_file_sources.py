@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fsspec
 import numpy as np
@@ -256,8 +256,8 @@ def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
     folder = tmp_path / "nc"
     folder.mkdir()
     for number in range(3):
-        engine = "scipy" if kind == "netcdf3" else "netcdf4"
-        chunks = {} if kind == "netcdf3" else {"t2m": {"chunksizes": (6, 6, 8)}}
+        engine: Literal["scipy", "netcdf4"] = "scipy" if kind == "netcdf3" else "netcdf4"
+        chunks: dict[Any, Any] = {} if kind == "netcdf3" else {"t2m": {"chunksizes": (6, 6, 8)}}
         day(number).to_netcdf(folder / f"{number}.nc", engine=engine, encoding=chunks)
     with http_server(folder) as server:
         found = find_files([f"{server}/{number}.nc" for number in range(3)], {})

@@ -75,7 +75,7 @@ async def test_missing_times_in_other_data_types(api: Api, tmp_path: Path, width
     other = write(tmp_path, 1, np.array([-9999, 1], "i4"), "minutes since 2024-01-01", width=width, **fill)
     encoding = {"obs_time": {"dtype": "f8"}}
     await api(api.ingest([path, other], store := {}, concat="time", encoding=encoding))
-    np.testing.assert_allclose(stored(store), [1, -9999, -9999, 1 / 60])
+    np.testing.assert_allclose(stored(store), np.array([1, -9999, -9999, 1 / 60]))
     loaded = xr.open_dataset(store, engine="zarrasync").load()
     assert np.isnat(loaded.obs_time.values[:, 0]).tolist() == [False, True, True, False]
     with pytest.raises(CodecError, match=r"missing time, whose number -9999 .*data type (u|>u|<u|uint)"):

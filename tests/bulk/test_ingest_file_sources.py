@@ -21,6 +21,7 @@ from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.readers import OpenFiles
+from zarrasync.bulk.files.report import FilesReport
 from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
@@ -177,6 +178,7 @@ async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 def test_a_killed_job_with_other_signatures(tmp_path: Path):
     """Its rerun has new signatures. None of them is stored at any time."""
@@ -195,6 +197,7 @@ def test_a_killed_job_with_other_signatures(tmp_path: Path):
             if not code:
                 break
             report = sync.ingest(urls("secret2"), out, concat="time")
+            assert isinstance(report, FilesReport)
             outcomes.add("published" if report.known else "repeated" if not report.skipped else "continued")
             assert_same(out, joined(paths))
     assert outcomes == {"repeated", "continued", "published"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,8 @@ def run(direction: str, selection: str, directory: Path) -> None:
     suite = ["-p", "tests.support.xarray_suite", "--through", direction, "-k", f"({selection}) and (zarr or Zarr)"]
     with_tests = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     command = [sys.executable, "-c", with_tests, *options, *suite, "--pyargs", *modules]
-    outcome = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # options of our own
+    outcome = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout[-6000:] + outcome.stderr[-2000:]
     assert " passed" in outcome.stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -133,3 +134,15 @@ def save(out: Path, name: str, table: str, data: Any) -> None:
     (out / f"{name}.md").write_text(f"{table}\n")
     (out / f"{name}.json").write_text(json.dumps(data, indent=1))
     print(table)
+
+
+def remove(target: str, s3: dict[str, Any]) -> None:
+    """Erase the result of a run: a directory, or keys in a bucket."""
+    if not s3:
+        shutil.rmtree(target, ignore_errors=True)
+        return
+    from zarrasync import stores
+    from zarrasync._concurrency.bridge import run
+
+    store = stores.resolve(target, s3)
+    run(store.erase_prefix(""), blocking=store.blocking)

@@ -14,7 +14,6 @@ import asyncio
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import make_parser, markdown_table, medians, ram_disk, rotate, save
+from harness import make_parser, markdown_table, medians, ram_disk, remove, rotate, save
 
 MIB = 1 << 20
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -235,18 +234,6 @@ def _anonymous() -> int:
         if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def remove(target: str, s3: dict[str, str]) -> None:
-    """Erase the result of a run."""
-    if not s3:
-        shutil.rmtree(target, ignore_errors=True)
-        return
-    from zarrasync import stores
-    from zarrasync._concurrency.bridge import run
-
-    store = stores.resolve(target, s3)
-    run(store.erase_prefix(""), blocking=store.blocking)
 
 
 def make_sources(folder: Path, gigabytes: float) -> dict[str, Path]:

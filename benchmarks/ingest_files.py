@@ -19,7 +19,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import add_hidden, make_parser, markdown_table, medians, rotate, save
+from harness import add_hidden, make_parser, markdown_table, medians, remove, rotate, save
 
 LAT, LON = 721, 1440
 CHUNKS = {"latitude": 181, "longitude": 360}
@@ -318,18 +317,6 @@ def compare(job: Job, checksums: list[dict[str, int]]) -> str:
             if zlib.crc32(values) != expected[name]:
                 return f"{name} differs in the rows of {job.files[number]}"
     return ""
-
-
-def remove(target: str, s3: dict[str, Any]) -> None:
-    """Erase the result of a run."""
-    if not s3:
-        shutil.rmtree(target, ignore_errors=True)
-        return
-    from zarrasync import stores
-    from zarrasync._concurrency.bridge import run as drive
-
-    store = stores.resolve(target, s3)
-    drive(store.erase_prefix(""), blocking=store.blocking)
 
 
 def measure(folder: Path, description: dict[str, Any], names: list[str], s3: dict[str, Any], rounds: int) -> Any:

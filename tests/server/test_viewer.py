@@ -185,6 +185,30 @@ async def test_an_address_is_followed_in_an_open_page(page, base):
     await settled(page)
 
 
+async def test_an_address_is_followed_although_the_page_writes_its_own_meanwhile(page, base):
+    """The browser tells of a new address later, and the page may have replaced it until then."""
+    await page.goto(f"{base}/waves/#path=field%2Fwave&index=2")
+    await settled(page)
+    await page.evaluate("""() => {
+      const before = location.href;
+      location.hash = '#path=pyramid%2F0&at=100,200,4';
+      history.replaceState(null, '', before);
+    }""")
+    await playwright.expect(page.locator("#title")).to_have_text("/pyramid/0")
+    await playwright.expect(page).to_have_url(re.compile("path=pyramid%2F0&at=100%2C200%2C4"))
+    await settled(page)
+
+
+async def test_the_last_of_two_addresses_is_shown(page, base):
+    await page.goto(f"{base}/waves/#path=field%2Fwave&index=2")
+    await settled(page)
+    await page.evaluate("location.hash = '#path=pyramid%2F0'; location.hash = '#path=empty&index=1'")
+    await playwright.expect(page.locator("#title")).to_have_text("/empty")
+    await settled(page)
+    await playwright.expect(page.locator("#title")).to_have_text("/empty")
+    await playwright.expect(page).to_have_url(re.compile("path=empty&index=1"))
+
+
 async def test_planes_without_values_and_those_beside(page, base):
     await page.goto(f"{base}/waves/#path=empty&index=0")
     await settled(page)

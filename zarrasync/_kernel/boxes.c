@@ -77,6 +77,13 @@ struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t si
     return cut;
 }
 
+struct za_cut za_cut_part(const struct za_axis *axis, const struct za_cut *cut, int64_t at, int64_t count)
+{
+    struct za_cut part = {.begin = cut->begin + at, .count = count, .step = cut->step, .origin = cut->origin};
+    part.first = axis->indices != NULL ? axis->indices[part.begin] - cut->origin : cut->first + at * cut->step;
+    return part;
+}
+
 int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut)
 {
     if (axis->indices != NULL)

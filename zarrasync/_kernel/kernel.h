@@ -191,6 +191,8 @@ struct za_cut {
 
 /* Cut the indices of an axis that lie in [origin, origin + size). */
 struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t size);
+/* Return a part of a cut: `count` of its positions, from position `at` of them on. */
+struct za_cut za_cut_part(const struct za_axis *axis, const struct za_cut *cut, int64_t at, int64_t count);
 /* Return the last index of a cut inside its chunk. */
 int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut);
 

@@ -66,11 +66,12 @@ static int place_value(struct read *read, const uint8_t *data, int64_t size)
 
 /* ---------------------------------------------------------------- raw chunks */
 
-/* Bytes of a raw chunk from which on a part of it is read alone, and bytes that are read in the time that a call takes. */
+/* Bytes of a raw chunk from which on only the wanted part of it is read, bytes that are read at a time, so that the cache of
+ * a processor holds them, and bytes that are read in the time that a call takes. */
 #ifdef KERNEL_FUZZING
-enum { DIVISIBLE = 16, CALL_BYTES = 2 };
+enum { DIVISIBLE = 16, WINDOW = 256, CALL_BYTES = 2 };
 #else
-enum { DIVISIBLE = 16 << 10, CALL_BYTES = 4 << 10 };
+enum { DIVISIBLE = 16 << 10, WINDOW = 1 << 20, CALL_BYTES = 4 << 10 };
 #endif
 
 /* Return the range of bytes of a raw chunk that contains all elements of the box. */
@@ -96,7 +97,19 @@ static void byte_range(const struct read *read, int64_t *start, int64_t *end)
     *end += most;
 }
 
-/* Read a range of bytes of a raw chunk that contains all elements of the box. The chunk starts at a position of a file. */
+/* Return the axis along which to cut a box: the longest in the raw bytes; -1 if there is none. */
+static int axis_to_cut(const struct read *read)
+{
+    int longest = -1;
+    for (int i = 0; i < read->box.axis_count; i++)
+        if (read->cuts[i].count > 1 &&
+            (longest < 0 || read->array->chain.strides[i] > read->array->chain.strides[longest]))
+            longest = i;
+    return longest;
+}
+
+/* Read the bytes between the first and the last element of the box, and place the elements. The chunk starts at a position
+ * of a file. */
 static int read_range(struct read *read, int file, int64_t position, int64_t start, int64_t end)
 {
     uint8_t *part = za_reserve(read->worker, ZA_VALUE, end - start);
@@ -104,6 +117,26 @@ static int read_range(struct read *read, int file, int64_t position, int64_t sta
         return ZA_LEFT;
     za_place(&read->array->chain, &read->box, part - start, read->out);
     return ZA_DONE;
+}
+
+/* As read_range, but cut a long range into several. */
+static int read_box(struct read *read, int file, int64_t position)
+{
+    int64_t start, end;
+    byte_range(read, &start, &end);
+    int axis = end - start > WINDOW && read->box.points == NULL ? axis_to_cut(read) : -1;
+    if (axis < 0)
+        return read_range(read, file, position, start, end);
+    struct za_cut whole = read->cuts[axis];
+    int64_t slice = whole.count / ((end - start - 1) / WINDOW + 1);
+    int status = ZA_DONE;
+    for (int64_t at = 0, count; at < whole.count && status == ZA_DONE; at += count) {
+        count = slice < 1 ? 1 : slice < whole.count - at ? slice : whole.count - at;
+        read->cuts[axis] = za_cut_part(&read->axes[axis], &whole, at, count);
+        status = read_box(read, file, position);
+    }
+    read->cuts[axis] = whole;
+    return status;
 }
 
 /* Read points one by one, if that is faster than reading all bytes between them. Returns whether it is. */
@@ -124,28 +157,26 @@ static int read_each_point(struct read *read, int file, int64_t position, int64_
     return is_faster;
 }
 
-/* Read only the wanted part of a raw chunk that starts at a position of a file, if that is at most a half. Returns 0 if
- * more is wanted. */
-static int read_raw_part(struct read *read, int file, int64_t position, int *status)
+/* Read the wanted part of a raw chunk that starts at a position of a file. */
+static int read_raw_part(struct read *read, int file, int64_t position)
 {
-    int64_t start, end;
+    int64_t start, end, size = read->array->chain.raw_size;
+    uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
+    if (direct != NULL && !slows_copies(direct))
+        return za_read_at(file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
+    int status;
     byte_range(read, &start, &end);
-    if (read->box.points != NULL && read->box.count > 1 && read_each_point(read, file, position, end - start, status))
-        return 1;
-    if (end - start > read->array->chain.raw_size / 2)
-        return 0;
-    *status = read_range(read, file, position, start, end);
-    return 1;
+    if (read->box.points != NULL && read->box.count > 1 && read_each_point(read, file, position, end - start, &status))
+        return status;
+    return read_box(read, file, position);
 }
 
 static int read_raw_chunk(struct read *read, int file)
 {
-    const struct za_chain *chain = &read->array->chain;
-    int64_t size = chain->raw_size;
-    int status;
-    if (size >= DIVISIBLE && read_raw_part(read, file, 0, &status)) /* a file of another size is an error all the same */
-        return za_file_size(file) == size ? status : ZA_LEFT;
-    uint8_t *direct = za_direct(chain, &read->box, read->out);
+    int64_t size = read->array->chain.raw_size;
+    if (size >= DIVISIBLE)
+        return za_file_size(file) == size ? read_raw_part(read, file, 0) : ZA_LEFT;
+    uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
     if (direct == NULL || slows_copies(direct)) {
         uint8_t *value;
         int64_t count = read_value(read, file, size, &value);
@@ -159,11 +190,12 @@ static int read_raw_chunk(struct read *read, int file)
 
 /* ---------------------------------------------------------------- shards */
 
-/* Bytes of inner chunks above which each is read on its own, and bytes that are read at a time of smaller ones. */
+/* Bytes of inner chunks above which each is read on its own, and the most bytes that are read at once of smaller ones that
+ * are stored in another order. */
 #ifdef KERNEL_FUZZING
-enum { LARGE_CHUNK = 64, WINDOW = 256, LARGEST_WINDOW = 1024 };
+enum { LARGE_CHUNK = 64, LARGEST_WINDOW = 1024 };
 #else
-enum { LARGE_CHUNK = 256 << 10, WINDOW = 1 << 20, LARGEST_WINDOW = 8 << 20 };
+enum { LARGE_CHUNK = 256 << 10, LARGEST_WINDOW = 8 << 20 };
 #endif
 
 static uint64_t index_number(const struct za_array *array, const uint8_t *data)
@@ -248,15 +280,9 @@ static int read_inner_chunk(struct read *read, struct shard *shard, int64_t numb
     }
     if (size < 0)
         return ZA_LEFT;
-    int status;
     if (chain->step_count == 0 && shard->read_ahead == 0) { /* otherwise it may be in memory already */
-        if (size >= DIVISIBLE && read_raw_part(read, shard->file, start, &status)) {
-            shard->window_start = shard->window_end = 0; /* the part is in the memory of the window */
-            return status;
-        }
-        uint8_t *direct = za_direct(chain, &read->box, read->out);
-        if (direct != NULL)
-            return za_read_at(shard->file, direct, size, start) == size ? ZA_DONE : ZA_LEFT;
+        shard->window_start = shard->window_end = 0;        /* this memory is used for the part */
+        return read_raw_part(read, shard->file, start);
     }
     const uint8_t *value = shard_bytes(read, shard, start, size);
     return value == NULL ? ZA_LEFT : place_value(read, value, size);

@@ -214,7 +214,8 @@ function listen() {
   byId("out").addEventListener("click", () => plane.zoomBy(0.5));
   byId("fit").addEventListener("click", () => plane.fit());
   byId("copy").addEventListener("click", copy);
-  window.addEventListener("hashchange", () => asked().has("path") && follow(asked()));
+  // The event's address, because a delayed remember() can overwrite the page's before the event arrives.
+  window.addEventListener("hashchange", ({ newURL }) => asked(newURL).has("path") && follow(asked(newURL)));
 }
 
 function set(changes) {
@@ -421,19 +422,21 @@ function rememberNow() {
   history.replaceState(null, "", `#${told}`);
 }
 
-/** The parameters in the address. */
-function asked() {
-  return new URLSearchParams(location.hash.slice(1));
+/** The parameters in an address. */
+function asked(address = location.href) {
+  return new URLSearchParams(new URL(address).hash.slice(1));
 }
 
-/** Shows the node and view of an address. */
-async function follow(told) {
+/** Shows the node and view of an address, unless another address is followed meanwhile. */
+const follow = latest(async (signal, told) => {
   const path = told.get("path") ?? "";
   const at = told.get("at")?.split(",").map(Number);
   await tree.reveal(path);
+  if (signal.aborted) return;
   await pick(path, told);
+  if (signal.aborted) return;
   if (state.path === path && state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
-}
+});
 
 /** Restores the view of a node from an address. */
 function restore(path, told) {

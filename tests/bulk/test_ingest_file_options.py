@@ -132,6 +132,36 @@ async def test_fill_values_that_differ(api: Api, tmp_path: Path):
         np.testing.assert_array_equal(found.t2m, expected)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("writer", ["zarrasync", "xarray"])
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+@pytest.mark.parametrize("attributes", [{"missing_value": -99}, {"_FillValue": -1, "missing_value": -99}, {}])
+@pytest.mark.filterwarnings("ignore:variable 't2m' has multiple fill values")
+async def test_appends_find_missing_numbers_in_either_attribute(
+    api: Api, tmp_path: Path, zarr_format: int, writer: str, dtype: str, attributes: dict[str, int]
+):
+    numbers = {name: np.array(value, dtype).item() for name, value in attributes.items()}
+    fill = {"t2m": {"_FillValue": numbers.pop("_FillValue", None)}}
+    paths = write(
+        tmp_path,
+        *[xr.Dataset({"t2m": ("time", np.array([n, -99], dtype), numbers)}, {"time": [n, n + 1]}) for n in (0, 2)],
+        encodings=[fill, fill],
+    )
+    store: Any = tmp_path / "out.zarr"
+    if writer == "zarrasync":
+        await api(api.ingest(paths[0], store, concat="time", zarr_format=zarr_format))
+    else:
+        with xr.open_dataset(paths[0], mask_and_scale=False) as dataset:
+            dataset.to_zarr(store, zarr_format=zarr_format, consolidated=zarr_format == 2)
+    await api(api.ingest(paths[1], store, concat="time", append=True, verify=True))
+    with xr.open_dataset(store, engine="zarrasync") as found:
+        np.testing.assert_array_equal(found.t2m, [0, np.nan, 2, np.nan] if attributes else [0, -99, 2, -99])
+    changed = xr.Dataset({"t2m": ("time", np.array([4, -98], dtype), {"missing_value": -98})}, {"time": [4, 5]})
+    changed.to_netcdf(tmp_path / "changed.nc", encoding={"t2m": {"_FillValue": None}})
+    with pytest.raises(ShapeError, match=r"missing_value -98(.0)? in .*changed.nc, but (no )?(_Fill|missing_)"):
+        await api(api.ingest(tmp_path / "changed.nc", store, concat="time", append=True))
+
+
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["ingest", *map(str, write_days(tmp_path / "nc", range(2))), str(tmp_path / "out.zarr"), "--concat", "time"]
     assert main([*words, "--codec", "gzip", "--resume"]) == 0

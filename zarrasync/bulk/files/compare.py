@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +14,10 @@ from zarrasync.errors import ShapeError
 
 __all__ = ["check_fit", "has_rows", "is_equal", "row_count"]
 
-_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
-"""Attributes that determine the meaning of stored numbers."""
 _SCALING = ("scale_factor", "add_offset", "_Unsigned")
+"""Attributes that determine the meaning of stored numbers."""
+_MISSING = ("_FillValue", "missing_value")
+"""Attributes that specify which numbers stand for missing values."""
 
 
 def row_count(header: FileHeader, dim: str) -> int | None:
@@ -100,12 +100,14 @@ def check_fit(
             f"{name!r} has the data type {_type_name(header)} in {url}, but {_type_name(like)} in {like_url}; "
             + _hint_for_types(name, header, like, is_stored=is_stored)
         )
-    for key in _PACKING:
-        if not _is_same(header.attributes, like.attributes, key):
-            raise ShapeError(
-                f"{name!r} has {_attribute(header, key)} in {url}, but {_attribute(like, key)} in {like_url}, so its stored "
-                f"numbers have another meaning; {_hint_for_packing(key, like, is_stored=is_stored)}"
-            )
+    differing = [(key,) for key in _SCALING if not _is_same(header.attributes, like.attributes, key)]
+    if not differing and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
+        differing = [_MISSING]
+    for keys in differing:
+        raise ShapeError(
+            f"{name!r} has {_text_of(header, keys)} in {url}, but {_text_of(like, keys)} in {like_url}, so its stored numbers "
+            f"have another meaning; {_hint_for_packing(keys[0], like, is_stored=is_stored)}"
+        )
     units, like_units = header.attributes.get("units"), like.attributes.get("units")
     if units_of(header.attributes) is None and units != like_units and None not in (units, like_units):
         raise ShapeError(
@@ -136,8 +138,9 @@ def _hint_for_packing(key: str, like: VariableHeader, *, is_stored: bool) -> str
     return f"unpack the file first, for example with xarray, and store it as {_type_name(like)}"
 
 
-def _attribute(header: VariableHeader, key: str) -> str:
-    return f"{key} {header.attributes[key]!r}" if key in header.attributes else f"no {key}"
+def _text_of(header: VariableHeader, keys: Sequence[str]) -> str:
+    shown = [f"{key} {_plain(header.attributes[key])!r}" for key in keys if key in header.attributes]
+    return " and ".join(shown) or f"no {keys[0]}"
 
 
 def _is_safe(dtype: str, target: str) -> bool:
@@ -151,14 +154,20 @@ def _is_same(attributes: Mapping[str, Any], others: Mapping[str, Any], key: str)
     value, other = attributes.get(key), others.get(key)
     if value is None or other is None:
         default = {"scale_factor": 1, "add_offset": 0}.get(key)
-        return value is other or (default is not None and default in (value, other)) or _is_missing_nan(value, other)
+        return value is other or (default is not None and default in (value, other))
     return is_equal(value, other)
 
 
-def _is_missing_nan(value: Any, other: Any) -> bool:
-    """Return whether the only difference is that NaN is stated to be missing, which it is anyway."""
-    found = other if value is None else value
-    return isinstance(found, float) and math.isnan(found)
+def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
+    """Return the values that stand for missing ones, from any of the attributes. NaN is always missing, so it is not one."""
+    found = [_plain(attributes[key]) for key in _MISSING if attributes.get(key) is not None]
+    items = [item for value in found for item in (value if isinstance(value, list) else [value])]
+    return {item for item in items if item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as a number, and several as a list."""
+    return np.asarray(value).squeeze().tolist() if isinstance(value, np.generic | np.ndarray | list | tuple) else value
 
 
 def _sizes(header: VariableHeader) -> str:

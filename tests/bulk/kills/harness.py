@@ -157,7 +157,7 @@ class Harness:
             cluster = self._running_cluster() if case.kind == "dask" else None
             job, limit = self._start_job(case, place, cluster), _Limit()
             while (code := job.poll()) is None:
-                limit.check([job])
+                limit.check([job, *([cluster] if cluster else [])])
                 if watch.is_due():
                     outcome.killed += self._kill(case, job, cluster)
                 time.sleep(place.pause)
@@ -279,9 +279,9 @@ class _Limit:
     def check(self, running: list[Running]) -> None:
         """Kill the commands that run, and raise an error, if the time is over."""
         if time.monotonic() > self._end:
+            outputs = "; ".join(f"{command.output()}\n{command.stacks()}" for command in running)
             for command in running:
                 command.kill_group()
-            outputs = "; ".join(command.output() for command in running)
             raise AssertionError(f"commands did not end within {_ENOUGH:.0f} s: {outputs}")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,14 @@ class Running:
         return [
             pid for pid in group_members(self.pid) if pid != self.pid and b"resource_tracker" not in _command_line(pid)
         ]
+
+    def stacks(self) -> str:
+        """Return where the threads of the command and of its workers wait. This needs py-spy."""
+        folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+        if (spy := shutil.which("py-spy", path=folders)) is None:
+            return "install py-spy to see where the threads of a command wait"
+        calls = [[spy, "dump", "--pid", str(pid)] for pid in group_members(self.pid)]
+        return "\n".join(subprocess.run(call, capture_output=True, text=True, check=False).stdout for call in calls)
 
     def kill_group(self) -> None:
         """Kill the command and its workers."""

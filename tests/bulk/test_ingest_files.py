@@ -16,8 +16,8 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.errors import ChecksumError, CodecError, NodeExistsError, NodeNotFoundError, ShapeError
 
@@ -475,12 +475,12 @@ def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
     plan, _ = job.plan_only(Workers())
     assert plan is not None
     plan = JobPlan.from_json(plan.to_json())
-    job = Job.of_plan(plan, job.handle.store, za.config.get())
-    job.run_planned(plan, Workers(), None, verify=True)
+    store = job.handle.store
+    PlannedJob.of(plan, store, za.config.get()).run_independently(Workers(), verify=True)
     for _ in range(3):
-        again = Job.of_plan(plan, job.handle.store, za.config.get())
+        again = PlannedJob.of(plan, store, za.config.get())
         with pytest.raises(ChecksumError, match=r"time in .* differs from the files"):
-            again.finish_planned(plan, verify=True)
+            again.finish(verify=True)
         assert not (out / "zarr.json").exists()
 
 

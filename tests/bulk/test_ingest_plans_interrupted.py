@@ -15,8 +15,8 @@ import pytest
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 
@@ -40,13 +40,13 @@ def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bo
 
 def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
     plan = JobPlan.from_json(json.loads(file.read_text()))
-    job = Job.of_plan(plan, dying_store(out, puts), za.config.get())
+    job = PlannedJob.of(plan, dying_store(out, puts), za.config.get())
     if action == "run":
-        job.run_planned(plan, Workers(), None)
+        job.run_independently(Workers())
     elif action == "finish":
-        job.finish_planned(plan)
+        job.finish()
     else:
-        job.abandon(plan)
+        job.abandon()
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
@@ -166,13 +166,13 @@ def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
     store.conditional = False
     for is_finished in (False, True):
         make_job(FilesRequest(paths, store, "time")).plan_only(Workers(), plans.append)
-        job = Job.of_plan(plans[-1], store, za.config.get())
-        job.run_planned(plans[-1], Workers(), None)
+        job = PlannedJob.of(plans[-1], store, za.config.get())
+        job.run_independently(Workers())
         if is_finished:
-            job.finish_planned(plans[-1])
+            job.finish()
             with pytest.raises(WriteConflictError, match="cannot be abandoned"):
-                job.abandon(plans[-1])
+                job.abandon()
             assert visible_length(store.root) == 24
         else:
-            job.abandon(plans[-1])
+            job.abandon()
             assert [path for path in store.root.rglob("*") if path.is_file()] == []

@@ -11,8 +11,8 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync.bulk.files.functions import job_name, make_job
-from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -131,11 +131,11 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    job, plan, verify, name = _load(args)
+    job, verify, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"ingest {name}") as progress:
         workers = Workers(args.processes)
         try:
-            report = watch.report = job.run_planned(plan, workers, args.task, verify=verify, progress=progress)
+            report = watch.report = job.run_independently(workers, args.task, verify=verify, progress=progress)
         finally:
             workers.close()
     console.data(report.to_dict()) if console.as_json else console.text(report)
@@ -143,22 +143,22 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
-    job, plan, verify, name = _load(args)
+    job, verify, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
-        report = watch.report = job.finish_planned(plan, verify=verify)
+        report = watch.report = job.finish(verify=verify)
     console.data(report.to_dict()) if console.as_json else console.text(report)
     return 0
 
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:
-    job, plan, _, _ = _load(args)
-    job.abandon(plan)
+    job, _, _ = _load(args)
+    job.abandon()
     console.data({"abandoned": args.plan}) if console.as_json else console.text("the plan is abandoned")
     return 0
 
 
-def _load(args: argparse.Namespace) -> tuple[Job, JobPlan, bool, str]:
-    """Return the job of a plan, the plan, whether to verify values, and the name of the destination."""
+def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, str]:
+    """Return the job of a plan, whether to verify values, and the name of the destination."""
     document = files.load_json(args.plan)
     dest, verify = document.pop("dest", None), document.pop("verify", False) or getattr(args, "verify", False)
     try:
@@ -167,4 +167,4 @@ def _load(args: argparse.Namespace) -> tuple[Job, JobPlan, bool, str]:
         raise ValueError(f"{args.plan} is {error_line(error)}") from error
     plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
     store: Any = CountingStore(resolve(dest, options(args.dest_option)))
-    return Job.of_plan(plan, store, settings.get()), plan, verify, job_name(store, plan.path)
+    return PlannedJob.of(plan, store, settings.get()), verify, job_name(store, plan.path)

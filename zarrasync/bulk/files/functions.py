@@ -12,7 +12,7 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.files.headers import ReaderOptions
 from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.job import Job
-from zarrasync.bulk.files.planning import Parameters
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.display.progress import ProgressLike, report_progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.planning import Parameters
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.target import Target
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError

@@ -1,0 +1,236 @@
+"""Matching the files of a job with each other and with the destination: variables, labels, and the place of each row. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.axis import Axis, merge_rows, stack_rows
+from zarrasync.bulk.files.compare import check_equal, check_fit, is_equal
+from zarrasync.bulk.files.headers import VariableHeader
+from zarrasync.bulk.files.journal import digest_labels
+from zarrasync.bulk.files.target import Target, stored_attributes
+from zarrasync.bulk.files.times import find_missing, units_of
+from zarrasync.bulk.files.variables import Variables
+from zarrasync.display.text import counted
+from zarrasync.errors import ShapeError
+
+__all__ = ["Match", "match_files"]
+
+Labels: TypeAlias = Sequence[npt.NDArray[Any]]
+"""The labels of each file, in the units of the destination."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """The rows of a job.
+
+    Attributes:
+        axis: The place of each row in the destination.
+        journal: For each file its first row, the row after its last one, and a digest of the labels between, which is
+            empty if they have none.
+        notes: Messages for the report.
+    """
+
+    axis: Axis
+    journal: Sequence[tuple[int, int, str]]
+    notes: Sequence[str]
+
+
+def match_files(variables: Variables) -> Match:
+    """Return the rows of a job.
+
+    Raises:
+        ShapeError: If the files do not fit together or into the destination.
+        CodecError: If times cannot be converted to one unit.
+    """
+    _check_variables(variables)
+    _check_destination(variables)
+    labels = _find_labels(variables)
+    axis = _merge(variables, labels)
+    return Match(axis, _spans(axis, labels, variables), _observations(variables, axis))
+
+
+# ------------------------------------------------------------------ variables
+
+
+def _check_variables(variables: Variables) -> None:
+    """Check that each variable fits together in all files and in the destination."""
+    headers, names, target = variables.headers, variables.names, variables.target
+    first_url = headers[0].file.name
+    axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
+    for name in names:
+        is_needed = name in axes
+        axis, (first, *others) = variables.axis(name), variables.all_headers(name)
+        any_dtype = "dtype" in variables.parameters.encoding.get(name, {})
+        for source, other in zip(headers[1:], others, strict=True):
+            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=any_dtype)
+            if axis is None:
+                check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
+        if name in target.arrays:
+            like = _stored_header(target, name)
+            text = f"{target.handle.name} of {target.handle.store!r}"
+            for source, header in zip(headers, (first, *others), strict=True):
+                check_fit(name, header, source.file.name, like, text, axis, is_stored=True)
+            if axis is None:
+                check_equal(name, first, first_url, like, text, is_needed=is_needed)
+
+
+def _stored_header(target: Target, name: str) -> VariableHeader:
+    """Return the header of an array of the destination."""
+    metadata = target.arrays[name].metadata
+    dims = tuple(str(dim) for dim in target.dims[name])
+    attributes = stored_attributes(metadata, target.handle.format)
+    dtype = metadata.dtype.numpy
+    text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
+    values, digest = target.values.get(name), target.digests.get(name)
+    return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
+
+
+def _check_destination(variables: Variables) -> None:
+    """Check that an existing dataset has the variables, and gets rows of all that have rows."""
+    target, dim, names = variables.target, variables.dim, variables.names
+    if target.group is None:
+        return
+    first_url = variables.headers[0].file.name
+    rows = {name for name, dims in target.dims.items() if dim in dims}
+    own = {name for name in names if variables.axis(name) is not None}
+    if missing := sorted(rows - own):
+        raise ShapeError(
+            f"the destination has rows of {missing[0]!r} along {dim!r}, which {first_url} does not have; all variables must "
+            "get the same rows"
+        )
+    if new := [name for name in names if name not in target.arrays]:
+        raise ShapeError(
+            f"{first_url} has the variable {new[0]!r}, but the destination does not; choose the variables to store with "
+            f"variables=[{', '.join(map(repr, target.arrays))}]"
+        )
+
+
+# ------------------------------------------------------------------ labels
+
+
+def _find_labels(variables: Variables) -> Labels | None:
+    """Return the labels of each file, or ``None`` if the rows have no labels."""
+    name = variables.dim
+    if name not in variables.names:
+        if variables.target.labels is not None:
+            raise ShapeError(
+                f"the rows of the destination have labels {name!r}, but {variables.headers[0].file.name} has none"
+            )
+        return None
+    headers = variables.all_headers(name)
+    values = [header.values for header in headers if header.values is not None]
+    if headers[0].dims != (name,) or len(values) < len(headers):
+        return None
+    units = variables.units(name)
+    if units is None:
+        return values
+    return [
+        variables.convert_times(name, number, item, units_of(header.attributes) or units, units)
+        for number, (item, header) in enumerate(zip(values, headers, strict=True))
+    ]
+
+
+def _check_labels(variables: Variables) -> None:
+    """Check that no row of the files has a missing label."""
+    for source, header in zip(variables.headers, variables.all_headers(variables.dim), strict=True):
+        if header.values is not None and find_missing(header.values, header.attributes).any():
+            raise ShapeError(
+                f"{source.file.name} has a missing value as a label in {variables.dim!r}; remove such rows from the file, or "
+                "correct their labels"
+            )
+
+
+def _show(variables: Variables, label: Any) -> str:
+    """Return a label as users know it: a date, if it is a time."""
+    units = variables.units(variables.dim)
+    if units is None:
+        return str(label)
+    from xarray.coding.times import decode_cf_datetime
+
+    date = decode_cf_datetime(np.array([label]), units.units, units.calendar)[0]
+    text = np.datetime_as_string(date, unit="s") if isinstance(date, np.datetime64) else date.isoformat()
+    return str(text)
+
+
+# ------------------------------------------------------------------ rows
+
+
+def _merge(variables: Variables, labels: Labels | None) -> Axis:
+    """Return the place of each row."""
+    parameters, target, dim = variables.parameters, variables.target, variables.dim
+    start = target.length(dim) if target.group is not None else 0
+    if isinstance(parameters.region, slice):
+        return _merge_region(variables, parameters.region, start, labels)
+    if labels is None or (start and target.labels is None):
+        if parameters.region is not None:
+            raise ShapeError(f"region='auto' needs labels: the files or the destination have no {dim!r}")
+        return stack_rows(variables.row_counts, start)
+    _check_labels(variables)
+    return merge_rows(
+        labels,
+        [header.file.name for header in variables.headers],
+        target.labels,
+        on_duplicate=parameters.on_duplicate,
+        only_existing=parameters.region is not None,
+        show=lambda label: _show(variables, label),
+    )
+
+
+def _merge_region(variables: Variables, region: slice, length: int, labels: Labels | None) -> Axis:
+    """Return the place of each row in a region of an axis with a certain length."""
+    start, stop, step = region.indices(length)
+    count = sum(variables.row_counts)
+    if step != 1 or stop - start != count:
+        raise ShapeError(
+            f"the region {start}:{stop} of {variables.dim!r} has {max(stop - start, 0)} rows, but the files have {count}",
+            found=(count,),
+            wanted=(max(stop - start, 0),),
+        )
+    stored = variables.target.labels
+    if labels is not None and stored is not None and not is_equal(np.concatenate(labels), stored[start:stop]):
+        raise ShapeError(
+            f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
+            "their labels with region='auto'"
+        )
+    return replace(stack_rows(variables.row_counts, start), length=length, replaced=count)
+
+
+def _observations(variables: Variables, axis: Axis) -> list[str]:
+    """Return messages about repeated rows and gaps."""
+    parameters, notes = variables.parameters, []
+    if axis.duplicates:
+        verb = "left out" if parameters.on_duplicate == "skip" else "left out for a later file"
+        notes.append(f"{counted(axis.duplicates, 'repeated row')} {verb}")
+    if axis.gaps and parameters.on_gap != "ignore":
+        shown = "; ".join(f"{before} to {after}" for before, after in axis.gaps[:3])
+        gaps = f"{counted(len(axis.gaps), 'gap')} in {variables.dim!r}: {shown}"
+        text = gaps + ("; …" if len(axis.gaps) > 3 else "")
+        if parameters.on_gap == "error":
+            raise ShapeError(f"{text}; add the missing files, or pass on_gap='report'")
+        notes.append(text)
+    return notes
+
+
+def _spans(axis: Axis, labels: Labels | None, variables: Variables) -> list[tuple[int, int, str]]:
+    """Return for each file its first row, the row after its last one, and a digest of the labels between."""
+    everything = None
+    if labels is not None:
+        stored = variables.target.labels
+        dtype = np.concatenate([part for part in labels if len(part)] or [labels[0]]).dtype
+        everything = np.zeros(axis.length, dtype)
+        if stored is not None:
+            everything[: len(stored)] = stored
+        for start, stop, source, offset in axis.segments:
+            everything[start:stop] = labels[source][offset : offset + stop - start]
+    rows: dict[int, tuple[int, int]] = {}
+    for segment in axis.segments:
+        start, stop = rows.get(segment.source, (segment.start, segment.stop))
+        rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
+    spans = [rows.get(number, (0, 0)) for number in range(len(variables.headers))]
+    return [(a, b, "" if everything is None else digest_labels(everything[a:b])) for a, b in spans]

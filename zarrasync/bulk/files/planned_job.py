@@ -1,0 +1,293 @@
+"""A job whose plan exists: running its tasks, and publishing or dropping the result."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from zarrasync import formats
+from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.files.claim import Claim
+from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
+from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.runs import Permit
+from zarrasync.bulk.files.target import read_target
+from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
+from zarrasync.config import Config
+from zarrasync.display.progress import IngestReport, JobProgress
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeNotFoundError, WriteConflictError
+from zarrasync.model.paths import join
+from zarrasync.nodes.append_resize import erase_pending
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
+
+T = TypeVar("T")
+
+
+class PlannedJob:
+    """A job whose plan exists. All methods block.
+
+    Its tasks run in one call, or as commands of other processes: ``run_independently`` and ``finish`` or ``abandon``.
+
+    Args:
+        plan: The plan.
+        handle: The location of the destination, in a ``CountingStore`` or another store.
+        claim: The claim of the destination.
+        journal: The files that were ingested before.
+        wait: Seconds to wait for tasks of other processes, and for commands that have the claim.
+    """
+
+    def __init__(self, plan: JobPlan, handle: NodeHandle, claim: Claim, journal: Journal, wait: float = 600.0) -> None:
+        self.plan = plan
+        self._handle, self._claim, self._journal, self._wait = handle, claim, journal, wait
+
+    @classmethod
+    def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
+        """Return the job of a plan that another process has made.
+
+        Args:
+            plan: The plan.
+            store: The store of the destination.
+            config: The settings.
+        """
+        handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
+        return cls(plan, handle, Claim(store, plan.path), Journal())
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self._handle.store.blocking)
+
+    # -------------------------------------------------------------- commands
+
+    def run_independently(
+        self,
+        workers: Workers,
+        numbers: Sequence[int] | None = None,
+        *,
+        verify: bool = False,
+        progress: JobProgress | None = None,
+    ) -> FilesReport:
+        """Run some tasks, or all of them. Other processes may run the same ones."""
+        begin, report, plan = clock.monotonic(), FilesReport(), self.plan
+        if progress is not None:
+            progress.report = report
+        permit = self._claim.permit_for_plan(plan.digest)
+        for number in numbers or ():
+            if not 0 <= number < len(plan.parts):
+                raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
+        self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def finish(self, *, verify: bool = False) -> FilesReport:
+        """Check that all tasks have been run, and publish the result. May be repeated."""
+        begin, plan = clock.monotonic(), self.plan
+        report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
+        target = self._run(read_target(self._handle, plan.dim))
+        if not self._claim.is_in_progress(plan.digest) and target.contains(plan):
+            self._claim.remove_folder()  # an earlier call may have been killed
+            report.notes.append("the plan was finished before")
+            return report
+        self._claim.acquire(self._wait, plan.digest)
+        try:
+            if self._claim.is_publishing:  # an earlier call was killed
+                _publish_again(self._claim, self._handle)
+                self._claim.release()
+            else:
+                self._journal = self._run(read_target(self._handle, plan.dim)).journal
+                self.complete(verify=verify)
+        except BaseException:
+            self._claim.plan_only()
+            raise
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def abandon(self) -> None:
+        """Drop the plan. May be repeated after a kill.
+
+        The values of a new dataset are erased. In an existing dataset, new rows remain invisible, but rows that the tasks
+        have replaced stay replaced (``region`` and ``on_duplicate="replace"``).
+
+        Raises:
+            WriteConflictError: If the result is being published, or the plan is finished or abandoned.
+        """
+        plan = self.plan
+        self._claim.acquire(self._wait, plan.digest)
+        try:
+            if self._claim.is_publishing or (plan.is_new and self._is_published()):
+                raise WriteConflictError(
+                    f"the plan for {self._handle.name} in {self._handle.store!r} cannot be abandoned, because its rows are "
+                    "being published or can be read already; complete it with `zarrasync ingest finish PLAN`",
+                    key=self._handle.path,
+                )
+            self._claim.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
+            if plan.is_new:
+                self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
+        except BaseException:
+            self._claim.restore()
+            raise
+        self._claim.release()
+
+    def _is_published(self) -> bool:
+        """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
+        target = self._run(read_target(self._handle, self.plan.dim))
+        is_group_last = not self._handle.store.bounded
+        return target.contains(self.plan) or (is_group_last and target.group is not None)
+
+    # -------------------------------------------------------------- tasks
+
+    def prepare(self) -> None:
+        """Make the destination ready for tasks."""
+        plan, handle = self.plan, self._handle
+        if handle.store.bounded:  # a transaction, in which nothing is visible before it is committed
+            self._run(publish_arrays(plan, handle))
+            self._run(publish_group(plan, handle, self._journal))
+        for array in plan.arrays:
+            if array.shape is not None:
+                target = planned_array(plan, array, handle.store, handle.config)
+                present = target.metadata.with_shape(array.shape)
+                place = NodeHandle(handle.store, target.path, handle.format, handle.config)
+                self._run(erase_pending(place, present))
+
+    def run_tasks(
+        self,
+        workers: Workers,
+        report: FilesReport,
+        permit: Permit | None,
+        *,
+        numbers: Sequence[int] | None = None,
+        verify: bool = False,
+        unaligned: Unaligned = "safe",
+        progress: JobProgress | None = None,
+    ) -> None:
+        """Run the tasks that are not finished, and mark each one.
+
+        Args:
+            workers: Where to run them.
+            report: The report to add counts to.
+            permit: The permission for processes that do not have the claim.
+            numbers: The numbers of the tasks; all by default.
+            verify: Whether to compare stored values with the files.
+            unaligned: Whether tasks may share chunks. Where only this process writes, they may.
+            progress: The progress of the job, whose size is set.
+        """
+        self.prepare()
+        plan, store, config = self.plan, self._handle.store, self._handle.config
+        finished = self._claim.finished(plan.digest)
+        chosen = range(len(plan.parts)) if numbers is None else sorted(set(numbers))
+        waiting = [n for n in chosen if n not in finished]
+        report.skipped += len(chosen) - len(waiting)
+        if progress is not None:
+            sizes = {n: plan.task_bytes(plan.parts[n]) for n in chosen}
+            progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
+            progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
+
+        def done(number: int, part: IngestReport) -> None:
+            add_reports(report, part)
+            report.tasks += 1
+            self._claim.check()
+
+        def mark(number: int) -> str:
+            return self._claim.task_key(plan.digest, number)
+
+        if not workers.is_local:
+
+            def done_elsewhere(number: int, part: IngestReport) -> None:
+                done(number, part)
+                if progress is not None:
+                    progress(part.nbytes)
+
+            workers.run(
+                plan,
+                waiting,
+                store,
+                config,
+                permit,
+                verify=verify,
+                unaligned=unaligned,
+                mark=mark,
+                done=done_elsewhere,
+            )
+            return
+        runner = TaskRunner(plan, store, config, verify, "allow")  # tasks run one after the other
+        try:
+            for number in waiting:
+                done(number, runner.run(plan.parts[number], mark(number), permit, progress or ignore_progress))
+        finally:
+            if runner.files is not None:
+                runner.files.close()
+
+    # -------------------------------------------------------------- publishing
+
+    def complete(self, *, verify: bool = False) -> None:
+        """Publish the result of all tasks, and remove the claim, which this process has.
+
+        Args:
+            verify: Whether to compare the stored labels, and other values in the plan, with the plan.
+
+        Raises:
+            NodeNotFoundError: If tasks have not been run.
+            ChecksumError: If stored values differ. Nothing was published then. Finishing again compares them again.
+        """
+        plan = self.plan
+        self._claim.wait_for_runs(self._wait)
+        finished = self._claim.finished(plan.digest)
+        missing = [number for number in range(len(plan.parts)) if number not in finished]
+        if self._claim.is_enabled and missing:
+            raise NodeNotFoundError(
+                f"{counted(len(missing), 'task')} of {len(plan.parts):,} have not been run, the first is {missing[0]}; run "
+                "them, then finish again. Nothing was published",
+                path=plan.path,
+            )
+        self._claim.check()
+        self._run(write_inline(plan, self._handle, verify=verify))
+        journal = self._journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
+        self._claim.begin_publishing({"plan": plan.recorded.to_json(), "journal": journal.to_json()})
+        self.publish(journal)
+        self._claim.release()
+
+    def publish(self, journal: Journal) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated.
+
+        Args:
+            journal: The journal of the dataset, which names the files of this job.
+        """
+        self._run(publish_arrays(self.plan, self._handle))
+        self._claim.check()
+        self._run(publish_group(self.plan, self._handle, journal))
+
+
+def complete_earlier_job(claim: Claim, handle: NodeHandle) -> None:
+    """Publish the result of an interrupted job that had begun to publish, and remove its marks from the claim.
+
+    Args:
+        claim: The claim, which this process has.
+        handle: The location of the destination.
+    """
+    if claim.is_publishing:
+        _publish_again(claim, handle)
+        claim.end_publishing()
+
+
+def _publish_again(claim: Claim, handle: NodeHandle) -> None:
+    """Publish what an earlier owner of the claim has begun to publish. Without a record, all is published."""
+    record = claim.unpublished()
+    if record is None:
+        return
+    plan, journal = JobPlan.from_json(record["plan"]), Journal.of({ATTRIBUTE: record["journal"]})
+    place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
+    PlannedJob(plan, place, claim, journal).publish(journal)
+
+
+async def erase_arrays(handle: NodeHandle, names: Iterable[str]) -> None:
+    """Erase the arrays of a dataset that was not published."""
+    for name in names:
+        for prefix in handle.format.erase_prefixes(join(handle.path, name)):
+            await handle.store.erase_prefix(prefix)

@@ -1,0 +1,230 @@
+"""The variables that a job stores: which ones of the files, with which axes, data types and units. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.compare import check_equal, has_rows, is_equal, row_count
+from zarrasync.bulk.files.headers import FileHeader, VariableHeader
+from zarrasync.bulk.files.parameters import Parameters
+from zarrasync.bulk.files.target import Target
+from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, units_of
+from zarrasync.errors import CodecError, ShapeError
+from zarrasync.model import dtypes
+
+__all__ = ["Variables"]
+
+
+class Variables:
+    """The variables that a job stores.
+
+    Args:
+        headers: The headers of the files.
+        target: The destination.
+        parameters: The parameters of the job.
+
+    Attributes:
+        dim: The dimension along which files are joined.
+        stacks: Whether the files have no axis of rows, so that each file is one row.
+        notes: Messages for the report.
+        names: The names of the variables to store, with the coordinates of their dimensions.
+
+    Raises:
+        ShapeError: If files do not have the variables.
+    """
+
+    def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
+        self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
+        self.stacks = not has_rows(headers, self.dim)
+        self.notes: list[str] = []
+        self.names = self._find_chosen() if parameters.variables else self._find_all()
+        self._units: dict[str, TimeUnits | None] = {}
+
+    # -------------------------------------------------------------- choice
+
+    def _find_all(self) -> list[str]:
+        """Return the names of all variables, which must be the same in all files."""
+        first, *others = self.headers
+        self._check_any()
+        for header in others:
+            if different := set(header.variables) ^ set(first.variables):
+                name = min(different)
+                one, other = (first, header) if name in first.variables else (header, first)
+                raise ShapeError(
+                    f"{one.file.name} has the variable {name!r}, but {other.file.name} does not; choose the variables "
+                    "to store with variables=[…]"
+                )
+        return list(first.variables)
+
+    def _find_chosen(self) -> list[str]:
+        """Return the names of the chosen variables, of the coordinates of their dimensions, and of those they refer to."""
+        first, chosen = self.headers[0], self.parameters.variables
+        self._check_any()
+        for header in self.headers:
+            for name in chosen:
+                if name not in header.variables:
+                    known = ", ".join(sorted(header.variables))
+                    raise ShapeError(f"{header.file.name} has no variable {name!r}; its variables are {known}")
+        dims = {dim for name in chosen for dim in first.variables[name].dims} | {self.dim}
+        attributes = [first.variables[name].attributes for name in chosen]
+        linked = {str(item.get("grid_mapping")) for item in attributes}
+        linked |= {part for item in attributes for part in str(item.get("coordinates", "")).split()}
+        optional = {
+            name for name in linked - dims - set(chosen) if name in first.variables and not self._is_common(name)
+        }
+        if optional:
+            self.notes.append(f"{', '.join(sorted(optional))}: left out, because files differ in it")
+        for header in self.headers[1:]:
+            if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
+                raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")
+        return [name for name in first.variables if name in (dims | linked | set(chosen)) - optional]
+
+    def _check_any(self) -> None:
+        first = self.headers[0]
+        if not first.variables:
+            raise ShapeError(
+                f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; choose another "
+                "group with source_group, or --path on the command line"
+            )
+
+    def _is_common(self, name: str) -> bool:
+        """Return whether all files have a variable, which has rows or the same values everywhere."""
+        if not all(name in header.variables for header in self.headers):
+            return False
+        if self._has_rows(name):
+            return True
+        first, *others = [header.variables[name] for header in self.headers]
+        try:
+            for other in others:
+                check_equal(name, other, "", first, "")
+        except (ShapeError, CodecError):
+            return False
+        return True
+
+    # -------------------------------------------------------------- axes
+
+    @property
+    def row_counts(self) -> list[int]:
+        """The number of rows of each file."""
+        return [1 if self.stacks else row_count(header, self.dim) or 0 for header in self.headers]
+
+    def header(self, number: int, name: str) -> VariableHeader:
+        """Return the header of a variable with the axis of rows.
+
+        Args:
+            number: The number of the file.
+            name: The name of the variable.
+        """
+        header = self.headers[number].variables[name]
+        if not self.stacks or not self._has_rows(name):
+            return header
+        chunks = None if header.chunks is None else (1, *header.chunks)
+        values = None if header.values is None else header.values[None]
+        return replace(header, dims=(self.dim, *header.dims), shape=(1, *header.shape), chunks=chunks, values=values)
+
+    def all_headers(self, name: str) -> list[VariableHeader]:
+        """Return the headers of a variable in all files."""
+        return [self.header(number, name) for number in range(len(self.headers))]
+
+    def axis(self, name: str) -> int | None:
+        """Return the number of the axis of rows of a variable, or ``None``."""
+        dims = self.header(0, name).dims
+        return dims.index(self.dim) if self.dim in dims else None
+
+    def is_label(self, name: str) -> bool:
+        """Return whether a variable labels an axis, or contains the bounds of such labels."""
+        first = self.headers[0].variables[name]
+        return (
+            (first.is_coordinate and len(first.dims) < 2)
+            or name == self.dim
+            or self._parent_of_bounds(name) is not None
+        )
+
+    def _has_rows(self, name: str) -> bool:
+        """Return whether a variable has a value for each row."""
+        if not self.dim:
+            return False
+        if name in self.target.arrays:
+            return self.dim in self.target.dims[name]
+        variable = self.headers[0].variables[name]
+        if not self.stacks:
+            return self.dim in variable.dims
+        if name == self.dim:
+            return True
+        if not variable.is_coordinate and variable.dims:
+            return True
+        values = [header.variables[name].values for header in self.headers]
+        return values[0] is not None and not all(is_equal(values[0], other) for other in values)
+
+    # -------------------------------------------------------------- data types and units
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the data type of the stored values of a variable."""
+        if name in self.target.arrays:
+            return self.target.arrays[name].metadata.dtype.numpy
+        options = {**self.parameters.layout, **self.parameters.encoding.get(name, {})}
+        dtype = options.get("dtype") or self.headers[0].variables[name].dtype
+        return np.dtype(object) if dtype == "str" else dtypes.from_numpy(dtype).numpy
+
+    def units(self, name: str) -> TimeUnits | None:
+        """Return the units that the times of a variable are converted to; ``None`` for other variables.
+
+        Raises:
+            CodecError: If times cannot be converted to one unit.
+        """
+        if name not in self._units:
+            self._units[name] = self._find_units(name)
+        return self._units[name]
+
+    def _find_units(self, name: str) -> TimeUnits | None:
+        parent = self._parent_of_bounds(name)
+        if parent is not None:
+            return self.units(parent)
+        if name in self.target.arrays:
+            return units_of(self.target.arrays[name].metadata.attributes)
+        first = units_of(self.headers[0].variables[name].attributes)
+        if first is None or self.axis(name) is None:
+            return first
+        headers = self.all_headers(name)
+        parts = [(h.values, units_of(h.attributes) or first, h.attributes) for h in headers if h.values is not None]
+        distinct = {units for _, units, _ in parts}
+        if len(parts) < len(headers) or len(distinct) < 2:
+            return first
+        return common_units(parts, self.dtype(name), name)
+
+    def _parent_of_bounds(self, name: str) -> str | None:
+        """Return the variable whose bounds a variable contains. Bounds have its units."""
+        if units_of(self.headers[0].variables[name].attributes) is not None:
+            return None
+        variables = self.headers[0].variables
+        return next((other for other in variables if variables[other].attributes.get("bounds") == name), None)
+
+    def source_units(self, name: str) -> dict[str, tuple[str, str]]:
+        """Return the units and the calendar of each file in which they differ from ``units``, by the file's number."""
+        target = self.units(name)
+        if target is None:
+            return {}
+        origin = self._parent_of_bounds(name) or name
+        units = {str(n): units_of(h.variables[origin].attributes) for n, h in enumerate(self.headers)}
+        return {number: (found[0], found[1]) for number, found in units.items() if found not in (None, target)}
+
+    def convert_times(
+        self, name: str, number: int, values: npt.NDArray[Any], own: TimeUnits, units: TimeUnits
+    ) -> npt.NDArray[Any]:
+        """Return times of a file in other units, with the data type of the stored values.
+
+        Args:
+            name: The name of the variable.
+            number: The number of the file.
+            values: Times of the variable in this file.
+            own: Their units.
+            units: The units to convert to.
+        """
+        header = self.headers[number]
+        attributes = header.variables[name].attributes
+        return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)

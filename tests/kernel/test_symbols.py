@@ -56,9 +56,10 @@ def test_zstd():
     bound = call("ZSTD_compressBound", c_size_t, c_size_t(SIZE))
     out, back = create_string_buffer(bound), create_string_buffer(SIZE)
     encoder, decoder = c_void_p(call("ZSTD_createCCtx", c_void_p)), c_void_p(call("ZSTD_createDCtx", c_void_p))
-    level = call("ZSTD_CCtx_setParameter", c_size_t, encoder, c_int(100), c_int(3))
-    assert call("ZSTD_isError", c_uint, c_size_t(level)) == 0
-    assert call("ZSTD_CCtx_setPledgedSrcSize", c_size_t, encoder, c_uint64(SIZE)) == 0
+    assert call("ZSTD_CCtx_setParameter", c_size_t, encoder, c_int(100), c_int(3)) in (
+        0,
+        3,
+    )  # 3: the level that was set
     size = call("ZSTD_compress2", c_size_t, encoder, out, c_size_t(bound), DATA, c_size_t(SIZE))
     packed = out.raw[:size]
     assert numcodecs.Zstd().decode(packed) == DATA
@@ -66,14 +67,10 @@ def test_zstd():
     assert call("ZSTD_findFrameCompressedSize", c_size_t, packed + b"more", c_size_t(size + 4)) == size
     assert call("ZSTD_decompressDCtx", c_size_t, decoder, back, c_size_t(SIZE), packed, c_size_t(size)) == SIZE
     assert back.raw == DATA
-    failure = c_size_t(call("ZSTD_decompressDCtx", c_size_t, decoder, back, c_size_t(SIZE - 1), packed, c_size_t(size)))
-    assert call("ZSTD_isError", c_uint, failure) == 1
-    assert call("ZSTD_getErrorCode", c_int, failure) == 70  # the destination is too small
-    assert b"buffer is too small" in call("ZSTD_getErrorName", c_char_p, failure)
-    assert call("ZSTD_versionNumber", c_uint) >= 10_400
-    for prefix, context in (("CC", encoder), ("DC", decoder)):
-        assert call(f"ZSTD_{prefix}tx_reset", c_size_t, context, c_int(1)) == 0
-        assert call(f"ZSTD_free{prefix}tx", c_size_t, context) == 0
+    failure = call("ZSTD_decompressDCtx", c_size_t, decoder, back, c_size_t(SIZE - 1), packed, c_size_t(size))
+    assert failure == 2**64 - 70  # the destination is too small
+    assert call("ZSTD_freeCCtx", c_size_t, encoder) == 0
+    assert call("ZSTD_freeDCtx", c_size_t, decoder) == 0
 
 
 @pytest.mark.parametrize("fast", [False, True])

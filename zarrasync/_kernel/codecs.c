@@ -107,6 +107,9 @@ static int64_t encode_blosc(struct za_worker *worker, const struct za_step *step
 }
 
 enum { ZSTD_LEVEL = 100, ZSTD_CHECKSUM = 201 }; /* parameters of zstd's stable interface */
+/* Since zstd 1.5.7, blocks are split where the statistics of the data change. That makes level 3 a quarter slower and saves
+ * 1 %. Older versions refuse this parameter. */
+enum { ZSTD_SPLITTING = 1017, NEVER = 1 };
 
 /* Settings: level, and whether to store a checksum. */
 static int64_t encode_zstd(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size,
@@ -118,6 +121,7 @@ static int64_t encode_zstd(struct za_worker *worker, const struct za_step *step,
     void *encoder = worker->zstd_encoder;
     size_t failed = functions->ZSTD_CCtx_setParameter(encoder, ZSTD_LEVEL, (int)step->settings[0]) |
                     functions->ZSTD_CCtx_setParameter(encoder, ZSTD_CHECKSUM, (int)step->settings[1]);
+    functions->ZSTD_CCtx_setParameter(encoder, ZSTD_SPLITTING, NEVER);
     if ((int64_t)failed < 0) /* errors are large numbers */
         return -1;
     size_t count = functions->ZSTD_compress2(encoder, out, (size_t)room, data, (size_t)size);

@@ -24,7 +24,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 6
+#define KERNEL_ABI 7
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
@@ -143,7 +143,14 @@ struct za_buffer {
 
 enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_BUFFER_COUNT };
 
+/* What a call read and wrote. */
+struct za_traffic {
+    int64_t reads, absent, bytes_read;
+    int64_t writes, bytes_written;
+};
+
 struct za_worker {
+    struct za_traffic traffic; /* of the last call; the caller finds it at the worker's address */
     struct za_functions functions;
     struct za_buffer buffers[ZA_BUFFER_COUNT];
     int64_t largest_kept; /* bytes of a buffer above which it is freed at the end of a call */

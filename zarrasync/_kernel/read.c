@@ -26,6 +26,19 @@ static void select_groups(struct read *read, int64_t group, int64_t end)
 
 /* ---------------------------------------------------------------- whole values */
 
+/* Count a read from a file, which returned a number of bytes or ZA_FAILED. */
+static int64_t count_read(struct read *read, int64_t bytes)
+{
+    read->worker->traffic.reads++;
+    read->worker->traffic.bytes_read += bytes > 0 ? bytes : 0;
+    return bytes;
+}
+
+static int64_t read_at(struct read *read, int file, uint8_t *memory, int64_t size, int64_t start)
+{
+    return count_read(read, za_read_at(file, memory, size, start));
+}
+
 /* Return whether reading from a file into memory is slow. Processors compare addresses within a page to decide whether a
  * load may precede a store: a target less than 32 bytes after the source there makes a copy at least three times slower. */
 static int slows_copies(const uint8_t *memory) { return (uintptr_t)memory % 4096 - 1 < 31; }
@@ -35,7 +48,7 @@ static int64_t read_value(struct read *read, int file, int64_t expected, uint8_t
 {
     int64_t count;
     *value = za_reserve(read->worker, ZA_VALUE, expected + 1);
-    if (*value == NULL || (count = za_read(file, *value, expected + 1)) < 0)
+    if (*value == NULL || (count = count_read(read, za_read(file, *value, expected + 1))) < 0)
         return ZA_FAILED;
     if (count <= expected) /* the additional byte shows that the value ends here */
         return count;
@@ -45,7 +58,7 @@ static int64_t read_value(struct read *read, int file, int64_t expected, uint8_t
     *value = za_grow(read->worker, ZA_VALUE, count, size + 1);
     if (*value == NULL)
         return ZA_FAILED;
-    int64_t more = size + 1 > count ? za_read(file, *value + count, size + 1 - count) : 0;
+    int64_t more = size + 1 > count ? count_read(read, za_read(file, *value + count, size + 1 - count)) : 0;
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
@@ -113,7 +126,7 @@ static int axis_to_cut(const struct read *read)
 static int read_range(struct read *read, int file, int64_t position, int64_t start, int64_t end)
 {
     uint8_t *part = za_reserve(read->worker, ZA_VALUE, end - start);
-    if (part == NULL || za_read_at(file, part, end - start, position + start) != end - start)
+    if (part == NULL || read_at(read, file, part, end - start, position + start) != end - start)
         return ZA_LEFT;
     za_place(&read->array->chain, &read->box, part - start, read->out);
     return ZA_DONE;
@@ -163,7 +176,7 @@ static int read_raw_part(struct read *read, int file, int64_t position)
     int64_t start, end, size = read->array->chain.raw_size;
     uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
     if (direct != NULL && !slows_copies(direct))
-        return za_read_at(file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
+        return read_at(read, file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
     int status;
     byte_range(read, &start, &end);
     if (read->box.points != NULL && read->box.count > 1 && read_each_point(read, file, position, end - start, &status))
@@ -183,7 +196,7 @@ static int read_raw_chunk(struct read *read, int file)
         return count == size ? place_value(read, value, count) : ZA_LEFT;
     }
     uint8_t extra;
-    if (za_read(file, direct, size) != size || za_read(file, &extra, 1) != 0)
+    if (count_read(read, za_read(file, direct, size)) != size || za_read(file, &extra, 1) != 0)
         return ZA_LEFT;
     return ZA_DONE;
 }
@@ -227,7 +240,7 @@ static int open_shard(struct read *read, struct shard *shard)
     shard->size = za_file_size(shard->file);
     if (index == NULL || shard->size < length)
         return 0;
-    if (za_read_at(shard->file, index, length, array->index_at_end ? shard->size - length : 0) != length)
+    if (read_at(read, shard->file, index, length, array->index_at_end ? shard->size - length : 0) != length)
         return 0;
     if (!array->index_has_checksum)
         return 1;
@@ -261,7 +274,7 @@ static const uint8_t *shard_bytes(struct read *read, struct shard *shard, int64_
             length = shard->end - start;
         uint8_t *window = za_reserve(read->worker, ZA_VALUE, length);
         shard->window_start = shard->window_end = 0;
-        if (window == NULL || za_read_at(shard->file, window, length, start) != length)
+        if (window == NULL || read_at(read, shard->file, window, length, start) != length)
             return NULL;
         shard->window = window;
         shard->window_start = start;
@@ -415,6 +428,8 @@ static int read_chunk(struct read *read, struct za_folder *folder, const int64_t
     if (file == ZA_FAILED)
         return ZA_LEFT;
     if (file == ZA_NO_FILE) {
+        count_read(read, 0);
+        read->worker->traffic.absent++;
         za_fill(chain, &read->box, read->out);
         return ZA_ABSENT;
     }
@@ -439,6 +454,7 @@ static int start_read(struct read *read, struct za_folder *folder, int64_t count
     read->box.cuts = read->cuts;
     read->box.axis_count = (int)read->array->axis_count;
     read->group_end = 1;
+    read->worker->traffic = (struct za_traffic){0};
     if (za_folder_open(folder, read->array, count > 2))
         return 1;
     if (statuses != NULL)

@@ -6,7 +6,7 @@ import ctypes
 import struct
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from zarrasync import config
 from zarrasync._kernel.library import kernel
@@ -30,6 +30,7 @@ __all__ = [
     "ChainStruct",
     "PointsStruct",
     "StepStruct",
+    "Traffic",
     "Worker",
     "can_decode",
     "can_encode",
@@ -48,6 +49,28 @@ _LEAST_KEPT, _MOST_KEPT, _KEPT_TOGETHER = 32 << 20, 72 << 20, 256 << 20
 """Bytes of buffers. The largest ones suffice for shards of 64 MiB."""
 
 _I64 = ctypes.c_int64
+
+
+_TRAFFIC = struct.Struct("=5q")
+"""``za_traffic``."""
+
+
+class Traffic(NamedTuple):
+    """What a call of the kernel read and wrote.
+
+    Attributes:
+        fetches: Number of values or byte ranges that were read, or found absent.
+        absent: Number of absent values.
+        bytes_read: Number of bytes that were read.
+        puts: Number of values that were stored.
+        bytes_written: Number of bytes that were stored.
+    """
+
+    fetches: int
+    absent: int
+    bytes_read: int
+    puts: int
+    bytes_written: int
 
 
 class StepStruct(ctypes.Structure):
@@ -188,7 +211,7 @@ class Worker:
         write: ``zarrasync_write``.
     """
 
-    __slots__ = ("__weakref__", "address", "read", "read_points", "read_ranges", "sort_points", "write")
+    __slots__ = ("__weakref__", "_traffic", "address", "read", "read_points", "read_ranges", "sort_points", "write")
 
     def __init__(self) -> None:
         library: Any = kernel("auto")
@@ -199,7 +222,12 @@ class Worker:
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
         self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
         self.write = library.zarrasync_write
+        self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)
         self.sort_points, self.read_points = library.zarrasync_sort_points, library.zarrasync_read_points
+
+    def traffic(self) -> Traffic:
+        """Return what the last call read and wrote."""
+        return Traffic._make(_TRAFFIC.unpack(self._traffic))
 
 
 _threads = threading.local()

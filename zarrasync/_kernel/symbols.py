@@ -13,11 +13,10 @@ from importlib.util import find_spec
 
 __all__ = ["symbols"]
 
-_ZSTD = (
-    "ZSTD_CCtx_reset ZSTD_CCtx_setParameter ZSTD_CCtx_setPledgedSrcSize ZSTD_compress2 ZSTD_compressBound ZSTD_createCCtx "
-    "ZSTD_createDCtx ZSTD_DCtx_reset ZSTD_decompressDCtx ZSTD_findFrameCompressedSize ZSTD_freeCCtx ZSTD_freeDCtx "
-    "ZSTD_getErrorCode ZSTD_getErrorName ZSTD_getFrameContentSize ZSTD_isError ZSTD_versionNumber"
+_ZSTD_DECODER = (
+    "ZSTD_createDCtx ZSTD_decompressDCtx ZSTD_findFrameCompressedSize ZSTD_freeDCtx ZSTD_getFrameContentSize"
 )
+_ZSTD_ENCODER = "ZSTD_CCtx_setParameter ZSTD_compress2 ZSTD_compressBound ZSTD_createCCtx ZSTD_freeCCtx"
 _ZLIB = "adler32 crc32 deflate deflateBound deflateEnd deflateInit2_ deflateReset inflate inflateEnd inflateInit2_ inflateReset zlibVersion"
 _ZLIB_NG = (
     "zlibng_version zng_adler32 zng_crc32 zng_deflate zng_deflateBound zng_deflateEnd zng_deflateInit2 zng_deflateReset zng_inflate "
@@ -30,7 +29,11 @@ _LZ4 = "LZ4_compressBound LZ4_compress_default LZ4_compress_fast LZ4_decompress_
 # The functions of a line work on the same structs, so all of them come from the first of these modules that has them all.
 _FAMILIES = (
     (_BLOSC, ("numcodecs.blosc",)),
-    (_ZSTD, ("numcodecs.zstd", "zstandard._cffi", "numcodecs.blosc")),
+    (
+        _ZSTD_DECODER,
+        ("numcodecs.zstd", "zstandard._cffi", "numcodecs.blosc"),
+    ),  # zstandard lacks the decoder in assembly
+    (_ZSTD_ENCODER, ("zstandard._cffi", "numcodecs.zstd", "numcodecs.blosc")),  # zstandard has a newer version
     (_LZ4, ("numcodecs.lz4", "numcodecs.blosc")),
     (_ISAL, ("isal.isal_zlib", "isal.igzip_lib")),
     (_ZLIB_NG, ("zlib_ng.zlib_ng",)),

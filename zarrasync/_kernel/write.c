@@ -19,6 +19,13 @@ struct write {
     struct za_box box;
 };
 
+/* Count a file that was written. */
+static void count_write(struct write *write, int64_t size)
+{
+    write->worker->traffic.writes++;
+    write->worker->traffic.bytes_written += size;
+}
+
 /* ---------------------------------------------------------------- values */
 
 /* Return the elements of a chunk as raw bytes: in place if they lie so in the values, else in a buffer. */
@@ -171,7 +178,9 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
         int64_t size;
         int status = ZA_LEFT;
         const uint8_t *data = is_cancelled(write) ? NULL : encode(write, walk.coords, &size, &status);
-        if (data != NULL && !za_store_chunk(folder, walk.coords, write->suffix, data, size))
+        if (data != NULL && za_store_chunk(folder, walk.coords, write->suffix, data, size))
+            count_write(write, size);
+        else if (data != NULL)
             status = ZA_LEFT;
         set_status(write, n, n + 1, status);
     }
@@ -181,6 +190,7 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
  * renamed, and others would be written twice as well. */
 static int create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
 {
+    struct za_traffic before = write->worker->traffic;
     int is_empty = 1;
     if (is_cancelled(write) || !za_stage(folder, walk->coords, write->suffix))
         return 1;
@@ -188,15 +198,19 @@ static int create_folder(struct write *write, struct za_folder *folder, struct z
         int64_t size;
         int status;
         const uint8_t *data = encode(write, walk->coords, &size, &status);
-        if (data != NULL && !za_create_chunk(folder, walk->coords, data, size))
+        if (data != NULL && za_create_chunk(folder, walk->coords, data, size))
+            count_write(write, size);
+        else if (data != NULL)
             status = ZA_LEFT;
         is_empty &= status != ZA_DONE;
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
     za_walk_start(walk, write->axes, write->box.axis_count, begin);
     int outcome = za_publish(folder, walk->coords, write->suffix, is_empty);
-    if (outcome != ZA_PUBLISHED)
+    if (outcome != ZA_PUBLISHED) {
+        write->worker->traffic = before;
         set_status(write, begin, end, ZA_LATER);
+    }
     return outcome != ZA_FAILED;
 }
 
@@ -228,6 +242,7 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
     write.cancelled = cancelled;
     write.statuses = statuses;
     write.first = begin;
+    worker->traffic = (struct za_traffic){0};
     if (!za_folder_open(&folder, array, end - begin > 2)) {
         set_status(&write, begin, end, ZA_LEFT);
         return;

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -27,6 +27,7 @@ from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
+from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
@@ -90,6 +91,19 @@ class Store(ABC):
 
         Compiled code then reads and writes the files itself. A key is the path relative to the directory.
         """
+        return None
+
+    def extends(self, cls: type[Store]) -> bool:
+        """Return whether the class of the store is derived from ``cls`` and handles values itself.
+
+        Compiled code that does what ``cls`` does would bypass these methods.
+        """
+        names = ("fetch", "fetch_values", "put", "put_values")
+        return any(getattr(type(self), name) is not getattr(cls, name) for name in names)
+
+    @property
+    def file_counter(self) -> Callable[[Traffic], None] | None:
+        """A function that counts what compiled code read and wrote in the local directory, or ``None``."""
         return None
 
     @property

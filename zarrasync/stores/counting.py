@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import Listing, Request, Value
@@ -77,6 +78,19 @@ class CountingStore(WrapperStore):
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self.counts, name, getattr(self.counts, name) + amount)
+
+    @property
+    def local_directory(self) -> bytes | None:
+        return None if self.extends(CountingStore) else self.inner.local_directory
+
+    @property
+    def file_counter(self) -> Callable[[Traffic], None]:
+        return self._count_files
+
+    def _count_files(self, traffic: Traffic) -> None:
+        self._count(**traffic._asdict())
+        if (inner := self.inner.file_counter) is not None:
+            inner(traffic)
 
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         values = await self.inner.fetch(requests, versions=versions)

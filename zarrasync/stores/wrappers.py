@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
+from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
@@ -67,6 +68,10 @@ class WrapperStore(Store):
     @property
     def viewer(self) -> Hashable:
         return self.inner.viewer
+
+    @property
+    def file_counter(self) -> Callable[[Traffic], None] | None:
+        return self.inner.file_counter
 
     @property
     def fsync(self) -> bool:

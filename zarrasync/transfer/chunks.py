@@ -12,7 +12,7 @@ import numpy as np
 from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._kernel.library import kernel
-from zarrasync._kernel.structs import ArrayStruct
+from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.kernel_chain import describe_chain
 from zarrasync.config import Config
@@ -97,7 +97,12 @@ class Chunks:
         config, array = self.config, self.kernel_array
         if array is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
             return None
-        return RangesReader(array, self.chain, min(AT_ONCE, config.max_read_bytes or AT_ONCE))
+        return RangesReader(array, self.chain, min(AT_ONCE, config.max_read_bytes or AT_ONCE), self.store.file_counter)
+
+    def count_files(self, own: Worker) -> None:
+        """Let the store count what the last call of the kernel read and wrote."""
+        if (counter := self.store.file_counter) is not None:
+            counter(own.traffic())
 
     @property
     def concurrency(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zarrasync._kernel.structs import ArrayStruct, worker
+from zarrasync._kernel.structs import ArrayStruct, Traffic, worker
 from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
@@ -30,14 +30,17 @@ class RangesReader:
         array: The description of the array.
         chain: The codecs of its stored chunks.
         most_at_once: Bytes that ``read`` decodes at most, unless the caller allows more.
+        counter: Called with what a read needed.
     """
 
-    __slots__ = ("_address", "_address_of", "_array", "_dtype", "_most_at_once", "_order", "_pack")
+    __slots__ = ("_address", "_address_of", "_array", "_counter", "_dtype", "_most_at_once", "_order", "_pack")
 
-    def __init__(self, array: ArrayStruct, chain: BoundChain, most_at_once: int) -> None:
+    def __init__(
+        self, array: ArrayStruct, chain: BoundChain, most_at_once: int, counter: Callable[[Traffic], None] | None = None
+    ) -> None:
         self._array, self._address = array, ctypes.addressof(array)
         self._dtype, self._order = chain.spec.dtype.numpy, chain.memory_axis_order
-        self._most_at_once = most_at_once
+        self._most_at_once, self._counter = most_at_once, counter
         self._pack: Callable[..., bytes] = struct.Struct(f"={4 + 3 * len(chain.spec.shape)}q").pack
         has_buffer = self._order is None and self._dtype.isbuiltin == 1 and self._dtype.kind in "biufc"
         self._address_of = _address_of_buffer if has_buffer else _address_of_array
@@ -62,6 +65,8 @@ class RangesReader:
         out = make(transform.shape, self._dtype) if self._order is None else self._empty_in_order(transform, make)
         own = worker()
         done = own.read_ranges(self._pack(own.address, self._address, self._address_of(out), most, *ranges))
+        if self._counter is not None and done:
+            self._counter(own.traffic())
         return out if done == size else None
 
     def _empty_in_order(self, transform: Transform, make: Callable[..., Array]) -> Array:

@@ -93,6 +93,7 @@ class KernelRead:
             elements = own.read(own.address, array, part.axes, *rest)
         else:
             elements = own.read_points(own.address, array, part.axes, ctypes.addressof(part.points.struct), *rest)
+        self._chunks.count_files(own)
         placement = self._placement
         if placement.progress is not None and elements:
             placement.progress(elements * placement.out.itemsize)

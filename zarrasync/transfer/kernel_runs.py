@@ -132,12 +132,13 @@ async def read_runs(placement: Placement, runs: Sequence[Run]) -> Sequence[Run]:
 
 
 def _read(placement: Placement, singles: _Singles, work: Sequence[_Work]) -> None:
-    own, status = worker(), ctypes.create_string_buffer(1)
+    own, status, chunks = worker(), ctypes.create_string_buffer(1), placement.chunks
     for number, part in work:
         array = singles.array(singles.key(number))
         elements = own.read(
             own.address, ctypes.addressof(array), part.axes, part.out, 0, 1, status, placement.flag.address
         )
+        chunks.count_files(own)
         singles.note(number, status.raw[0])
         if placement.progress is not None and elements:
             placement.progress(elements * placement.out.itemsize)
@@ -199,6 +200,7 @@ def _write(
                 keeps_fill,
                 0,
             )
+        chunks.count_files(own)
         singles.note(number, status.raw[0])
         if progress is not None and status.raw[0] != LEFT:
             progress(chunks.chain.nbytes)

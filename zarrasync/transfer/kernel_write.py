@@ -126,6 +126,7 @@ class KernelWrite:
             self._keeps_fill,
             stages,
         )
+        self._chunks.count_files(own)
         return statuses.raw
 
 

@@ -141,3 +141,30 @@ async def test_an_array_that_another_makes_first(api: Api, function: str):
         assert array.fill_value == 0
         await api.write(array, ..., np.arange(4))
     assert (await api((await api(api.open_array(kept)))[...])).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
+async def test_another_file_is_refused_although_no_chunk_of_the_first_is_stored(api: Api, tmp_path: Path, suffix: str):
+    one, two = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+    for path, values in ((one, np.zeros(9)), (two, np.ones(9))):
+        if suffix == ".npy":
+            np.save(path, values)
+        else:
+            await api(api.create_array(path, data=values, attributes={"units": "K"}))
+    store: dict[str, bytes] = {}
+    await api(api.ingest(one, store, attributes={"note": 1}, chunks=3))
+    assert (await api(api.ingest(one, store, chunks=3))).skipped == 0
+    with pytest.raises(NodeExistsError, match=f"contains the values of .*a{suffix}, not .*b{suffix}; pass mode='w'"):
+        await api(api.ingest(two, store, chunks=3))
+    array = await api(api.open_array(store))
+    assert not (await api(array[:])).any()
+    assert array.attrs["note"] == 1
+    await api(api.ingest(two, store, region=(slice(0, 9),)))  # parts may come from other files
+    await api(api.ingest(two, store, mode="r+"))
+    await api(api.ingest(two, store))
+    assert (await api(array[:])).all()
+    with pytest.raises(NodeExistsError):
+        await api(api.ingest(one, store))
+    await api(api.ingest(one, store, mode="w", chunks=3))
+    await api(api.ingest(one, store, chunks=3))
+    await api(api.ingest(np.ones(9), store, chunks=3))  # arrays in memory have no identity

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -99,5 +101,50 @@ def test_a_second_file_is_not_dropped(tmp_path: Path, capsys: pytest.CaptureFixt
         assert run(one, out) == 0
         assert run(one, out) == 0
         assert run(two, out) == 1
-        assert "contains other values than" in capsys.readouterr().err
+        assert re.search(
+            rf"contains the values of \S*{one.name}, not \S*{two.name}; pass --overwrite", capsys.readouterr().err
+        )
         assert run(two, out, "--overwrite") == 0
+        assert run(two, out) == 0
+
+
+def test_a_second_file_is_not_dropped_if_the_first_one_contains_only_fill_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """No chunk of the first file is stored, so only the record shows that it was ingested."""
+    np.save(tmp_path / "a.npy", np.zeros((4, 4)))
+    np.save(tmp_path / "b.npy", np.ones((4, 4)))
+    np.savez(tmp_path / "a.npz", v=np.zeros(4), w=np.ones(4))
+    np.savez(tmp_path / "b.npz", v=np.ones(4))
+    sync.create_array(tmp_path / "a.zarr", data=np.zeros(4), dimension_names=["x"], attributes={"units": "K"})
+    sync.create_array(tmp_path / "b.zarr", data=np.ones(4), dimension_names=["x"])
+    for suffix, member in ((".npy", ""), (".npz", "v"), (".zarr", "")):
+        one, two = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+        for words in ([], ["--to", "2"], ["--dest-path", "deep/er"]):
+            out = tmp_path / f"{suffix}{len(words)}{words[-1:] == ['2']}"
+            place = "/".join(part for part in (words[-1] if "--dest-path" in words else "", member) if part)
+            for _ in range(2):
+                assert run(one, out, *words) == 0
+            assert run(two, out, *words) == 1
+            assert f"the values of {one}, not {two}" in capsys.readouterr().err
+            assert not np.any(sync.open_array(out, path=place)[...])
+            assert run(two, out, *words, "--overwrite") == 0
+            assert np.all(sync.open_array(out, path=place)[...])
+    array = sync.open_array(tmp_path / ".zarr0False")
+    assert (array.dimension_names, array.attrs.keys()) == (("x",), {"zarrasync_sources"})
+    os.utime(tmp_path / "b.npy", ns=(0, 1))
+    assert run(tmp_path / "b.npy", tmp_path / ".npy0False") == 1
+    assert "b.npy, which has changed since; pass --overwrite" in capsys.readouterr().err
+
+
+def test_arrays_of_several_files_in_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    np.savez(tmp_path / "a.npz", v=np.zeros(4))
+    np.savez(tmp_path / "b.npz", w=np.zeros(4))
+    np.savez(tmp_path / "c.npz", v=np.ones(4), w=np.ones(4))
+    for _ in range(2):
+        for name in ("a.npz", "b.npz"):
+            assert run(tmp_path / name, tmp_path / "out") == 0
+    assert run(tmp_path / "c.npz", tmp_path / "out") == 1
+    assert "/v in" not in (error := capsys.readouterr().err)
+    assert f"{tmp_path}/out/v contains the values of {tmp_path}/a.npz, not {tmp_path}/c.npz" in error
+    assert run(tmp_path / "c.npz", tmp_path / "out", "--dest-path", "other") == 0

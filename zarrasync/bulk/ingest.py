@@ -13,9 +13,11 @@ from zarrasync._concurrency import clock
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files
+from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.identify import means_files
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
+from zarrasync.bulk.source_records import check_record, identify_source, record_of
 from zarrasync.bulk.sources import Source, open_source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
@@ -205,6 +207,7 @@ async def ingest(
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
+    file = identify_source(str(source)) if isinstance(source, str | Path) and region is None else None
     if isinstance(source, str | Path) and not str(source).endswith(".npy"):
         source = await open_source(source)
     resolved = source_of(source, options)
@@ -217,7 +220,11 @@ async def ingest(
     if mode == "w":
         refuse_self_overwrite(counting.inner, normalize_path(path), source)
     async with counting.in_use():
-        target, is_new = await _open_target(resolved, counting, path, mode, region, config, options)
+        target, is_new = await _open_target(resolved, counting, path, mode, region, config, options, file)
+        if file is not None and not is_new and mode == "a":
+            check_record(target.attrs, file, target.path, counting)
+        elif file is not None and not is_new:  # all values are replaced
+            await target.update_attributes(record_of(file))
         opening = counting.reset()
         report = await write_blocks(
             resolved,
@@ -243,8 +250,12 @@ async def _open_target(
     region: tuple[slice, ...] | None,
     config: ConfigLike,
     options: dict[str, Any],
+    file: SourceFile | None,
 ) -> tuple[AsyncArray, bool]:
-    """Open or create the array to write to. Also return whether it is new, so that no chunk is from an earlier run."""
+    """Open or create the array to write to. Also return whether it is new, so that no chunk is from an earlier run.
+
+    A new array gets a record of its source file.
+    """
     if mode not in ("a", "w", "w-", "r+"):
         raise ValueError(f"mode must be 'a', 'w', 'w-' or 'r+', found {mode!r}")
 
@@ -255,7 +266,10 @@ async def _open_target(
             raise NodeNotFoundError(
                 f"cannot write a region: no array exists at {node.name} in {store!r}; create it first"
             )
-        return creation_options(source, options, config)
+        created = creation_options(source, options, config)
+        if file is not None:
+            created["attributes"] = {**(created.get("attributes") or {}), **record_of(file)}
+        return created
 
     node, _ = resolve_node(store, path, options.get("zarr_format"), None, config)
     if mode in ("w", "w-"):

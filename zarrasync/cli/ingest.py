@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import zarrasync
-from zarrasync import sync
+from zarrasync import formats, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.reports import WriteReport
+from zarrasync.bulk.source_records import check_record, identify_source, record_of
 from zarrasync.bulk.sources import source_of
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -30,9 +31,11 @@ from zarrasync.cli.files import NpzMember, open_file
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.create_hierarchy import check_array_paths
+from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import Store, resolve
@@ -46,6 +49,8 @@ Arrays = dict[str, Any]
 """Arrays by their paths below the destination; a single array has the path ""."""
 Layouts = dict[str, dict[str, Any]]
 """Parameters of ``create_array`` by path."""
+Existing = Mapping[str, Mapping[str, Any]]
+"""Attributes of existing arrays by path."""
 
 
 def add(command: Commands) -> None:
@@ -81,12 +86,18 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
         store = resolve(dest, options(args.dest_option))
         arrays, attributes = open_file(args)
         layouts = _layouts(args, store, arrays)
+        file = identify_source(args.url, args.path)
+        existing = run(_existing(args, store, arrays), blocking=store.blocking)
+        for path, found in existing.items():
+            check_record(found, file, _place(args, path), store)
         if set(arrays) != {""}:
-            zarr_format = _create_groups(args, store, arrays, layouts, attributes)
+            zarr_format = _create_groups(args, store, arrays, layouts, attributes, file, existing)
             layouts = {path: {**layout, "zarr_format": zarr_format} for path, layout in layouts.items()}
+        elif not existing:
+            layouts[""]["attributes"] = {**_attributes(arrays[""], layouts[""]), **record_of(file)}
         reports: dict[str, IngestReport] = {}
         try:
-            run(_write(args, store, arrays, layouts, reports, watch.progress), blocking=store.blocking)
+            run(_write(args, store, arrays, layouts, existing, reports, watch.progress), blocking=store.blocking)
         finally:
             watch.report = WriteReport({path: reports[path] for path in arrays if path in reports})
             if not console.as_json:
@@ -102,6 +113,7 @@ async def _write(
     store: Store,
     arrays: Arrays,
     layouts: Layouts,
+    existing: Existing,
     reports: dict[str, IngestReport],
     progress: ProgressLike,
 ) -> None:
@@ -112,8 +124,7 @@ async def _write(
     with report_progress(progress, sum(sizes.values()), f"ingest {args.url}", rows) as callback:
 
         async def write(path: str) -> None:
-            array, place = arrays[path], join(normalize_path(args.dest_path), path)
-            existed = not args.overwrite and await run_on_store(partial(_is_array, store, place), store)
+            array, place, existed = arrays[path], _place(args, path), path in existing
             try:
                 reports[path] = await zarrasync.ingest(
                     array.load() if isinstance(array, NpzMember) else array,
@@ -143,7 +154,34 @@ async def _write(
         await for_each(write, [path for path in arrays if sizes[path] > limit], 1)
 
 
+def _place(args: argparse.Namespace, path: str) -> str:
+    return join(normalize_path(args.dest_path), path)
+
+
+async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays) -> Existing:
+    """Return the attributes of the arrays that exist and are not replaced, by path."""
+    if args.overwrite:
+        return {}
+    places = {path: _place(args, path) for path in arrays}
+
+    async def find() -> Existing:
+        handle, _ = resolve_node(store, "", None, None, None)
+        nodes = await find_all(handle, places.values(), formats.CANDIDATES, strict=False)
+        return {
+            path: node.metadata.attributes
+            for path, node in zip(places, nodes, strict=True)
+            if node is not None and isinstance(node.metadata, ArrayMetadata)
+        }
+
+    return await run_on_store(find, store)
+
+
 # ------------------------------------------------------------------ layouts
+
+
+def _attributes(array: Any, layout: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a new array."""
+    return creation_options(source_of(array, {}), layout).get("attributes") or {}
 
 
 def _layouts(args: argparse.Namespace, store: Store, arrays: Arrays) -> Layouts:
@@ -192,6 +230,8 @@ def _create_groups(
     arrays: Arrays,
     layouts: Layouts,
     attributes: dict[str, dict[str, Any]],
+    file: SourceFile,
+    existing: Existing,
 ) -> int | str:
     """Create the groups of the arrays, or replace existing ones, after checking that all arrays can be created.
 
@@ -204,7 +244,9 @@ def _create_groups(
     if args.overwrite:
         refuse_self_overwrite(store, normalize_path(args.dest_path), *arrays.values())
     group = sync.open_group(store, path=args.dest_path, mode="w" if args.overwrite else "a", zarr_format=zarr_format)
-    for path, values in attributes.items():
+    check_record(group.attrs, file, args.dest_path, store, existing)
+    record = record_of(file, arrays.keys() - existing.keys(), group.attrs)
+    for path, values in {**attributes, "": {**attributes.get("", {}), **record}}.items():
         member = group if not path else group.require_group(path)
         member.update_attributes(values)
     return group.zarr_format
@@ -219,14 +261,6 @@ def _check_creation(args: argparse.Namespace, store: Store, arrays: Arrays, layo
             if args.overwrite or not _exists(store, join(normalize_path(args.dest_path), path)):
                 error.add_note(f"while checking {path!r} of {args.url}; nothing was written")
                 raise
-
-
-async def _is_array(store: Store, path: str) -> bool:
-    try:
-        await zarrasync.open_array(store, path=path)
-    except (NodeNotFoundError, NodeTypeError):
-        return False
-    return True
 
 
 def _exists(store: Store, path: str) -> bool:

@@ -16,7 +16,7 @@ from zarrasync.model.chunk_grids import Axis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 
-__all__ = ["Summary", "sample", "summarize"]
+__all__ = ["Summary", "number_text", "sample", "summarize"]
 
 _MOST_CHUNKS = 400
 """The maximum number of chunks in a sample."""
@@ -58,22 +58,34 @@ class Summary:
         """Include more values."""
         numbers = _numbers(values)
         valid = _finite(numbers)
-        self.count += values.size
-        self.infinite += int(np.isinf(numbers).sum()) if numbers.dtype.kind == "f" else 0
-        self.invalid += int(np.isnan(numbers).sum()) if numbers.dtype.kind == "f" else 0
-        if not valid.size:
+        infinite = int(np.isinf(numbers).sum()) if numbers.dtype.kind == "f" else 0
+        invalid = int(np.isnan(numbers).sum()) if numbers.dtype.kind == "f" else 0
+        own = Summary(values.size, invalid, infinite, _valid=valid.size)
+        if valid.size:
+            own.minimum, own.maximum = valid.min().item(), valid.max().item()
+            with np.errstate(over="ignore", invalid="ignore"):  # the sum may overflow
+                own.mean = float(valid.mean(dtype=np.float64))
+                own._squares = float(
+                    np.square(np.subtract(valid, own.mean, dtype=np.float64)).sum()
+                )  # of the same class
+        self.merge(own)
+
+    def merge(self, other: Summary) -> None:
+        """Include the values of another summary, but not its histogram."""
+        self.count += other.count
+        self.infinite += other.infinite
+        self.invalid += other.invalid
+        if other.minimum is None or other.maximum is None or other.mean is None:
             return
-        with np.errstate(over="ignore", invalid="ignore"):  # the sum may overflow
-            low, high = valid.min().item(), valid.max().item()
-            self.minimum = low if self.minimum is None else min(low, self.minimum)
-            self.maximum = high if self.maximum is None else max(high, self.maximum)
-            # Chan's method of combining moments, which is precise even if the mean is large.
-            before, mean = self._valid, float(valid.mean(dtype=np.float64))
-            squares = float(np.square(np.subtract(valid, mean, dtype=np.float64)).sum())
-            self._valid += valid.size
-            delta = mean - (self.mean or 0.0)
-            self.mean = (self.mean or 0.0) + delta * valid.size / self._valid
-            self._squares += squares + delta * delta * before * valid.size / self._valid
+        self.minimum = other.minimum if self.minimum is None else min(other.minimum, self.minimum)
+        self.maximum = other.maximum if self.maximum is None else max(other.maximum, self.maximum)
+        # Chan's method of combining moments, which is precise even if the mean is large.
+        before, delta = self._valid, other.mean - (self.mean or 0.0)
+        self._valid += other._valid
+        with np.errstate(over="ignore", invalid="ignore"):
+            share = other._valid / self._valid
+            self.mean = (self.mean or 0.0) + delta * share
+            self._squares += other._squares + delta * delta * before * share
             self.std = math.sqrt(self._squares / self._valid)
 
     def bin(self, values: npt.NDArray[Any], bins: int, *, trim: bool) -> None:
@@ -91,6 +103,14 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as a dict of JSON values."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def number_text(value: float | None) -> str:
+    """Return a statistic as a string, which is empty for none."""
+    if value is None or isinstance(value, int):
+        return "" if value is None else f"{value}"
+    is_whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
+    return f"{int(value)}" if is_whole else f"{value:.6g}"
 
 
 def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

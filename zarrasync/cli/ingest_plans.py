@@ -92,6 +92,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
             metavar="NAME=VALUE",
             help="a storage option of the destination",
         )
+    files.add_statistics(finish)
     for command in (run, finish):
         command.add_argument("--verify", action="store_true", help="read all values back and compare them")
         add_monitoring(command)
@@ -106,7 +107,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     place = args.dest if "://" in args.dest else os.path.abspath(args.dest)
 
     def save(plan: JobPlan) -> None:
-        document = {"dest": place, "verify": args.verify, **plan.to_json()}
+        document = {"dest": place, "verify": args.verify, "statistics": args.statistics, **plan.to_json()}
         temporary = Path(f"{args.plan}.partial")
         temporary.write_text(json.dumps(document))
         temporary.replace(args.plan)
@@ -131,7 +132,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    job, verify, name = _load(args)
+    job, verify, _, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"ingest {name}") as progress:
         workers = Workers(args.processes)
         try:
@@ -143,28 +144,29 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
-    job, verify, name = _load(args)
+    job, verify, statistics, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
-        report = watch.report = job.finish(verify=verify)
+        report = watch.report = job.finish(verify=verify, statistics=statistics)
     console.data(report.to_dict()) if console.as_json else console.text(report)
     return 0
 
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:
-    job, _, _ = _load(args)
+    job, _, _, _ = _load(args)
     job.abandon()
     console.data({"abandoned": args.plan}) if console.as_json else console.text("the plan is abandoned")
     return 0
 
 
-def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, str]:
-    """Return the job of a plan, whether to verify values, and the name of the destination."""
+def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
+    """Return the job of a plan, whether to verify values and to compare statistics, and the name of the destination."""
     document = files.load_json(args.plan)
-    dest, verify = document.pop("dest", None), document.pop("verify", False) or getattr(args, "verify", False)
+    dest = document.pop("dest", None)
+    verify, statistics = (document.pop(name, False) or getattr(args, name, False) for name in ("verify", "statistics"))
     try:
         plan = JobPlan.from_json(document)
     except ValueError as error:
         raise ValueError(f"{args.plan} is {error_line(error)}") from error
     plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
     store: Any = CountingStore(resolve(dest, options(args.dest_option)))
-    return PlannedJob.of(plan, store, settings.get()), verify, job_name(store, plan.path)
+    return PlannedJob.of(plan, store, settings.get()), verify, statistics, job_name(store, plan.path)

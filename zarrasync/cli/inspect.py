@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.statistics import Summary, summarize
+from zarrasync.bulk.statistics import Summary, number_text, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, arrays_of, count, levels, open_node, options, select
 from zarrasync.cli.console import Console
@@ -202,14 +201,7 @@ def _stats(args: argparse.Namespace, console: Console) -> int:
 
 def _statistics_texts(summary: Summary) -> list[str]:
     counts = [f"{number:,}" for number in (summary.count, summary.invalid, summary.infinite)]
-    return counts + [_number_text(n) for n in (summary.minimum, summary.maximum, summary.mean, summary.std)]
-
-
-def _number_text(value: float | None) -> str:
-    if value is None or isinstance(value, int):
-        return "" if value is None else f"{value}"
-    is_whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
-    return f"{int(value)}" if is_whole else f"{value:.6g}"
+    return counts + [number_text(n) for n in (summary.minimum, summary.maximum, summary.mean, summary.std)]
 
 
 def _validate(args: argparse.Namespace, console: Console) -> int:

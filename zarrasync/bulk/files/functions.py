@@ -62,6 +62,7 @@ class FilesRequest:
     tasks: int = 0
     wait: float = 600.0
     verify: bool = False
+    statistics: bool = False
     unaligned: Any = None
     progress: ProgressLike = False
     config: Any = None
@@ -83,6 +84,7 @@ def _ingest(request: FilesRequest) -> FilesReport:
             report = job.run(
                 workers,
                 verify=request.verify,
+                statistics=request.statistics,
                 unaligned=request.unaligned or job.handle.config.unaligned,
                 progress=progress,
             )

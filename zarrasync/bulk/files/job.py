@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
@@ -15,6 +16,7 @@ from zarrasync.bulk.files.planned_job import PlannedJob, complete_earlier_job, e
 from zarrasync.bulk.files.planning import plan_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.statistics import check_statistics, merge_statistics
 from zarrasync.bulk.files.target import Target, read_target
 from zarrasync.display.progress import JobProgress
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
@@ -60,6 +62,7 @@ class Job:
         workers: Workers,
         *,
         verify: bool = False,
+        statistics: bool = False,
         unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> FilesReport:
@@ -68,6 +71,7 @@ class Job:
         Args:
             workers: Where to read headers and run tasks.
             verify: Whether to compare stored values with the files.
+            statistics: Whether to compare statistics of the stored rows with the files, also of known files if none is new.
             unaligned: Whether tasks may share chunks.
             progress: The progress of the job, whose size is set after planning.
         """
@@ -84,6 +88,12 @@ class Job:
                 permit = None if workers.is_local else self._claim.permit()
                 job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
                 job.complete(verify=verify)
+        if statistics:
+            for plan in self._stored_plans(workers) if job is None else [job.plan]:
+                report.statistics = merge_statistics(
+                    [report.statistics, workers.statistics(plan, self.handle.store, self.handle.config)]
+                )
+            check_statistics(report.statistics, self.handle.name, self.handle.store)
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -115,6 +125,22 @@ class Job:
                 save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report
+
+    def _stored_plans(self, workers: Workers) -> list[JobPlan]:
+        """Return plans that would write the rows of all files again, which are known."""
+        parameters = replace(self._parameters, append=False, region="auto")
+        target = self._run(read_target(self.handle, parameters.dim))
+        headers = workers.headers(self._files, parameters.reader)
+        if not parameters.dim:  # a single file is compared like a new dataset
+            return [plan_job(headers, Target(target.handle), self._parameters)]
+        if target.labels is not None:
+            return [plan_job(headers, target, parameters)]
+        spans = {file: slice(start, stop) for file, (start, stop, _) in target.journal.files.items()}
+        return [
+            plan_job([header], target, replace(parameters, region=spans[header.file.recorded]))
+            for header in headers
+            if header.file.recorded in spans
+        ]
 
     # -------------------------------------------------------------- planning
 

@@ -15,6 +15,7 @@ from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.runs import Permit
+from zarrasync.bulk.files.statistics import check_statistics
 from zarrasync.bulk.files.target import read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
 from zarrasync.config import Config
@@ -86,9 +87,23 @@ class PlannedJob:
         report.seconds = clock.monotonic() - begin
         return report
 
-    def finish(self, *, verify: bool = False) -> FilesReport:
-        """Check that all tasks have been run, and publish the result. May be repeated."""
-        begin, plan = clock.monotonic(), self.plan
+    def finish(self, *, verify: bool = False, statistics: bool = False) -> FilesReport:
+        """Check that all tasks have been run, and publish the result. May be repeated.
+
+        Args:
+            verify: Whether to compare values of the plan with the stored ones.
+            statistics: Whether to compare statistics of the stored rows with the files.
+        """
+        begin = clock.monotonic()
+        report = self._finish(verify=verify)
+        if statistics:
+            report.statistics = Workers().statistics(self.plan, self._handle.store, self._handle.config)
+            check_statistics(report.statistics, self._handle.name, self._handle.store)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def _finish(self, *, verify: bool) -> FilesReport:
+        plan = self.plan
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
         target = self._run(read_target(self._handle, plan.dim))
         if not self._claim.is_in_progress(plan.digest) and target.contains(plan):
@@ -106,7 +121,6 @@ class PlannedJob:
         except BaseException:
             self._claim.plan_only()
             raise
-        report.seconds = clock.monotonic() - begin
         return report
 
     def abandon(self) -> None:

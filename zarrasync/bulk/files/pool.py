@@ -17,6 +17,12 @@ from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.readers import OpenFiles, read_headers
 from zarrasync.bulk.files.runs import Permit
+from zarrasync.bulk.files.statistics import (
+    VariableStatistics,
+    inline_statistics,
+    merge_statistics,
+    part_statistics,
+)
 from zarrasync.bulk.files.tasks import TaskRunner
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
@@ -69,6 +75,12 @@ def _run_task(task: _Task) -> IngestReport:
     files = _files.setdefault((options, task.config), OpenFiles(options, task.config))
     runner = TaskRunner(task.plan, task.store, task.config, task.verify, task.unaligned, files)
     return runner.run(task.plan.parts[0], task.mark, task.permit)
+
+
+def _part_statistics(plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
+    """Return the statistics of the only task of a plan in a worker process."""
+    files = _files.setdefault((plan.reader, config), OpenFiles(plan.reader, config))
+    return part_statistics(TaskRunner(plan, store, config, files=files), plan.parts[0])
 
 
 class Workers:
@@ -146,6 +158,24 @@ class Workers:
             for number in numbers
         }
         self._run(calls, done)
+
+    def statistics(self, plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
+        """Return the statistics of all values that a plan writes, in the files and as stored."""
+        parts: dict[int, list[VariableStatistics]] = {}
+        if self.is_local:
+            files = OpenFiles(plan.reader, config)
+            runner = TaskRunner(plan, store, config, files=files)
+            try:
+                parts = {number: part_statistics(runner, part) for number, part in enumerate(plan.parts)}
+            finally:
+                files.close()
+        else:
+            calls = {
+                number: partial(_part_statistics, plan.for_part(part), store, config)
+                for number, part in enumerate(plan.parts)
+            }
+            self._run(calls, parts.__setitem__)
+        return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
 
     def _run(self, calls: Mapping[int, Callable[[], T]], done: Callable[[int, T], None]) -> None:
         crashes: dict[int, int] = {}

@@ -29,7 +29,7 @@ from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 
-__all__ = ["publish_arrays", "publish_group", "write_inline"]
+__all__ = ["inline_parts", "publish_arrays", "publish_group", "write_inline"]
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -50,7 +50,7 @@ async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = Fals
 async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
     fill = target.metadata.spec.fill_value
-    for region, values in _inline_parts(plan, array, target.dtype):
+    for region, values in inline_parts(plan, array, target.dtype):
         await target.view[region].write(values)
         if verify:
             stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
@@ -61,7 +61,7 @@ async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, 
                 )
 
 
-def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+def inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the regions of an array whose values are part of the plan, with their values."""
     values = array.values(dtype)
     if array.axis is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from zarrasync.bulk.files.statistics import VariableStatistics, table_of
 from zarrasync.display.progress import IngestReport
-from zarrasync.display.text import counted, size_text
+from zarrasync.display.text import Table, counted, size_text
 
 __all__ = ["FilesReport"]
 
@@ -22,6 +24,7 @@ class FilesReport(IngestReport):
         tasks: The number of tasks that this job ran.
         skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
+        statistics: Statistics of the values in the files and of the stored values, if they were requested.
     """
 
     files: int = 0
@@ -29,11 +32,13 @@ class FilesReport(IngestReport):
     rows: int = 0
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
+    statistics: list[VariableStatistics] = field(default_factory=list)
 
     def summary(self) -> str:
         if self.known and not self.files:
             return f"{counted(self.known, 'file')} ingested before: nothing to do, {self.seconds:.1f} s"
-        files = f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}" if self.files else ""
+        rows = f" with {counted(self.rows, 'row')}" if self.rows else ""
+        files = f"{counted(self.files, 'file')}{rows}" if self.files else ""
         known = f"{self.known:,} ingested before" if self.known else ""
         tasks = f"{counted(self.tasks, 'task')} run" if self.tasks and not self.files else ""
         head = ", ".join(filter(None, (files, known, tasks)))
@@ -43,7 +48,7 @@ class FilesReport(IngestReport):
         sizes = f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}"
         rate = f", {size_text(int(self.rate))}/s"
         return (
-            sizes if self.nbytes else "published" if self.rows and not self.skipped else "",
+            sizes if self.nbytes else "published" if self.files and not self.skipped else "",
             f"{counted(self.skipped, 'task')} completed before" if self.skipped else "",
             f"{self.seconds:.1f} s{rate if self.nbytes else ''}",
             f"{self.retries:,} retried" if self.retries else "",
@@ -54,5 +59,11 @@ class FilesReport(IngestReport):
     def remarks(self) -> Sequence[str]:
         return self.notes
 
+    def tables(self) -> Sequence[Table]:
+        return [table_of(self.statistics)] if self.statistics else []
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "statistics": [item.to_dict() for item in self.statistics]}
+
     def __str__(self) -> str:
-        return "\n".join([self.summary(), *self.notes])
+        return self.to_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,22 +85,30 @@ class TaskRunner:
             StoreError: If the store failed.
         """
         report = IngestReport()
-        arrays = [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
-        used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
-        with Run(self.store, permit) as run, self._files.prepared(used or self.plan.files[:1]):
+        with Run(self.store, permit) as run, self.prepared(part):
 
             def written(nbytes: int) -> None:
                 run.check()
                 progress(nbytes)
 
-            for array in arrays:
+            for array in self.arrays_of(part):
                 add_reports(report, self._write(array, part, written))
             run.check()
             if mark:
                 bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
         return report
 
-    def _write(self, array: ArrayPlan, part: Part, progress: Progress) -> IngestReport:
+    def prepared(self, part: Part) -> AbstractContextManager[None]:
+        """Keep local copies of the remote files of a task."""
+        used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
+        return self._files.prepared(used or self.plan.files[:1])
+
+    def arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
+        """Return the arrays that a task writes."""
+        return [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
+
+    def source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
+        """Return the values of a task in the files, the array, and the region of the array for them."""
         target = planned_array(self.plan, array, CountingStore(self.store), self.config)
         shape = list(target.shape)
         region = [slice(0, n) for n in shape]
@@ -108,12 +118,16 @@ class TaskRunner:
         source = Source(
             tuple(shape), target.dtype, lambda block: self._read(array, target, part.start, block), chunks=array.chunks
         )
+        return source, target, tuple(region)
+
+    def _write(self, array: ArrayPlan, part: Part, progress: Progress) -> IngestReport:
+        source, target, region = self.source_of(array, part)
         report: IngestReport = bridge.run(
-            write_blocks(source, target, tuple(region), self.unaligned, is_new=array.shape is None, progress=progress),
+            write_blocks(source, target, region, self.unaligned, is_new=array.shape is None, progress=progress),
             blocking=self.store.blocking,
         )
         if self.verify:
-            self._compare(source, target, tuple(region))
+            self._compare(source, target, region)
             report.verified += report.blocks
         return report
 

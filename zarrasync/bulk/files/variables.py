@@ -110,7 +110,9 @@ class Variables:
 
     @property
     def row_counts(self) -> list[int]:
-        """The number of rows of each file."""
+        """The number of rows of each file. A dataset without the dimension has no rows."""
+        if not self.dim:
+            return [0] * len(self.headers)
         return [1 if self.stacks else row_count(header, self.dim) or 0 for header in self.headers]
 
     def header(self, number: int, name: str) -> VariableHeader:

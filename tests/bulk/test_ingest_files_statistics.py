@@ -1,0 +1,128 @@
+"""Statistics of stored values, compared with the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.cli import main
+from zarrasync.errors import ChecksumError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.netcdf import PACKED, day, joined, write_days
+
+
+def with_gaps(number: int) -> Any:
+    dataset = day(number)
+    return dataset.assign(t2m=dataset.t2m.where(dataset.t2m > 275))
+
+
+def expected(dataset: Any, name: str) -> tuple[int, int, float, float, float]:
+    values = dataset[name].astype("f8")
+    numbers = (float(getattr(values, key)()) for key in ("min", "max", "mean"))
+    low, high, mean = numbers
+    return values.size, int(values.isnull().sum()), low, high, mean
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"zarr_format": 2}, {"decode": True}, {"processes": 2}, {"encoding": {"t2m": {"dtype": "f8"}}}],
+)
+async def test_packed_and_missing_values(api: Api, tmp_path: Path, options: dict[str, Any]):
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.nc")
+        with_gaps(number).to_netcdf(paths[-1], encoding={} if "encoding" in options else PACKED)
+    arguments = {"concat": "time", "chunks": {"time": 7}, **options}
+    store: Any = tmp_path / "out.zarr"
+    report = await api(api.ingest(paths[:2], store, statistics=True, **arguments))
+    found = {item.name: item for item in report.statistics}
+    assert sorted(found) == ["lat", "lon", "mask", "t2m", "time"]
+    for name in ("t2m", "mask", "lat"):
+        files, stored = found[name].files, found[name].stored
+        summary = (files.count, files.invalid, files.minimum, files.maximum, files.mean)
+        assert summary == pytest.approx(expected(joined(paths[:2]), name), rel=1e-6)
+        assert (stored.count, stored.invalid, stored.minimum) == (files.count, files.invalid, files.minimum)
+    assert expected(joined(paths[:2]), "t2m")[1] > 0
+    appended = await api(api.ingest(paths, store, statistics=True, append=True, **arguments))
+    (t2m,) = [item for item in appended.statistics if item.name == "t2m"]
+    assert (t2m.files.count, t2m.differences) == (24 * 6 * 8, [])  # the new rows
+    again = await api(api.ingest(paths, store, statistics=True, append=True, **arguments))
+    assert (again.known, again.files) == (3, 0)
+    (t2m,) = [item for item in again.statistics if item.name == "t2m"]
+    assert t2m.stored.mean == pytest.approx(expected(joined(paths), "t2m")[4], rel=1e-6)
+
+
+@pytest.mark.parametrize("region", [(0, 0, 0), (slice(2, 4), slice(None), slice(None))])
+async def test_values_that_differ(api: Api, tmp_path: Path, region: Any):
+    paths = write_days(tmp_path / "nc", range(2), packed=False)
+    await api(api.ingest(paths, store := {}, concat="time"))
+    array = sync.open_array(store, path="t2m", mode="r+")
+    array[region] = np.nan
+    count = int(np.isnan(array[:]).sum())
+    with pytest.raises(ChecksumError, match=f"t2m: missing 0 in the files, {count} stored, .*mean .*region='auto'"):
+        await api(api.ingest(paths, store, concat="time", statistics=True))
+    await api(api.ingest(paths, store, concat="time", region="auto", statistics=True))
+    await api(api.ingest(paths, store, concat="time", statistics=True))
+
+
+async def test_a_single_file(api: Api, tmp_path: Path):
+    (path,) = write_days(tmp_path / "nc", [0])
+    first = await api(api.ingest(path, store := {}, statistics=True))
+    again = await api(api.ingest(path, store, statistics=True))
+    assert again.known == 1
+    assert [item.to_dict() for item in first.statistics] == [item.to_dict() for item in again.statistics]
+    sync.open_array(store, path="mask", mode="r+")[0, 0] = 100
+    with pytest.raises(ChecksumError, match="mask: max 1 in the files, 100 stored"):
+        await api(api.ingest(path, store, statistics=True))
+
+
+async def test_rows_without_labels_and_values_without_numbers(api: Api, tmp_path: Path):
+    for number in range(3):
+        names = np.array([f"a{number}", "b"])
+        times = np.array(["NaT", f"200{number}-01-01"], "M8[s]")
+        np.savez(tmp_path / f"{number}.npz", values=np.array([number, np.inf]), names=names, times=times)
+    options: dict[str, Any] = {"concat": "row", "dims": "row", "append": True, "statistics": True}
+    await api(api.ingest(tmp_path / "1.npz", store := {}, **options))
+    await api(api.ingest(str(tmp_path / "*.npz"), store, **options))
+    report = await api(api.ingest(str(tmp_path / "*.npz"), store, **options))
+    found = {item.name: item.stored for item in report.statistics}
+    values, names, times = found["values"], found["names"], found["times"]
+    assert (values.count, values.infinite, values.minimum, values.maximum, values.mean) == (6, 3, 0, 2, 1)
+    assert (names.count, names.mean) == (6, None)
+    assert (times.count, times.invalid, times.minimum) == (6, 3, 946684800)
+    with pytest.raises(ValueError, match="statistics are compared for files"):
+        await api(api.ingest(np.arange(3), {}, statistics=True))
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [str(path) for path in write_days(tmp_path / "nc", range(2))]
+    assert main(["ingest", *paths, "a.zarr", "--concat", "time", "--statistics", "--quiet", "--report", "a.html"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["variable", "values", "missing", "min", "max", "mean", "stored", "values"]
+    assert lines[2].split()[:3] == ["t2m", "2304", "0"]
+    assert all(line.endswith("equal") for line in lines[2:])
+    assert ">equal</td>" in Path("a.html").read_text()
+    sync.open_array("a.zarr", path="t2m", mode="r+")[0] = 0
+    words = ["ingest", *paths, "a.zarr", "--concat", "time", "--statistics", "--report", "a.json"]
+    assert main(words) == 1
+    assert "statistics of a.zarr differ from the files: t2m: mean" in (error := capsys.readouterr().err)
+    assert "--region auto" in error
+    done = json.loads(Path("a.json").read_text())["done"]
+    assert [item["name"] for item in done["statistics"] if item["differences"]] == ["t2m"]
+    plan = ["ingest", "plan", *paths, "b.zarr", "--concat", "time", "--statistics", "--plan", "p"]
+    assert main(plan) == 0
+    assert main(["ingest", "run", "p"]) == 0
+    capsys.readouterr()
+    assert main(["ingest", "finish", "p", "--json"]) == 0
+    statistics = json.loads(capsys.readouterr().out)["statistics"]
+    assert [item["name"] for item in statistics] == ["t2m", "mask", "time", "lat", "lon"]
+    assert all(item["files"] == item["stored"] and not item["differences"] for item in statistics)

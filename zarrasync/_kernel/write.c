@@ -28,24 +28,25 @@ static void count_write(struct write *write, int64_t size)
 
 /* ---------------------------------------------------------------- values */
 
-/* Return the elements of a chunk as raw bytes: in place if they lie so in the values, else in a buffer. */
-static const uint8_t *raw_elements(struct write *write)
+/* Return the elements of a chunk as raw bytes: in place if they lie so in the values, else in `into`, or in a buffer if that
+ * is null. */
+static const uint8_t *raw_elements(struct write *write, uint8_t *into)
 {
     const struct za_chain *chain = &write->array->chain;
     const uint8_t *direct = za_direct(chain, &write->box, (uint8_t *)write->values); /* only the address is computed */
     if (direct != NULL)
         return direct;
-    uint8_t *raw = za_reserve(write->worker, ZA_RAW, chain->raw_size);
+    uint8_t *raw = into != NULL ? into : za_reserve(write->worker, ZA_RAW, chain->raw_size);
     if (raw != NULL)
         za_gather(chain, &write->box, write->values, raw);
     return raw;
 }
 
-/* Encode the elements of a chunk. Returns its bytes, and a za_status. */
-static const uint8_t *encode_chunk(struct write *write, int64_t *size, int *status)
+/* Encode the elements of a chunk. Returns its bytes, and a za_status. The elements may be copied to `into`. */
+static const uint8_t *encode_chunk(struct write *write, uint8_t *into, int64_t *size, int *status)
 {
     const struct za_chain *chain = &write->array->chain;
-    const uint8_t *raw = raw_elements(write), *data = NULL;
+    const uint8_t *raw = raw_elements(write, into), *data = NULL;
     *status = ZA_LEFT;
     if (raw != NULL && !write->keeps_fill && za_is_fill(chain, raw))
         *status = ZA_EMPTY;
@@ -100,8 +101,10 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
     const struct za_array *array = write->array;
     int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
     int64_t end = array->index_at_end ? 0 : index_size;
+    int is_raw = array->chain.step_count == 0; /* such chunks are gathered where they are stored */
     uint8_t *entries = za_reserve(write->worker, ZA_INDEX, array->inner_count * 16);
-    uint8_t *shard = za_reserve(write->worker, ZA_VALUE, end + array->chain.raw_size);
+    int64_t room = array->chain.raw_size * (is_raw ? array->inner_count : 1) + index_size;
+    uint8_t *shard = za_reserve(write->worker, ZA_VALUE, end + room);
     int is_empty = 1;
     *status = ZA_LEFT;
     for (int64_t n = 0; n < array->inner_count && entries != NULL && shard != NULL; n++) {
@@ -109,7 +112,7 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
         int64_t length = 0, number = array->inner_order != NULL ? array->inner_order[n] : n;
         int outcome;
         cut_inner(write, origin, number);
-        const uint8_t *data = encode_chunk(write, &length, &outcome);
+        const uint8_t *data = encode_chunk(write, is_raw ? shard + end : NULL, &length, &outcome);
         if (outcome == ZA_LEFT)
             return NULL;
         if (outcome == ZA_DONE) {
@@ -118,7 +121,8 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
             shard = za_grow(write->worker, ZA_VALUE, end, wanted);
             if (shard == NULL)
                 return NULL;
-            memcpy(shard + end, data, (size_t)length);
+            if (data != shard + end)
+                memcpy(shard + end, data, (size_t)length);
             entry[0] = (uint64_t)end;
             entry[1] = (uint64_t)length;
             end += length;
@@ -159,7 +163,7 @@ static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t
     *status = ZA_LEFT;
     if (!is_whole(write))
         return NULL;
-    return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, size, status);
+    return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, NULL, size, status);
 }
 
 static void set_status(struct write *write, int64_t begin, int64_t end, int status)

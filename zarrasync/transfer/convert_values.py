@@ -20,6 +20,8 @@ __all__ = ["as_array", "as_storable", "cast", "check_cast", "fit", "run_conversi
 
 _LONG = 1 << 20
 """Bytes of values whose conversion would block an event loop for too long."""
+_CAST_TOGETHER = 1 << 24
+"""Bytes of numbers up to which they are cast together, so that the compiled kernel can write them; others chunk by chunk."""
 _NUMBER_KINDS = "biufc"
 _BYTES_TYPES = (bytes, bytearray, memoryview)
 _TIME_TYPES = (str, type(None), dt.date, dt.timedelta, np.datetime64)
@@ -34,7 +36,7 @@ T = TypeVar("T")
 async def run_conversion(convert: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any]) -> T:
     """Return the result of a conversion to a dtype. A long conversion runs on a worker thread."""
     masked = isinstance(values, np.ma.MaskedArray)
-    if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _needs_cast(values.dtype, dtype)):
+    if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _needs_cast(values, dtype)):
         return convert()
     return await compute(convert)
 
@@ -71,7 +73,7 @@ def fit(values: npt.ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any], fil
     array = as_array(values, dtype, fill)
     while array.ndim > len(shape) and array.shape[0] == 1:
         array = array[0, ...]  # NumPy's assignment drops leading axes of size 1, too
-    if _needs_cast(array.dtype, dtype):
+    if _needs_cast(array, dtype):
         array = cast(array, dtype)
     if data_type == BYTES:
         for value in array.reshape(-1).tolist():
@@ -165,9 +167,12 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in _NUMBER_KINDS or dtype.type.__module__ == "ml_dtypes"
 
 
-def _needs_cast(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Return whether an array is cast before it is written. Numbers are cast chunk by chunk, which cannot fail."""
-    return source != target and not (_is_number(source) and _is_number(target))
+def _needs_cast(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether an array is cast before it is written. Many numbers are cast chunk by chunk, which cannot fail."""
+    if values.dtype == dtype:
+        return False
+    are_numbers = _is_number(values.dtype) and _is_number(dtype)
+    return not are_numbers or values.size * dtype.itemsize <= _CAST_TOGETHER
 
 
 def _wraps_around(times: Array, result: Array) -> bool:

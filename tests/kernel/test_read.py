@@ -216,6 +216,38 @@ def test_points_of_large_raw_chunks(tmp_path: Path, options: dict[str, Any], cou
     assert same(array.vindex[near], values[near])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "F"},
+        {"shards": (120, 160, 200)},
+        {"serializer": {"name": "bytes", "configuration": {"endian": "big"}}},
+    ],
+)
+def test_raw_chunks_that_are_read_in_pieces(tmp_path: Path, options: dict[str, Any]):
+    """Of chunks of 4 MB, at most 1 MiB is read at a time."""
+    values = np.arange(120 * 160 * 200, dtype="i4").reshape(120, 160, 200)
+    array = sync.create_array(tmp_path / "a", data=values, chunks=(120, 80, 100), compressors=None, **options)
+    for key in [
+        (...,),
+        (slice(3, 119), slice(None), slice(5, 199)),
+        (slice(None, None, 7), slice(1, None, 3), slice(None)),
+        (slice(None), 60, slice(None)),
+        (slice(None, None, -1), slice(None, None, 159), slice(99, 102)),
+    ]:
+        assert same(array[key], values[key])
+    rows = np.sort(np.random.default_rng(4).integers(0, 120, 90))
+    assert same(array.oindex[rows, :, 3:170], values[rows][:, :, 3:170])
+    assert same(
+        array.oindex[[0, 0, 119], [5, 150, 151, 151], ::9],
+        values[np.ix_([0, 0, 119], [5, 150, 151, 151], range(0, 200, 9))],
+    )
+    out = np.asfortranarray(np.zeros_like(values))
+    array.view[...].read(out=out)
+    assert same(out, values)
+
+
 def test_points_of_more_chunks_than_numbers(tmp_path: Path):
     """Numbers of chunks that do not fit into 64 bits are left to Python."""
     size = 2**40

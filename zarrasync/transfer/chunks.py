@@ -91,6 +91,14 @@ class Chunks:
         array.value_limit = _NO_LIMIT if self.limit is None else self.limit
         return array
 
+    @property
+    def kernel_target(self) -> ArrayStruct | None:
+        """The same description, or ``None`` if the kernel cannot replace chunks."""
+        array, store = self.kernel_array, self.store
+        if array is None or not array.can_write or store.fsync or not store.writeable:
+            return None
+        return None if array.is_sharded and self.config.write_empty_chunks else array
+
     @cached_property
     def ranges_reader(self) -> RangesReader | None:
         """Reads a few elements at once with the compiled kernel, if it can read the chunks and the settings allow it."""

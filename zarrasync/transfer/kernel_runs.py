@@ -17,9 +17,9 @@ from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.model.chunk_grids import RegularAxis
-from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
+from zarrasync.transfer.kernel_write import write_part
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
@@ -159,10 +159,8 @@ async def write_runs(
     Returns:
         The runs that are left to Python, and the keys of chunks that contain only the fill value and must be erased.
     """
-    array, config, shape = chunks.kernel_array, chunks.config, chunks.chain.spec.shape
-    if array is None or not array.can_write or chunks.store.fsync or not chunks.store.writeable:
-        return runs, ()
-    if array.is_sharded and config.write_empty_chunks:
+    array, config, shape = chunks.kernel_target, chunks.config, chunks.chain.spec.shape
+    if array is None:
         return runs, ()
     whole, left = list[ChunkRun](), list[ChunkRun]()
     for run in runs:
@@ -180,29 +178,12 @@ async def write_runs(
 def _write(
     chunks: Chunks, singles: _Singles, flag: CancelFlag, progress: Progress | None, work: Sequence[_Work]
 ) -> None:
-    keeps_fill = int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
-    own, status = worker(), ctypes.create_string_buffer(1)
-
     async def write(number: int, part: KernelPart) -> None:
         key = singles.key(number)
-        array, suffix = singles.array(key), temporary_path("").encode()
         async with chunks.store.locks([key]):
-            own.write(
-                own.address,
-                ctypes.addressof(array),
-                part.axes,
-                part.out,
-                0,
-                1,
-                status,
-                flag.address,
-                suffix,
-                keeps_fill,
-                0,
-            )
-        chunks.count_files(own)
-        singles.note(number, status.raw[0])
-        if progress is not None and status.raw[0] != LEFT:
+            (status,) = write_part(chunks, singles.array(key), part, range(1), flag)
+        singles.note(number, status)
+        if progress is not None and status != LEFT:
             progress(chunks.chain.nbytes)
 
     for number, part in work:

@@ -20,7 +20,7 @@ from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
-__all__ = ["KernelWrite"]
+__all__ = ["KernelWrite", "write_part"]
 
 _ALONE = 1 << 18
 """Bytes that one thread writes in less time than sharing the work would take."""
@@ -45,7 +45,6 @@ class KernelWrite:
 
     def __init__(self, chunks: Chunks, array: ArrayStruct, part: KernelPart) -> None:
         self._chunks, self._array, self._part = chunks, array, part
-        self._keeps_fill = int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
         pairs = zip(part.projection.source, chunks.metadata.grid.axes, strict=True)
         self._columns = [numbers_of(touched(*pair)) for pair in pairs]
         self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
@@ -55,10 +54,8 @@ class KernelWrite:
     @classmethod
     def of(cls, chunks: Chunks, projection: Projection, values: Array) -> KernelWrite | None:
         """Return the write of a selection, or ``None`` if the kernel does not support it."""
-        array = chunks.kernel_array
-        if array is None or not array.can_write or chunks.store.fsync or not chunks.store.writeable:
-            return None
-        if array.is_sharded and chunks.config.write_empty_chunks:
+        array = chunks.kernel_target
+        if array is None:
             return None
         several = bool(array.is_sharded)  # a single chunk is not faster, unless it consists of inner chunks
         for selector, length in zip(projection.source, chunks.chain.spec.shape, strict=True):
@@ -112,22 +109,33 @@ class KernelWrite:
         return statuses
 
     def _call(self, flag: CancelFlag, begin: int, end: int, *, stages: bool) -> bytes:
-        own, part, statuses = worker(), self._part, ctypes.create_string_buffer(end - begin)
-        own.write(
-            own.address,
-            ctypes.addressof(self._array),
-            part.axes,
-            part.out,
-            begin,
-            end,
-            statuses,
-            flag.address,
-            temporary_path("").encode(),
-            self._keeps_fill,
-            stages,
-        )
-        self._chunks.count_files(own)
-        return statuses.raw
+        return write_part(self._chunks, self._array, self._part, range(begin, end), flag, stages=stages)
+
+
+def write_part(
+    chunks: Chunks, array: ArrayStruct, part: KernelPart, numbers: range, flag: CancelFlag, *, stages: bool = False
+) -> bytes:
+    """Replace chunks with one call of the kernel.
+
+    Args:
+        chunks: The chunks.
+        array: Their description.
+        part: The elements to write.
+        numbers: The numbers of the chunks, of all that the part touches.
+        flag: Set when the write is cancelled.
+        stages: Whether to write only folders that do not exist, which needs no locks.
+
+    Returns:
+        What became of each chunk.
+    """
+    own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
+    keeps_fill = chunks.chain.spec.undefined or chunks.config.write_empty_chunks
+    own.write(
+        *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
+        *(flag.address, temporary_path("").encode(), int(keeps_fill), int(stages)),
+    )
+    chunks.count_files(own)
+    return statuses.raw
 
 
 def _stretches(statuses: bytes, wanted: int) -> Iterator[tuple[int, int]]:

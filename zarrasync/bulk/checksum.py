@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,19 @@ def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
     return crc32c(data, before)
 
 
-def slabs(shape: tuple[int, ...], itemsize: int) -> Iterator[slice]:
-    """Yield slices along the first axis that divide an array into slabs of a few megabytes."""
-    step = max(1, _SLAB_BYTES // max(math.prod(shape[1:]) * max(itemsize, 1), 1))
-    for start in range(0, shape[0], step):
-        yield slice(start, min(start + step, shape[0]))
+def slabs(
+    dims: Sequence[str | None], shape: tuple[int, ...], itemsize: int
+) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
+    """Yield regions of a few megabytes that divide an array, and the order of axes in which to compare them.
+
+    The axes are in the order of their names, so that the regions of arrays with another order of axes correspond.
+    """
+    axes = tuple(sorted(range(len(shape)), key=lambda axis: str(dims[axis])))
+    first, size = axes[0], math.prod(shape) // max(shape[axes[0]], 1)
+    step = max(1, _SLAB_BYTES // max(size * max(itemsize, 1), 1))
+    for start in range(0, shape[first], step):
+        rows = slice(start, min(start + step, shape[first]))
+        yield tuple(rows if axis == first else slice(None) for axis in range(len(shape))), axes
 
 
 def _plain(value: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -87,7 +87,8 @@ class VariableHeader:
         chunks: The shape of chunks in the file, or ``None``.
         is_coordinate: Whether the variable is a coordinate.
         values: The values of a small variable; ``None`` for others.
-        digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others.
+        digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others. It does
+            not depend on the order of the dimensions.
     """
 
     dims: tuple[str, ...]
@@ -98,6 +99,21 @@ class VariableHeader:
     is_coordinate: bool = False
     values: npt.NDArray[Any] | None = None
     digest: int | None = None
+
+    def order_of(self, dims: Sequence[str | None]) -> tuple[int, ...] | None:
+        """Return the axes in the order of some dimensions; ``None`` if these are not a permutation of the variable's own."""
+        is_other = len(set(self.dims)) < len(self.dims) or len(dims) != len(self.dims) or set(dims) != set(self.dims)
+        return None if is_other else tuple(self.dims.index(str(dim)) for dim in dims)
+
+    def transpose(self, axes: Sequence[int]) -> VariableHeader:
+        """Return the variable with its axes in another order. The digest does not depend on it."""
+        return replace(
+            self,
+            dims=tuple(self.dims[axis] for axis in axes),
+            shape=tuple(self.shape[axis] for axis in axes),
+            chunks=None if self.chunks is None else tuple(self.chunks[axis] for axis in axes),
+            values=None if self.values is None else self.values.transpose(axes),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,8 @@ class ArrayPlan:
         stacks: Whether the files have no axis of rows, so that each file is one row.
         units: The units and the calendar that times are converted to.
         source_units: The units and the calendar of each file in which they differ from ``units``, by its number.
+        source_orders: The axes of each file, without the axis of rows of files that are one row each, in the order of the
+            array's axes, if it differs, by the number of the file.
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.
@@ -68,6 +70,7 @@ class ArrayPlan:
     stacks: bool = False
     units: tuple[str, str] | None = None
     source_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    source_orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     data: str = ""
     data_shape: tuple[int, ...] = ()
     row_bytes: int = 0
@@ -219,5 +222,6 @@ def _array(item: Mapping[str, Any]) -> ArrayPlan:
     values = dict(item)
     for name in ("shape", "chunks", "units", "data_shape"):
         values[name] = None if values[name] is None else tuple(values[name])
+    values["source_orders"] = {number: tuple(axes) for number, axes in values.get("source_orders", {}).items()}
     values["source_units"] = {number: tuple(units) for number, units in values["source_units"].items()}
     return ArrayPlan(**values)

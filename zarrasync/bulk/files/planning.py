@@ -127,6 +127,7 @@ class _Layout:
             variables.stacks and number is not None,
             None if units is None else (units.units, units.calendar),
             variables.source_units(name) if number is not None else {},
+            variables.source_orders(name),
             row_bytes=_row_size(metadata.shape, number) * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:

@@ -340,7 +340,7 @@ class _XarrayReader:
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
             np.array(variable.values) if is_small else None,
-            self._digest(name) if not is_small and self._is_constant(name) else None,
+            self._digest(name, dims) if not is_small and self._is_constant(name) else None,
         )
 
     def _is_constant(self, name: str) -> bool:
@@ -350,10 +350,10 @@ class _XarrayReader:
             return False
         return self._dim in dataset.sizes or name in dataset.coords
 
-    def _digest(self, name: str) -> int:
+    def _digest(self, name: str, dims: tuple[str, ...]) -> int:
         variable, digest = self._dataset.variables[name], 0
-        for rows in slabs(variable.shape, variable.dtype.itemsize):
-            values = np.asarray(variable[rows].values)
+        for region, axes in slabs(dims, variable.shape, variable.dtype.itemsize):
+            values = np.asarray(variable[region].values).transpose(axes)
             digest = checksum(values.astype(values.dtype.newbyteorder("="), copy=False), digest)
         return digest
 

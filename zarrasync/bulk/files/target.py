@@ -122,16 +122,16 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
         if (name == dim and dims[name] == (dim,)) or (dim not in dims[name] and nbytes <= _SMALL_BYTES):
             values[name] = np.asarray(await array.view[...].read())
         elif dim and dim not in dims[name]:
-            digests[name] = await _digest(array)
+            digests[name] = await _digest(array, dims[name])
     target.labels = values.pop(dim, None) if length else None
     target.values, target.digests = values, digests
     return target
 
 
-async def _digest(array: AsyncArray) -> int:
+async def _digest(array: AsyncArray, dims: tuple[str | None, ...]) -> int:
     digest = 0
-    for rows in slabs(array.shape, array.dtype.itemsize):
-        digest = checksum(np.asarray(await array.view[rows].read()), digest)
+    for region, axes in slabs(dims, array.shape, array.dtype.itemsize):
+        digest = checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
     return digest
 
 

@@ -180,14 +180,22 @@ class TaskRunner:
         if array.stacks:
             assert array.axis is not None
             inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
-            values = np.expand_dims(self._files.read(file, array.name, inner), array.axis)
+            values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
         else:
-            values = self._files.read(file, array.name, region)
+            values = self._read_in_order(array, number, region)
         if array.units is None:
             return values
         own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
         attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
         return convert_times(values, own, units, target.dtype, f"{array.name!r} of {file.name}", attributes)
+
+    def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+        """Return a region of a file's variable, with its axes in the order of the array's."""
+        file, axes = self.plan.files[number], array.source_orders.get(str(number))
+        if axes is None:
+            return self._files.read(file, array.name, region)
+        own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
+        return self._files.read(file, array.name, own).transpose(axes)
 
 
 def add_reports(total: IngestReport, report: IngestReport) -> None:

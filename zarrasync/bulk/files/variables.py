@@ -98,7 +98,7 @@ class Variables:
             return False
         if self._has_rows(name):
             return True
-        first, *others = [header.variables[name] for header in self.headers]
+        first, *others = self.all_headers(name)
         try:
             for other in others:
                 check_equal(name, other, "", first, "")
@@ -116,12 +116,34 @@ class Variables:
         return [1 if self.stacks else row_count(header, self.dim) or 0 for header in self.headers]
 
     def header(self, number: int, name: str) -> VariableHeader:
-        """Return the header of a variable with the axis of rows.
+        """Return the header of a variable with the axis of rows, and with its axes in the order of the stored ones.
 
         Args:
             number: The number of the file.
             name: The name of the variable.
         """
+        header = self._row_header(number, name)
+        if number == 0 and name not in self.target.arrays:
+            return header
+        axes = header.order_of(self._stored_dims(name))
+        return header if axes is None else header.transpose(axes)
+
+    def source_orders(self, name: str) -> dict[str, tuple[int, ...]]:
+        """Return the axes of each file in the order of the stored ones, if it differs, by the file's number.
+
+        The axis of rows is left out if each file is one row.
+        """
+        dims = self._stored_dims(name)
+        if self.stacks and self._has_rows(name):
+            dims = tuple(dim for dim in dims if dim != self.dim)
+        orders = {str(n): header.variables[name].order_of(dims) for n, header in enumerate(self.headers)}
+        return {number: axes for number, axes in orders.items() if axes and axes != tuple(range(len(axes)))}
+
+    def _stored_dims(self, name: str) -> tuple[str | None, ...]:
+        return self.target.dims[name] if name in self.target.arrays else self._row_header(0, name).dims
+
+    def _row_header(self, number: int, name: str) -> VariableHeader:
+        """Return the header of a variable with the axis of rows."""
         header = self.headers[number].variables[name]
         if not self.stacks or not self._has_rows(name):
             return header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,8 +16,11 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
+from zarrasync.bulk.files import journal
+from zarrasync.bulk.files.axis import Segment
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
+from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.errors import ChecksumError, CodecError, NodeExistsError, NodeNotFoundError, ShapeError
@@ -401,6 +405,35 @@ async def test_a_copied_journal_is_not_believed(api: Api, tmp_path: Path):
     assert_same(part, joined(paths))
 
 
+async def test_a_job_with_many_files_can_be_repeated(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(journal, "_MOST_FILES", 2)
+    paths, out = write_days(tmp_path / "nc", range(5)), tmp_path / "out.zarr"
+    await api(api.ingest(paths, out, concat="time"))
+    report = await api(api.ingest(paths, out, concat="time"))
+    assert (report.known, report.files) == (5, 0)
+    paths += write_days(tmp_path / "nc", range(5, 7))
+    report = await api(api.ingest(paths, out, concat="time", append=True))
+    assert (report.known, report.files) == (5, 2)
+    assert_same(out, joined(paths))
+    assert len(sync.open_group(out).attrs[journal.ATTRIBUTE]["files"]) == 2
+    day(0, seed=3).to_netcdf(paths[0], encoding=PACKED)
+    with pytest.raises(NodeExistsError, match=r"contains day5.nc, day6.nc and 5 more, and .*day0.nc has changed since"):
+        await api(api.ingest(paths, out, concat="time"))
+
+
+def test_the_journal_of_many_files_is_small():
+    files = [SourceFile(f"/data/archive/{n}.nc", 10_000_000 + n, f"17000000000{n:08}") for n in range(20_000)]
+    rows = [(24 * n, 24 * n + 24, f"{n * 7919:08x}") for n in range(20_000)]
+    found = journal.Journal().with_files("time", "", files, rows)
+    value = found.to_json()
+    assert len(json.dumps(value)) < 1_000_000
+    assert len(value["older"]) < 30 * 15_904
+    again = journal.Journal.of({journal.ATTRIBUTE: json.loads(json.dumps(value))})
+    assert again == found
+    assert [again.rows(file) for file in files] == rows
+    assert again.with_files("time", "", files, rows) == found
+
+
 async def test_datasets_of_others(api: Api, tmp_path: Path):
     """A dataset that xarray has written, without a journal."""
     paths = write_days(tmp_path / "nc", range(2))
@@ -417,6 +450,27 @@ async def test_datasets_of_others(api: Api, tmp_path: Path):
 
 
 # ------------------------------------------------------------------ processes, verification
+
+
+def test_a_task_is_sent_without_the_files_of_others():
+    count = 20_000
+    array = ArrayPlan("t", "rows", {}, axis=0, source_units={str(n): (f"days since {n}", "") for n in range(count)})
+    whole = ArrayPlan("w", "whole", {})
+    files = [SourceFile(f"{n}.nc") for n in range(count)]
+    segments = [Segment(4 * n, 4 * n + 4, count - 1 - n, 0) for n in range(count)]
+    parts = [Part(4 * n, 4 * n + 6) for n in range(count - 1)] + [Part(array="w")]
+    plan = JobPlan(3, "", "t", 4 * count, files, ReaderOptions(), [array, whole], segments, parts)
+    own = plan.for_part(parts[5])
+    assert [own.files[n].url for _, _, n, _ in own.segments] == ["19994.nc", "19993.nc"]
+    assert [segment[:2] for segment in own.segments] == [(20, 24), (24, 26)]
+    assert [own.arrays[0].source_units[str(n)][0] for _, _, n, _ in own.segments] == [
+        "days since 19994",
+        "days since 19993",
+    ]
+    assert [array.name for array in own.arrays] == ["t"]
+    assert len(pickle.dumps(own)) < 2000
+    assert [array.name for array in plan.for_part(parts[-1]).arrays] == ["w"]
+    assert plan.for_part(parts[-1]).files == [files[0]]
 
 
 @pytest.mark.slow

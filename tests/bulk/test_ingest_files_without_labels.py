@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,38 @@ async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Pat
     assert rows(store) == list(range(7))
 
 
-async def test_a_file_that_has_changed_is_not_added_again(api: Api, tmp_path: Path):
+@pytest.mark.parametrize("state", ["cut", "other version", "damaged", "incomplete"])
+async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+):
+    monkeypatch.setattr(journal, "_MOST_FILES", 2)
+    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
+    await api(api.ingest(pattern, store, **OPTIONS))
+    group = sync.open_group(store, mode="r+")
+    value: dict[str, Any] = dict(group.attrs[journal.ATTRIBUTE])
+    older = value.pop("older")
+    changed = {
+        "cut": {},
+        "other version": {"version": 9},
+        "damaged": {"older": older[:-8]},
+        "incomplete": {"older": base64.b64encode(zlib.compress(b"x")).decode()},
+    }
+    group.attrs[journal.ATTRIBUTE] = {**value, **changed[state]}
+    with pytest.raises(
+        NodeExistsError, match=r"cannot add .*0.npy to .* would be added a second time. If none of the (1 file|3 files)"
+    ):
+        await api(api.ingest(pattern, store, **OPTIONS))
+    assert rows(store) == [0, 1, 2]
+    del group.attrs[journal.ATTRIBUTE]
+    await api(api.ingest(write(tmp_path / "y", range(3, 5)), store, **OPTIONS))
+    assert rows(store) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("names", [10, 1])
+async def test_a_file_that_has_changed_is_not_added_again(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int
+):
+    monkeypatch.setattr(journal, "_MOST_FILES", names)
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
     write(tmp_path / "x", [1], add=100)

@@ -225,15 +225,21 @@ class Claim:
         """
         if not self.is_enabled:
             return None
-        content, version = self._read()
-        self._check_plan(content, digest)
-        if content.get("state") != "planned":
+        while True:
+            content, version = self._read()
+            self._check_plan(content, digest)
+            if content.get("state") == "planned":
+                break
             if content.get("state") != "left" and not Observed().is_over(content):
                 raise WriteConflictError(
                     f"another process finishes or abandons the plan in {self._describe()}", key=self._key
                 )
             content = {**_with_interruption(content), "state": "planned", "planned": True}  # that process was killed
-            self._run(self._store.put(self._key, json.dumps(content).encode(), if_version=version))
+            try:
+                self._run(self._store.put(self._key, json.dumps(content).encode(), if_version=version))
+            except WriteConflictError:
+                continue  # another task has done the same
+            break
         return Permit(self._folder, content["id"])
 
     def wait_for_runs(self, wait: float) -> None:

@@ -212,7 +212,7 @@ class Job:
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
-        changed = [file for file in files if file.name in {known.url for known in target.journal.files}]
+        changed = [file for file in files if target.journal.rows_of_url(file.name) is not None]
         what = f"{changed[0].name} has changed since" if changed else f"it does not contain {_text(files)}"
         raise self._exists(
             f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.older_files import OlderFiles, Rows
 
 __all__ = ["ATTRIBUTE", "Journal", "digest_labels"]
 
@@ -18,7 +20,7 @@ ATTRIBUTE = "zarrasync_ingest"
 """The attribute. It is written together with the metadata that makes new rows visible."""
 _VERSION = 1
 _MOST_FILES = 4096
-"""The journal names this many files whose rows have labels. Older ones are recognised by their labels."""
+"""The journal contains the names of this many files, and digests of older ones."""
 
 
 @dataclass(frozen=True)
@@ -28,44 +30,61 @@ class Journal:
     Attributes:
         dim: The dimension along which they were joined.
         parameters: A digest of the parameters with which they were ingested.
-        files: For each file its identity, its first row, the row after its last one, and a digest of its labels, which is
-            empty if they have none.
-        omitted: The number of files that the journal does not name any more.
+        files: The rows of each file.
+        older: Further files, without their names.
+        omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
+        is_readable: Whether the attribute could be read.
     """
 
     dim: str = ""
     parameters: str = ""
-    files: Mapping[SourceFile, tuple[int, int, str]] = field(default_factory=dict)
+    files: Mapping[SourceFile, Rows] = field(default_factory=dict)
+    older: OlderFiles = field(default_factory=OlderFiles)
     omitted: int = 0
+    is_readable: bool = True
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Journal:
-        """Return the journal in a group's attributes. It is empty if they contain none, or one of another version."""
-        value = attributes.get(ATTRIBUTE)
-        try:
-            if not isinstance(value, Mapping) or value["version"] != _VERSION:
-                return cls()
-            files = {SourceFile(*item[:3]): (item[3], item[4], item[5]) for item in value["files"]}
-            return cls(value["dim"], value["parameters"], files, value["omitted"])
-        except (KeyError, TypeError, IndexError):
+        """Return the journal in a group's attributes. It is empty if they contain none, or one that cannot be read."""
+        if ATTRIBUTE not in attributes:
             return cls()
+        value = attributes[ATTRIBUTE]
+        try:
+            if value["version"] != _VERSION:
+                return cls(is_readable=False)
+            files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
+            older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
+            return cls(value["dim"], value["parameters"], files, older, value["omitted"] - len(older))
+        except (KeyError, TypeError, IndexError, ValueError):
+            return cls(is_readable=False)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the journal contains all files that were ingested."""
+        return self.is_readable and self.omitted <= 0
+
+    def rows(self, file: SourceFile) -> Rows | None:
+        """Return the rows of a file, or ``None`` if it was not ingested, or has changed since."""
+        return self.files.get(file) or self.older.rows(file)
+
+    def rows_of_url(self, url: str) -> Rows | None:
+        """Return the rows of the file with a URL, which may have changed since."""
+        return self._rows_of_urls.get(url) or self.older.rows_of_url(url)
+
+    @cached_property
+    def _rows_of_urls(self) -> dict[str, Rows]:
+        return {file.url: rows for file, rows in self.files.items()}
 
     def with_files(
         self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
     ) -> Journal:
-        """Return a journal with more files. A file with the same URL is replaced.
-
-        Files whose rows have no labels are never left out, because nothing else shows that they were ingested.
-        """
-        recorded = [file.recorded for file in files]
-        urls = {file.url for file in recorded}
-        merged = {file: row for file, row in self.files.items() if file.url not in urls}
-        merged.update(zip(recorded, rows, strict=True))
-        labelled = [file for file, (_, _, digest) in merged.items() if digest]
-        left_out = labelled[: max(len(labelled) - _MOST_FILES, 0)]
-        for file in left_out:
-            del merged[file]
-        return Journal(dim, parameters, merged, self.omitted + len(left_out))
+        """Return a journal with more files. A file with the same URL is replaced."""
+        added = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
+        urls = {file.url for file in added}
+        merged = {file: own for file, own in self.files.items() if file.url not in urls} | added
+        oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
+        older = self.older.changed(urls, {file: merged.pop(file) for file in oldest})
+        return Journal(dim, parameters, merged, older, self.omitted, self.is_readable)
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""
@@ -75,7 +94,8 @@ class Journal:
             "dim": self.dim,
             "parameters": self.parameters,
             "files": files,
-            "omitted": self.omitted,
+            "omitted": self.omitted + len(self.older),
+            **({"older": self.older.to_text()} if self.older.records else {}),
         }
 
     def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:
@@ -88,15 +108,15 @@ class Journal:
             labels: The labels of the dataset.
             length: The number of rows of the dataset.
         """
-        start, stop, digest = self.files.get(file.recorded, (0, 0, ""))
-        if file.recorded not in self.files or stop > length:
+        rows = self.rows(file.recorded)
+        if rows is None or rows.stop > length:
             return False
-        return labels is None or digest_labels(labels[start:stop]) == digest
+        return labels is None or digest_labels(labels[rows.start : rows.stop]) == rows.digest
 
     def text(self) -> str:
         """Return the names of some files, for messages."""
         urls = [file.url.rpartition("/")[2] for file in self.files]
-        more = len(urls) + self.omitted - 2
+        more = len(urls) + len(self.older) + self.omitted - 2
         return ", ".join(urls[:2]) + (f" and {more:,} more" if more > 0 else "")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.journal import ATTRIBUTE
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.target import Target
 from zarrasync.display.text import counted
@@ -27,34 +28,50 @@ def unknown_files(
         parameters: The parameters of the job, which does not write a region.
 
     Raises:
-        NodeExistsError: If rows have no labels, and a file has changed since its rows were added.
+        NodeExistsError: If rows have no labels, and a file has changed since its rows were added, or the journal does not
+            contain all files.
     """
     length = target.length(parameters.dim)
     new = [file for file in files if not target.journal.contains(file, target.labels, length)]
     if target.labels is not None:
         return (list(files) if parameters.on_duplicate == "replace" else new), []
-    spans = {file.url: row[:2] for file, row in target.journal.files.items()}
-    changed = []
-    for file in new:
-        start, stop = spans.get(file.name, (0, 0))
-        if start < min(stop, length):
-            changed.append(file)
+    if new and parameters.append and not target.journal.is_complete:
+        raise _incomplete(new, target, parameters.dim)
+    spans = {file: target.journal.rows_of_url(file.name) for file in new}
+    changed = {
+        file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
+    }
     if not changed or not parameters.append:
         return new, []
     if parameters.on_duplicate != "skip":
-        raise _changed(changed, spans[changed[0].name], target, parameters.dim)
+        raise _changed(changed, target, parameters.dim)
     note = f"{counted(len(changed), 'file')} left out, although changed since its rows were added"
-    return [file for file in new if file not in set(changed)], [note]
+    return [file for file in new if file not in changed], [note]
 
 
-def _changed(changed: Sequence[SourceFile], span: tuple[int, int], target: Target, dim: str) -> NodeExistsError:
+def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
     others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
-    start, stop = span
+    first, (start, stop) = next(iter(changed.items()))
     return NodeExistsError(
-        f"{changed[0].name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
+        f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
         f"{others}. The rows have no labels in {dim!r}, so they would be added a second time; pass "
         f"region={{{dim!r}: slice({start}, {stop})}} to write the rows of this file again, on_duplicate='skip' to keep the "
         "existing rows, or mode='w' to replace the dataset",
+        path=target.handle.path,
+        store=repr(target.handle.store),
+    )
+
+
+def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
+    place = f"{target.handle.name} in {target.handle.store!r}"
+    reason = (
+        "does not contain all files" if target.journal.is_readable else "was written by another version, or is damaged"
+    )
+    return NodeExistsError(
+        f"cannot add {new[0].name} to {place}: the list of ingested files in the attribute {ATTRIBUTE!r} {reason}, and the "
+        f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
+        f"{counted(len(new), 'file')} was added before, delete the attribute; otherwise pass region={{{dim!r}: slice(…)}} to "
+        "write existing rows again, or mode='w' to replace the dataset",
         path=target.handle.path,
         store=repr(target.handle.store),
     )

@@ -81,6 +81,11 @@ class ArrayPlan:
         data = json.dumps(values.reshape(-1).tolist()) if is_text else base64.b64encode(values.tobytes()).decode()
         return replace(self, kind="inline", data=data, data_shape=values.shape)
 
+    def for_files(self, numbers: Mapping[int, int]) -> ArrayPlan:
+        """Return a plan for some of the files, which get other numbers."""
+        units = {str(own): self.source_units.get(str(number)) for number, own in numbers.items()}
+        return replace(self, source_units={own: found for own, found in units.items() if found is not None})
+
     def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the inline values."""
         if dtype.kind in "OTU":
@@ -154,15 +159,23 @@ class JobPlan:
         return found
 
     def for_part(self, part: Part) -> JobPlan:
-        """Return a plan with only what one task needs, to send to another process."""
-        arrays = [
-            array for array in self.arrays if array.name == part.array or (not part.array and array.kind == "rows")
-        ]
+        """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""
         segments = self.segments_of(part.start, part.stop)
-        used = {segment.source for segment in segments} | ({0} if part.array else set())
-        nothing = SourceFile("")
-        files = [file if number in used else nothing for number, file in enumerate(self.files)]
-        return replace(self, arrays=arrays, segments=segments, parts=[part], files=files, journal=(), notes=())
+        used = sorted({segment.source for segment in segments} | ({0} if part.array else set()))
+        numbers = {number: own for own, number in enumerate(used)}
+        return replace(
+            self,
+            files=[self.files[number] for number in used],
+            arrays=[
+                array.for_files(numbers)
+                for array in self.arrays
+                if array.name == part.array or (not part.array and array.kind == "rows")
+            ],
+            segments=[segment._replace(source=numbers[segment.source]) for segment in segments],
+            parts=[part],
+            journal=(),
+            notes=(),
+        )
 
     @property
     def recorded(self) -> JobPlan:

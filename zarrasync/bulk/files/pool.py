@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -114,10 +115,12 @@ class Workers:
         """Return the headers of files."""
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
             return read_headers(files, options)
-        groups = [files[n : n + _HEADERS_PER_CALL] for n in range(0, len(files), _HEADERS_PER_CALL)]
         found: dict[int, list[FileHeader]] = {}
-        calls = {number: partial(read_headers, group, options) for number, group in enumerate(groups)}
-        self._run(calls, found.__setitem__)
+
+        def call(first: int) -> Callable[[], list[FileHeader]]:
+            return partial(read_headers, files[first : first + _HEADERS_PER_CALL], options)
+
+        self._run(range(0, len(files), _HEADERS_PER_CALL), call, found.__setitem__)
         return [header for number in sorted(found) for header in found[number]]
 
     def run(
@@ -150,14 +153,12 @@ class Workers:
             StoreError: If processes that run the same task ended several times.
         """
         share = replace(config, memory_budget=max(config.memory_budget // max(self._processes, 1), 1 << 20))
-        calls = {
-            number: partial(
-                _run_task,
-                _Task(plan.for_part(plan.parts[number]), store, share, verify, unaligned, permit, mark(number)),
-            )
-            for number in numbers
-        }
-        self._run(calls, done)
+
+        def call(number: int) -> Callable[[], IngestReport]:
+            part = plan.for_part(plan.parts[number])
+            return partial(_run_task, _Task(part, store, share, verify, unaligned, permit, mark(number)))
+
+        self._run(numbers, call, done)
 
     def statistics(self, plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
         """Return the statistics of all values that a plan writes, in the files and as stored."""
@@ -170,23 +171,32 @@ class Workers:
             finally:
                 files.close()
         else:
-            calls = {
-                number: partial(_part_statistics, plan.for_part(part), store, config)
-                for number, part in enumerate(plan.parts)
-            }
-            self._run(calls, parts.__setitem__)
+
+            def call(number: int) -> Callable[[], list[VariableStatistics]]:
+                return partial(_part_statistics, plan.for_part(plan.parts[number]), store, config)
+
+            self._run(range(len(plan.parts)), call, parts.__setitem__)
         return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
 
-    def _run(self, calls: Mapping[int, Callable[[], T]], done: Callable[[int, T], None]) -> None:
+    def _run(
+        self, numbers: Iterable[int], call: Callable[[int], Callable[[], T]], done: Callable[[int, T], None]
+    ) -> None:
+        """Run calls on other processes.
+
+        Args:
+            numbers: The numbers of the calls.
+            call: Returns the call with a number. It is sent to another process.
+            done: Called with the number and the result of each call.
+        """
         crashes: dict[int, int] = {}
-        waiting = list(calls)
+        waiting = deque(numbers)
         running: dict[Future[T], tuple[int, Any]] = {}
         try:
             while waiting or running:
                 raise_if_cancelled()
                 while waiting and len(running) < self._width:
-                    number = waiting.pop(0)
-                    future = self._submit(calls[number])
+                    number = waiting.popleft()
+                    future = self._submit(call(number))
                     running[future] = number, self._pool
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
                 for future in ended:
@@ -201,7 +211,7 @@ class Workers:
                                 f"the processes that ran task {number} ended {_MOST_CRASHES} times, for example because "
                                 "memory ran out; lower config.memory_budget, or use fewer processes"
                             ) from error
-                        waiting.insert(0, number)
+                        waiting.appendleft(number)
         finally:
             begun = [future for future in running if not future.cancel()]
             if self._executor is None:

@@ -78,11 +78,10 @@ class Target:
         named = [
             (file, row)
             for file, row in zip(files, plan.journal, strict=True)
-            if file in self.journal.files or not self.journal.omitted
+            if self.journal.is_complete or self.journal.rows(file) is not None
         ]
         return bool(named) and all(
-            self.journal.files.get(file) == row and self.journal.contains(file, self.labels, length)
-            for file, row in named
+            self.journal.rows(file) == row and self.journal.contains(file, self.labels, length) for file, row in named
         )
 
 

@@ -187,8 +187,8 @@ def test_a_process_that_was_killed_is_gone_before_its_parent_notices(tmp_path: P
 
 
 def start_workers_and_die(folder: Path) -> None:
-    calls = {number: partial(note_process, folder) for number in range(4)}
-    Workers(2)._run(calls, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
+    call = partial(note_process, folder)
+    Workers(2)._run(range(4), lambda number: call, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def test_workers_end_with_their_job(tmp_path: Path):
@@ -224,7 +224,7 @@ def test_a_worker_that_is_killed_last(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pool, "_START_METHOD", "fork")
     before = set(multiprocessing.active_children())
     workers = Workers(2)
-    workers._run({task: partial(note_process, tmp_path) for task in range(8)}, lambda task, result: None)
+    workers._run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
     children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
     assert len(children) == 2
     os.kill(children[number], signal.SIGSTOP)
@@ -322,6 +322,22 @@ def test_a_suspended_job_notices_that_it_was_replaced(tmp_path: Path, monkeypatc
     one.release()
     two.update(plan="y")
     two.release()
+
+
+def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It ends without an error, because its result is published, by itself or by the other job."""
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
+    store = stores.MemoryStore(values := {})
+    one, two = claims.Claim(store, ""), claims.Claim(store, "")
+    one.acquire(0)
+    two.acquire(30)
+    values[two.task_key("x", 7)] = b""
+    one.release()
+    assert two.finished("x") == {7}
+    two.update(plan="x")
+    two.release()
+    assert not values
 
 
 @pytest.mark.slow

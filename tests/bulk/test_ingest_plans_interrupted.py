@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync.bulk.files import claim as claims
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob
@@ -176,3 +179,60 @@ def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
         else:
             job.abandon()
             assert [path for path in store.root.rglob("*") if path.is_file()] == []
+
+
+class HandingStore(stores.LocalStore):
+    """A store in which another command does something right before a claim is stored."""
+
+    before: Any = None
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        before, self.before = self.before, None
+        if before is not None and key.endswith("/claim"):
+            before()
+        return await super().put(key, *args, **kwargs)
+
+
+def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
+    """Each of them gives the claim back to the plan."""
+    paths, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "plan"
+    out = tmp_path / "out.zarr"
+    plan_and_die(paths, out, NEVER, plan, append=False)
+    digest = JobPlan.from_json(json.loads(plan.read_text())).digest
+    assert in_child(finish_and_die, out, digest) == -signal.SIGKILL
+    store = HandingStore(out)
+    permits: list[Any] = []
+    store.before = lambda: permits.append(claims.Claim(stores.LocalStore(out), "").permit_for_plan(digest))
+    permits.append(claims.Claim(store, "").permit_for_plan(digest))
+    assert len(permits) == 2
+    assert len(set(permits)) == 1
+    continue_and_die("run", out, NEVER, plan)
+    continue_and_die("finish", out, NEVER, plan)
+    assert_same(out, joined(paths))
+
+
+def finish_and_die(out: Path, digest: str) -> None:
+    claims.Claim(stores.LocalStore(out), "").acquire(0, digest)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr_format: int):
+    """Its process was suspended while it published. Another process has completed that, and has appended rows."""
+    out: dict[str, bytes] = {}
+    for number in range(2):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, "f4"))
+    request = FilesRequest(str(tmp_path / "0.npy"), out, "time", dims="lat,lon", options={"zarr_format": zarr_format})
+    plan, _ = make_job(request).plan_only(Workers())
+    assert plan is not None
+    store = stores.MemoryStore(out)
+    PlannedJob.of(plan, store, za.config.get()).run_independently(Workers())
+    PlannedJob.of(plan, store, za.config.get()).finish()
+    options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
+    sync.ingest(str(tmp_path / "1.npy"), out, **options)
+    expected = dict(out)
+    PlannedJob.of(plan, store, za.config.get()).publish()
+    assert sync.open_array(out, path="values").shape == (2, 2, 3)
+    assert sync.ingest(str(tmp_path / "*.npy"), out, **options).known == 2
+    assert sync.open_array(out, path="values")[:, 0, 0].tolist() == [0, 1]
+    assert out.keys() == expected.keys()

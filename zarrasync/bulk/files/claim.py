@@ -330,12 +330,17 @@ class Claim:
         if not self.is_enabled:
             return
         self._end_beats()
-        if self._lost is None:
-            self._erase_marks()
-            if self._content.get("interrupted"):
-                self._run(self._store.remove_unfinished(self._prefix))
-            self._run(self._store.erase_values([self._key]))
-            self.remove_folder()
+        if self._lost is not None:
+            return
+        try:
+            self._put()  # if this process was suspended until now, another job may have the claim
+        except WriteConflictError:
+            return
+        self._erase_marks()
+        if self._content.get("interrupted"):
+            self._run(self._store.remove_unfinished(self._prefix))
+        self._run(self._store.erase_values([self._key]))
+        self.remove_folder()
 
     def remove_folder(self) -> None:
         """Remove the folder of the claim, and temporary files in it, if no job has the claim."""

@@ -183,7 +183,7 @@ class Job:
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
-        return PlannedJob(plan, target.handle, self._claim, target.journal, self._wait), report, files
+        return PlannedJob(plan, target.handle, self._claim, self._wait), report, files
 
     # -------------------------------------------------------------- checks
 

@@ -33,7 +33,7 @@ class Journal:
         files: The rows of each file.
         older: Further files, without their names.
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
-        is_readable: Whether the attribute could be read.
+        is_readable: Whether the attribute could be read. If not, files are omitted.
     """
 
     dim: str = ""
@@ -51,17 +51,17 @@ class Journal:
         value = attributes[ATTRIBUTE]
         try:
             if value["version"] != _VERSION:
-                return cls(is_readable=False)
+                return cls(omitted=1, is_readable=False)
             files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
             older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
             return cls(value["dim"], value["parameters"], files, older, value["omitted"] - len(older))
         except (KeyError, TypeError, IndexError, ValueError):
-            return cls(is_readable=False)
+            return cls(omitted=1, is_readable=False)
 
     @property
     def is_complete(self) -> bool:
         """Whether the journal contains all files that were ingested."""
-        return self.is_readable and self.omitted <= 0
+        return self.omitted <= 0
 
     def rows(self, file: SourceFile) -> Rows | None:
         """Return the rows of a file, or ``None`` if it was not ingested, or has changed since."""
@@ -84,7 +84,7 @@ class Journal:
         merged = {file: own for file, own in self.files.items() if file.url not in urls} | added
         oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
         older = self.older.changed(urls, {file: merged.pop(file) for file in oldest})
-        return Journal(dim, parameters, merged, older, self.omitted, self.is_readable)
+        return Journal(dim, parameters, merged, older, self.omitted)
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""

@@ -9,7 +9,6 @@ from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
-from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
@@ -42,13 +41,12 @@ class PlannedJob:
         plan: The plan.
         handle: The location of the destination, in a ``CountingStore`` or another store.
         claim: The claim of the destination.
-        journal: The files that were ingested before.
         wait: Seconds to wait for tasks of other processes, and for commands that have the claim.
     """
 
-    def __init__(self, plan: JobPlan, handle: NodeHandle, claim: Claim, journal: Journal, wait: float = 600.0) -> None:
+    def __init__(self, plan: JobPlan, handle: NodeHandle, claim: Claim, wait: float = 600.0) -> None:
         self.plan = plan
-        self._handle, self._claim, self._journal, self._wait = handle, claim, journal, wait
+        self._handle, self._claim, self._wait = handle, claim, wait
 
     @classmethod
     def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
@@ -60,7 +58,7 @@ class PlannedJob:
             config: The settings.
         """
         handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-        return cls(plan, handle, Claim(store, plan.path), Journal())
+        return cls(plan, handle, Claim(store, plan.path))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self._handle.store.blocking)
@@ -116,7 +114,6 @@ class PlannedJob:
                 _publish_again(self._claim, self._handle)
                 self._claim.release()
             else:
-                self._journal = self._run(read_target(self._handle, plan.dim)).journal
                 self.complete(verify=verify)
         except BaseException:
             self._claim.plan_only()
@@ -162,7 +159,7 @@ class PlannedJob:
         plan, handle = self.plan, self._handle
         if handle.store.bounded:  # a transaction, in which nothing is visible before it is committed
             self._run(publish_arrays(plan, handle))
-            self._run(publish_group(plan, handle, self._journal))
+            self._run(publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
             if array.shape is not None:
                 target = planned_array(plan, array, handle.store, handle.config)
@@ -262,20 +259,15 @@ class PlannedJob:
             )
         self._claim.check()
         self._run(write_inline(plan, self._handle, verify=verify))
-        journal = self._journal.with_files(plan.dim, plan.parameters, plan.files, plan.journal)
-        self._claim.begin_publishing({"plan": plan.recorded.to_json(), "journal": journal.to_json()})
-        self.publish(journal)
+        self._claim.begin_publishing({"plan": plan.recorded.to_json()})
+        self.publish()
         self._claim.release()
 
-    def publish(self, journal: Journal) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated.
-
-        Args:
-            journal: The journal of the dataset, which names the files of this job.
-        """
+    def publish(self) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated."""
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        self._run(publish_group(self.plan, self._handle, journal))
+        self._run(publish_group(self.plan, self._handle))
 
 
 def complete_earlier_job(claim: Claim, handle: NodeHandle) -> None:
@@ -295,9 +287,9 @@ def _publish_again(claim: Claim, handle: NodeHandle) -> None:
     record = claim.unpublished()
     if record is None:
         return
-    plan, journal = JobPlan.from_json(record["plan"]), Journal.of({ATTRIBUTE: record["journal"]})
+    plan = JobPlan.from_json(record["plan"])
     place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
-    PlannedJob(plan, place, claim, journal).publish(journal)
+    PlannedJob(plan, place, claim).publish()
 
 
 async def erase_arrays(handle: NodeHandle, names: Iterable[str]) -> None:

@@ -23,11 +23,12 @@ from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
-from zarrasync.nodes.documents import fetch_documents, put_documents
+from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
+from zarrasync.stores import ABSENT
 
 __all__ = ["inline_parts", "publish_arrays", "publish_group", "write_inline"]
 
@@ -97,7 +98,7 @@ async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
 async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
     target = planned_array(plan, array, handle.store, handle.config)
     if array.shape is None:
-        await put_documents(handle.store, {key: text.encode() for key, text in array.documents.items()}, {})
+        await _put_new_array(array, target.path, handle)
         return
     if array.shape == target.shape:
         return
@@ -118,8 +119,26 @@ async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) ->
     )
 
 
-async def publish_group(plan: JobPlan, handle: NodeHandle, journal: Journal) -> None:
-    """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one."""
+async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> None:
+    """Store the documents of a new array. If it exists, an earlier call has stored it, and others may have changed it."""
+    store, format_ = handle.store, handle.format
+    keys = list(array.documents)
+    values = dict(zip(keys, await fetch_documents(store, keys, handle.config), strict=True))
+    exists = format_.parse(path, {key: document_bytes(value) for key, value in values.items()}) is not None
+    missing = {key: text.encode() for key, text in array.documents.items() if values[key] is None or not exists}
+    versions = {key: ABSENT for key in missing if values[key] is None and store.conditional}
+    await put_documents(store, missing, versions)
+
+
+async def publish_group(plan: JobPlan, handle: NodeHandle, *, is_complete: bool = True) -> None:
+    """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
+    """
+    plan = plan if is_complete else replace(plan, files=(), journal=())
     above = _groups_above(handle)
     nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):
@@ -128,9 +147,9 @@ async def publish_group(plan: JobPlan, handle: NodeHandle, journal: Journal) -> 
     copies_key = handle.format.consolidated_key(handle.path)
     keys = handle.format.document_keys(handle.path, GroupMetadata)
     if copies_key not in keys or not handle.store.supports_consolidated_metadata:
-        await _put_group(plan, handle, journal)
+        await _put_group(plan, handle)
     if copies_key is not None and handle.store.supports_consolidated_metadata:
-        make = partial(_copies, plan, handle, journal)
+        make = partial(_copies, plan, handle)
         await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
     changed = [key for array in plan.arrays for key in array.documents]
     changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
@@ -149,32 +168,33 @@ def _groups_above(handle: NodeHandle) -> list[str]:
     return paths[::-1]
 
 
-async def _put_group(plan: JobPlan, handle: NodeHandle, journal: Journal) -> None:
+async def _put_group(plan: JobPlan, handle: NodeHandle) -> None:
     """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
-    if plan.is_new:
-        metadata = GroupMetadata(attributes=_attributes(plan, {}, journal))
+    place = handle.without_consolidated()
+    if plan.is_new and (await find_all(place, [handle.path], (handle.format,), consolidated=None))[0] is None:
+        metadata = GroupMetadata(attributes=_attributes(plan, {}))
         await put_documents(handle.store, handle.format.render(handle.path, metadata), {})
         return
 
     async def change(present: GroupMetadata) -> GroupMetadata:
-        return replace(present, attributes=_attributes(plan, present.attributes, journal))
+        return replace(present, attributes=_attributes(plan, present.attributes))
 
-    await MetadataCell(handle.without_consolidated(), GroupMetadata()).change(change, fresh=True)
+    await MetadataCell(place, GroupMetadata()).change(change, fresh=True)
 
 
-def _attributes(plan: JobPlan, present: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
+def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of the group. The files of other jobs remain in the journal, even if this one is late."""
+    journal = Journal.of(present).with_files(plan.dim, plan.parameters, plan.files, plan.journal)
     return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
 
 
-async def _copies(
-    plan: JobPlan, handle: NodeHandle, journal: Journal, group_documents: Mapping[str, bytes]
-) -> GroupCopies:
+async def _copies(plan: JobPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
     """Return the documents of the group with the journal, and copies of all documents below."""
     format_, path = handle.format, handle.path
     keys = format_.document_keys(path)
     found = format_.parse(path, {key: group_documents.get(key) for key in keys})
     metadata = found if isinstance(found, GroupMetadata) else GroupMetadata()
-    metadata = replace(metadata, attributes=_attributes(plan, metadata.attributes, journal))
+    metadata = replace(metadata, attributes=_attributes(plan, metadata.attributes))
     rendered: Mapping[str, Any] = format_.render(path, metadata)
     below = format_.parse_consolidated(path, group_documents) if found is not None else {}
     if below is None:  # the group had no copies

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import sync
+from zarrasync.bulk.files import pool
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.identify import find_files
@@ -276,6 +278,50 @@ def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
             links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
             assert len({link for link in links if link.startswith(kept.name)}) == (3 if limit else 0)
         files.close()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def fetch_and_die(url: str) -> None:
+    copies = LocalCopies({})
+    copies.fetch([SourceFile(url)])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, temporary: Path):
+    (path,) = write_days(tmp_path / "nc", [0])
+    url = path.as_uri()
+    assert in_child(fetch_and_die, url) == -signal.SIGKILL
+    assert len(list(temporary.glob("*/*.nc"))) == 1
+    (temporary / "zarrasync-copies-of-others").mkdir()
+    one, two = LocalCopies({}), LocalCopies({})
+    for copies in (one, two):
+        copies.fetch([SourceFile(url)])
+    assert len(list(temporary.glob("*/*.nc"))) == 2
+    for copies in (one, two):
+        copies.close()
+    assert [folder.name for folder in temporary.iterdir()] == ["zarrasync-copies-of-others"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="whether a process has ended is not known there")
+def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    paths = write_days(tmp_path / "nc", range(2))
+    with http_server(tmp_path / "nc") as server:
+        sync.ingest(
+            [f"{server}/{path.name}" for path in paths], out := tmp_path / "out.zarr", concat="time", processes=2
+        )
+    assert_same(out, joined(paths))
+    assert not list(temporary.glob("*copies*"))
 
 
 async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):

@@ -1,6 +1,7 @@
 """Local copies of remote files, for libraries that read files only. They are downloaded several at a time.
 
-Copies that no reader uses are deleted, the oldest first, when all copies together take more than a limit.
+Copies that no reader uses are deleted, the oldest first, when all copies together take more than a limit. Copies of a
+process that was killed are deleted by the next one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,23 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.engines import path_of
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.parallel import call_each
+from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["LocalCopies"]
+__all__ = ["LocalCopies", "remove_abandoned_copies"]
 
 _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
+
+_PREFIX = "zarrasync-copies-"
+"""How the names of folders of copies begin. The name of their process follows."""
+
+
+def remove_abandoned_copies() -> None:
+    """Delete the copies of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+        if owner.count(".") == 2 and is_process_gone(owner):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class LocalCopies:
@@ -122,7 +135,9 @@ class LocalCopies:
 
     def _new_path(self, file: SourceFile) -> str:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="zarrasync-", ignore_cleanup_errors=True)
+            remove_abandoned_copies()
+            prefix = f"{_PREFIX}{process_name()}-"
+            self._folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
         self._count += 1  # names are not unique, and libraries detect formats by the suffix
         return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync.bulk.files.copies import remove_abandoned_copies
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.readers import OpenFiles, read_headers
@@ -253,3 +254,4 @@ class Workers:
                 process.kill()
             for process in processes:
                 process.join()
+            remove_abandoned_copies()

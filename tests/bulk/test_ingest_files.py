@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +18,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.bulk.files import journal
+from zarrasync.bulk.files import journal, pool
 from zarrasync.bulk.files.axis import Segment
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
@@ -498,8 +500,32 @@ def test_a_dask_cluster(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
     paths = write_days(tmp_path / "nc", range(3))
     out = tmp_path / "out.zarr"
-    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         sync.ingest(paths, out, concat="time", executor=client, chunks={"time": 24})
+    assert_same(out, joined(paths))
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_without_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A message says why nothing happens. The job continues when the cluster gets a worker."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(pool, "_SILENT_SECONDS", 0.1)
+    paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
+    options: dict[str, Any] = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        job = threads.submit(sync.ingest, paths, out, concat="time", executor=client)
+        while "has no workers" not in caplog.text:
+            with contextlib.suppress(TimeoutError):
+                job.result(0.05)
+        cluster.scale(1)
+        job.result(60)
+    assert re.search(r"the cluster inproc://.* has no workers; 1 task waiting", caplog.text)
     assert_same(out, joined(paths))
 
 

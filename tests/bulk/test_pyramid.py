@@ -356,7 +356,7 @@ async def test_other_processes(api: Api, tmp_path: Path, processes: Executor):
 def test_a_cluster_of_dask(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
     write(tmp_path / "a")
-    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         sync.pyramid(tmp_path / "a", levels=2, shards=None, executor=client.get_executor())
     expected = downsample(VALUES, (1, 2, 2), "mean")
     np.testing.assert_array_equal(sync.open_array(tmp_path / "a", path="1")[...], expected)

@@ -32,7 +32,7 @@ def cluster(words: list[str]) -> int:
     dask.config.set({"distributed.scheduler.allowed-failures": 10, "distributed.comm.timeouts.connect": "10s"})
     # By default, a cluster gives up a worker that is absent 15 s after it was killed, even if it was back in between.
     dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
-    options: dict[str, Any] = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    options: dict[str, Any] = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     running: Any
     with LocalCluster(n_workers=2, **options) as running:
         with open(f"{words[0]}.partial", "w") as file:

@@ -66,7 +66,7 @@ def test_the_report_of_a_computation(tmp_path: Path, scheduler: str, verify: boo
     with contextlib.ExitStack() as stack:
         if scheduler == "distributed":
             distributed = pytest.importorskip("distributed")
-            options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+            options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
             cluster = stack.enter_context(distributed.LocalCluster(**options))
             stack.enter_context(distributed.Client(cluster))
         expected = write_dataset(whole(), tmp_path / "now", verify=verify)
@@ -137,7 +137,7 @@ def test_a_computation_elsewhere(tmp_path: Path):
     """The object can be sent to a cluster, unless the store exists only in this process."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
         later = write_dataset(whole(), tmp_path / "x", compute=False, verify=True)

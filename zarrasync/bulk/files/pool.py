@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections import deque
@@ -28,6 +29,7 @@ from zarrasync.bulk.files.statistics import (
 from zarrasync.bulk.files.tasks import TaskRunner
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
+from zarrasync.display.text import counted
 from zarrasync.errors import StoreError
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
@@ -35,12 +37,15 @@ from zarrasync.transfer.unaligned import Unaligned
 __all__ = ["Workers"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _MOST_CRASHES = 3
 """A task whose process ends this many times fails."""
 _START_METHOD = "spawn"
 """Forked processes would inherit locks that threads of this process hold."""
 _HEADERS_PER_CALL = 8
 _POLL_SECONDS = 0.5
+_SILENT_SECONDS = 30.0
+"""Time without a finished task after which the workers of a cluster are counted."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,9 @@ class Workers:
     def __init__(self, processes: int = 1, executor: Any = None) -> None:
         if executor is not None and processes > 1:
             raise ValueError("pass either processes or executor")
+        self._client: Any = None
         if executor is not None and hasattr(executor, "get_executor"):  # a client of dask
-            executor = executor.get_executor(pure=False)
+            self._client, executor = executor, executor.get_executor(pure=False)
         if executor is not None and not hasattr(executor, "submit"):
             raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
         self._processes, self._executor = processes, executor
@@ -192,6 +198,7 @@ class Workers:
         crashes: dict[int, int] = {}
         waiting = deque(numbers)
         running: dict[Future[T], tuple[int, Any]] = {}
+        last = clock.monotonic()
         try:
             while waiting or running:
                 raise_if_cancelled()
@@ -200,6 +207,11 @@ class Workers:
                     future = self._submit(call(number))
                     running[future] = number, self._pool
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
+                if ended:
+                    last = clock.monotonic()
+                elif clock.monotonic() - last > _SILENT_SECONDS:
+                    last = clock.monotonic()
+                    self._warn_without_workers(len(running))
                 for future in ended:
                     number, pool = running.pop(future)
                     try:
@@ -217,6 +229,11 @@ class Workers:
             begun = [future for future in running if not future.cancel()]
             if self._executor is None:
                 clock.current().wait_for(begun)
+
+    def _warn_without_workers(self, count: int) -> None:
+        """Log a warning if a cluster of dask has lost its workers, or has none yet. It may get some later."""
+        if self._client is not None and not (known := self._client.scheduler_info())["workers"]:
+            _log.warning("the cluster %s has no workers; %s waiting", known.get("address", ""), counted(count, "task"))
 
     @property
     def _width(self) -> int:

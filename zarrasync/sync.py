@@ -1919,8 +1919,8 @@ def ingest(
         append: For files: add their rows to an existing dataset, or create it. Files that were ingested before are not
             read again.
         on_duplicate: For files: what happens if the label of a row, such as its time, exists already: ``"error"``,
-            ``"skip"`` the row, or let it ``"replace"`` the earlier one. Rows without labels are known by their files: rows
-            of a changed file can only be skipped, or written again with ``region``.
+            ``"skip"`` the row, or let it ``"replace"`` the earlier one. Rows without labels are known by their files:
+            the choice applies to the rows of files that have changed.
         on_gap: For files: whether a gap in the labels is an error, part of the report, or ignored.
         variables: For files: the variables to write. Their coordinates are added. Default: all.
         encoding: For files: parameters of ``create_array`` by variable, such as ``{"t2m": {"dtype": "f4"}}``.

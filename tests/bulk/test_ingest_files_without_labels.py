@@ -82,9 +82,8 @@ async def test_a_file_that_has_changed_is_not_added_again(
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
     write(tmp_path / "x", [1], add=100)
-    for on_duplicate in ("error", "replace"):
-        with pytest.raises(NodeExistsError, match=r"1.npy has changed .* region=\{'time': slice\(1, 2\)\}"):
-            await api(api.ingest(pattern, store, **OPTIONS, on_duplicate=on_duplicate))
+    with pytest.raises(NodeExistsError, match=r"1.npy has changed .* region=\{'time': slice\(1, 2\)\}"):
+        await api(api.ingest(pattern, store, **OPTIONS))
     write(tmp_path / "x", [3])
     report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="skip"))
     assert (report.known, report.files) == (3, 1)
@@ -96,6 +95,40 @@ async def test_a_file_that_has_changed_is_not_added_again(
     assert (await api(api.ingest(pattern, store, **OPTIONS))).known == 4
     with pytest.raises(ShapeError, match="has 1 rows, but the files have 2"):
         await api(api.ingest([tmp_path / "x" / "1.npy", tmp_path / "x" / "2.npy"], store, **region))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_rows_of_changed_files_are_replaced(api: Api, tmp_path: Path, processes: int):
+    pattern, store = write(tmp_path / "x", range(5)), tmp_path / "out.zarr"
+    await api(api.ingest(pattern, store, chunks={"time": 2}, **OPTIONS))
+    write(tmp_path / "x", [1, 3, 4], add=100)
+    write(tmp_path / "x", [5, 6])
+    options: dict[str, Any] = {**OPTIONS, "on_duplicate": "replace", "processes": processes, "verify": True}
+    report = await api(api.ingest(pattern, store, statistics=True, **options))
+    assert (report.known, report.files, report.rows) == (2, 5, 5)
+    assert rows(store) == [0, 101, 2, 103, 104, 5, 6]
+    report = await api(api.ingest(pattern, store, **options))
+    assert (report.known, report.files) == (7, 0)
+    sync.open_group(store, mode="r+")["values"].resize((4, 2, 3))
+    write(tmp_path / "x", [0, 6], add=200)
+    await api(api.ingest(pattern, store, **options))  # removed rows are added at the end
+    assert rows(store) == [200, 101, 2, 103, 104, 5, 206]
+
+
+async def test_files_with_another_number_of_rows_are_not_replaced(api: Api, tmp_path: Path):
+    for number in range(2):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, "f4"))
+    options: dict[str, Any] = {"concat": "time", "dims": "time,x", "append": True, "on_duplicate": "replace"}
+    await api(api.ingest(str(tmp_path / "*.npy"), store := {}, **options))
+    np.save(tmp_path / "0.npy", np.full((3, 3), 9, "f4"))
+    before = dict(store)
+    with pytest.raises(ShapeError, match=r"0.npy has 3 rows, but 2 in the destination, so its rows cannot be replaced"):
+        await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
+    assert store == before
+    np.save(tmp_path / "0.npy", np.full((2, 3), 9, "f4"))
+    sync.open_group(store, mode="r+")["values"].resize((1, 3))
+    with pytest.raises(ShapeError, match=r"0.npy has 2 rows, but 1 in the destination"):
+        await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
 
 
 async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
@@ -116,5 +149,8 @@ def test_the_command_names_its_options(tmp_path: Path, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert "1.npy has changed since its rows were added to" in error
     assert "as has 1 more" in error
-    assert "pass --region 1:2 to write the rows of this file again, --on-duplicate skip" in error
+    assert "pass --on-duplicate replace to write them again, --on-duplicate skip" in error
+    assert "--region 1:2" in error
     assert rows(tmp_path / "out.zarr") == [0, 1, 2]
+    assert main([*words, "--on-duplicate", "replace"]) == 0
+    assert rows(tmp_path / "out.zarr") == [0, 101, 102]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -56,19 +56,23 @@ class Axis:
     gaps: tuple[tuple[Any, Any], ...] = ()
 
 
-def stack_rows(counts: Sequence[int], start: int = 0) -> Axis:
+def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] | None = None) -> Axis:
     """Return rows without labels, in the order of the files.
 
     Args:
         counts: The number of rows of each file.
         start: The first free row of the destination.
+        places: The first row of files that replace existing rows, by the number of the file.
     """
-    segments = []
+    segments, places = [], places or {}
+    length = start
     for source, count in enumerate(counts):
+        first = places.get(source, length)
         if count:
-            segments.append(Segment(start, start + count, source, 0))
-        start += count
-    return Axis(tuple(segments), start)
+            segments.append(Segment(first, first + count, source, 0))
+        if source not in places:
+            length += count
+    return Axis(tuple(sorted(segments)), length, replaced=sum(counts[source] for source in places))
 
 
 def merge_rows(

@@ -135,11 +135,11 @@ class Job:
             return [plan_job(headers, Target(target.handle), self._parameters)]
         if target.labels is not None:
             return [plan_job(headers, target, parameters)]
-        spans = {file: slice(start, stop) for file, (start, stop, _) in target.journal.files.items()}
+        rows = [(header, target.journal.rows(header.file.recorded)) for header in headers]
         return [
-            plan_job([header], target, replace(parameters, region=spans[header.file.recorded]))
-            for header in headers
-            if header.file.recorded in spans
+            plan_job([header], target, replace(parameters, region=slice(own.start, own.stop)))
+            for header, own in rows
+            if own is not None
         ]
 
     # -------------------------------------------------------------- planning

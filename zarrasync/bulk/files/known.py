@@ -20,7 +20,7 @@ def unknown_files(
     """Return the files that were not ingested before, and messages for the report.
 
     Rows with labels are also compared by their labels later. Rows without labels are known by their files alone, so each
-    file can be added once.
+    file can be added once. If it has changed, its rows can be replaced.
 
     Args:
         files: The files of the job.
@@ -28,8 +28,8 @@ def unknown_files(
         parameters: The parameters of the job, which does not write a region.
 
     Raises:
-        NodeExistsError: If rows have no labels, and a file has changed since its rows were added, or the journal does not
-            contain all files.
+        NodeExistsError: If rows have no labels, and the journal does not contain all files, or a file has changed since its
+            rows were added and ``on_duplicate`` is ``"error"``.
     """
     length = target.length(parameters.dim)
     new = [file for file in files if not target.journal.contains(file, target.labels, length)]
@@ -41,7 +41,7 @@ def unknown_files(
     changed = {
         file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
     }
-    if not changed or not parameters.append:
+    if not changed or not parameters.append or parameters.on_duplicate == "replace":
         return new, []
     if parameters.on_duplicate != "skip":
         raise _changed(changed, target, parameters.dim)
@@ -54,9 +54,9 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
     first, (start, stop) = next(iter(changed.items()))
     return NodeExistsError(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
-        f"{others}. The rows have no labels in {dim!r}, so they would be added a second time; pass "
-        f"region={{{dim!r}: slice({start}, {stop})}} to write the rows of this file again, on_duplicate='skip' to keep the "
-        "existing rows, or mode='w' to replace the dataset",
+        f"{others}. The rows have no labels in {dim!r}, so they would be added a second time; pass on_duplicate='replace' to "
+        f"write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
+        "write only the rows of this file again",
         path=target.handle.path,
         store=repr(target.handle.store),
     )

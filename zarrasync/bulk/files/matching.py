@@ -170,7 +170,7 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
     if labels is None or (start and target.labels is None):
         if parameters.region is not None:
             raise ShapeError(f"region='auto' needs labels: the files or the destination have no {dim!r}")
-        return stack_rows(variables.row_counts, start)
+        return stack_rows(variables.row_counts, start, _places(variables, start))
     _check_labels(variables)
     return merge_rows(
         labels,
@@ -180,6 +180,31 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
         only_existing=parameters.region is not None,
         show=lambda label: _show(variables, label),
     )
+
+
+def _places(variables: Variables, length: int) -> dict[int, int]:
+    """Return the first row of each file whose rows replace the rows of an earlier version, by the file's number.
+
+    Raises:
+        ShapeError: If the number of rows differs.
+    """
+    if variables.parameters.on_duplicate != "replace":
+        return {}
+    places = {}
+    for number, (header, count) in enumerate(zip(variables.headers, variables.row_counts, strict=True)):
+        rows = variables.target.journal.rows_of_url(header.file.name)
+        stored = 0 if rows is None else min(rows.stop, length) - rows.start
+        if rows is None or stored <= 0:  # new, or its rows were removed
+            continue
+        if count != stored:
+            raise ShapeError(
+                f"{header.file.name} has {counted(count, 'row')}, but {stored:,} in the destination, so its rows cannot be "
+                "replaced; ingest all files into a new destination, or pass mode='w'",
+                found=(count,),
+                wanted=(stored,),
+            )
+        places[number] = rows.start
+    return places
 
 
 def _merge_region(variables: Variables, region: slice, length: int, labels: Labels | None) -> Axis:

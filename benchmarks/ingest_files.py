@@ -8,8 +8,8 @@ the globe, with zstd level 1. All engines store the values as in the files. Each
 with the files afterwards.
 
 Results are on local files, and with ``--s3`` in a bucket 'zarrasync' of that endpoint (with keys in the AWS_*
-environment variables); ``--s3 radosgw`` starts Ceph's gateway. Seconds and CPU seconds include the start of processes.
-Memory is the highest sum of the proportional set sizes of all processes of the engine. Prints a table, and writes
+environment variables); ``--s3 radosgw`` starts Ceph's gateway. Seconds and CPU seconds include the start of processes,
+but no compilation of Python modules: each engine first joins a single file, which is not measured. Memory is the highest sum of the proportional set sizes of all processes of the engine. Prints a table, and writes
 ingest_files.json and ingest_files.md.
 """
 
@@ -278,9 +278,10 @@ def memory_of(root: int) -> int:
 
 def run(command: list[str], log: Path) -> dict[str, Any]:
     """Run a process, and return its last line of output with seconds, CPU seconds and memory."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.perf_counter()
     with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     peak, ended = 0, threading.Event()
 
     def watch() -> None:
@@ -319,14 +320,30 @@ def compare(job: Job, checksums: list[dict[str, int]]) -> str:
     return ""
 
 
+def join_files(source: Path, folder: Path, name: str, s3: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Join the files that a directory describes in a new process. Return the destination and the result."""
+    target = f"s3://zarrasync/{uuid.uuid4().hex}" if s3 else f"{folder}/{uuid.uuid4().hex}.zarr"
+    command = [sys.executable, __file__, "--worker", name, "--source", str(source), "--target", target]
+    return target, run([*command, "--options", json.dumps(s3)], folder / "log")
+
+
+def compile_modules(folder: Path, description: dict[str, Any], names: list[str], s3: dict[str, Any]) -> None:
+    """Join one file with each engine, so that Python has compiled all modules."""
+    first = folder / "first"
+    first.mkdir(exist_ok=True)
+    (first / "files.json").write_text(json.dumps({**description, "files": description["files"][:1]}))
+    for name in names:
+        target, _ = join_files(first, folder, name, s3)
+        remove(target, s3)
+
+
 def measure(folder: Path, description: dict[str, Any], names: list[str], s3: dict[str, Any], rounds: int) -> Any:
     """Return the results of all engines by name."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    compile_modules(folder, description, names, s3)
     for number in range(rounds):
         for name in rotate(names, number):
-            target = f"s3://zarrasync/{uuid.uuid4().hex}" if s3 else f"{folder}/{uuid.uuid4().hex}.zarr"
-            command = [sys.executable, __file__, "--worker", name, "--source", str(folder), "--target", target]
-            result = run([*command, "--options", json.dumps(s3)], folder / "log")
+            target, result = join_files(folder, folder, name, s3)
             if "failed" not in result and (
                 difference := compare(Job(description, target, s3), description["checksums"])
             ):

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
+from zarrasync.bulk.files import layout
 from zarrasync.errors import CodecError, ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -143,6 +144,17 @@ async def test_times_that_the_destination_cannot_represent(
     with pytest.raises(CodecError, match=message):
         await api(api.ingest([other], store, concat="time", append=True))
     assert stored(store) == [1, 2]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_units_of_each_file_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int):
+    monkeypatch.setattr(layout, "_TASK_BYTES", 1)
+    units = [FIRST, SECOND, FIRST, SECOND]
+    paths = [write(tmp_path / "nc", n, np.array([n], "i4"), unit, width=40) for n, unit in enumerate(units)]
+    options: dict[str, Any] = {"concat": "time", "chunks": {"time": 1}, "processes": processes}
+    report = sync.ingest(paths, tmp_path / "out.zarr", verify=True, **options)
+    assert report.tasks == 4
+    assert stored(tmp_path / "out.zarr") == [0, 25, 2, 27]
 
 
 async def test_labels_that_the_data_type_of_all_arrays_cannot_represent(api: Api, tmp_path: Path):

@@ -195,6 +195,16 @@ async def test_the_settings_of_a_job_apply_to_its_files(api: Api, tmp_path: Path
     await api(call(store=tmp_path / "b.zarr", config={"max_chunk_bytes": 2 * np.prod(CHUNKS).item()}))
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_each_process_reads_each_chunk_of_its_files_once(tmp_path: Path, processes: int):
+    paths = [write(tmp_path / "0.nc", chunksizes=(1, *SHAPE[1:]))]
+    options: dict[str, Any] = {"concat": "time", "chunks": (7, 8, 10), "processes": processes}
+    config = {"memory_budget": 3 * 7 * 32 * 50 * DATA.itemsize // 2}  # one block with all chunks of a file fits
+    report = sync.ingest(paths, tmp_path / "out.zarr", config=config, **options)
+    assert report.blocks == 1
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "out.zarr", path="v")[...], DATA)
+
+
 def test_the_places_of_all_variables_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:

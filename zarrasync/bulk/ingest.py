@@ -138,8 +138,9 @@ async def ingest(
             ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
         source_group: For files: the group inside the files.
         source_options: For files: options of the filesystem of URLs.
-        processes: For files: the number of processes of this machine that share the work. A script that uses more than
-            one must start below ``if __name__ == "__main__"``.
+        processes: For files: the number of processes of this machine that share the work, and the threads of the
+            settings. Each one may use ``config.memory_budget``. A script that uses more than one must start below
+            ``if __name__ == "__main__"``.
         executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
         wait: For files: seconds to wait for another job that writes the same dataset.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since

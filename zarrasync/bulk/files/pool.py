@@ -73,6 +73,10 @@ def _end_with_parent() -> None:
     clock.current().start_thread("zarrasync-parent", watch)
 
 
+def _do_nothing() -> None:
+    """Do nothing: a call that starts a process."""
+
+
 _files: dict[tuple[ReaderOptions, Config], OpenFiles] = {}
 
 
@@ -120,6 +124,7 @@ class Workers:
 
     def headers(self, files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
         """Return the headers of files."""
+        self._start()
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
             return read_headers(files, options)
         found: dict[int, list[FileHeader]] = {}
@@ -159,13 +164,22 @@ class Workers:
         Raises:
             StoreError: If processes that run the same task ended several times.
         """
-        share = replace(config, memory_budget=max(config.memory_budget // max(self._processes, 1), 1 << 20))
+        own = self._config_of_each(config)
 
         def call(number: int) -> Callable[[], IngestReport]:
             part = plan.for_part(plan.parts[number])
-            return partial(_run_task, _Task(part, store, share, verify, unaligned, permit, mark(number)))
+            return partial(_run_task, _Task(part, store, own, verify, unaligned, permit, mark(number)))
 
         self._run(numbers, call, done)
+
+    def _config_of_each(self, config: Config) -> Config:
+        """Return the settings of a process. All processes of this machine together use the threads of the settings.
+
+        The memory budget is not divided: with less memory, each process would decode chunks of the files several times.
+        """
+        if self._executor is not None:
+            return config
+        return replace(config, threads=max(1, config.pool_size // self._processes))
 
     def statistics(self, plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
         """Return the statistics of all values that a plan writes, in the files and as stored."""
@@ -178,9 +192,10 @@ class Workers:
             finally:
                 files.close()
         else:
+            own = self._config_of_each(config)
 
             def call(number: int) -> Callable[[], list[VariableStatistics]]:
-                return partial(_part_statistics, plan.for_part(plan.parts[number]), store, config)
+                return partial(_part_statistics, plan.for_part(plan.parts[number]), store, own)
 
             self._run(range(len(plan.parts)), call, parts.__setitem__)
         return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
@@ -239,6 +254,12 @@ class Workers:
     def _width(self) -> int:
         """The number of tasks to submit at a time."""
         return 2 * self._processes if self._executor is None else 1 << 30
+
+    def _start(self) -> None:
+        """Start the processes of this machine, which import their modules while this one reads headers."""
+        if self._executor is None and not self.is_local:
+            for _ in range(self._processes):
+                self._submit(_do_nothing)
 
     def _submit(self, call: Callable[[], T]) -> Future[T]:
         if self._executor is not None:

@@ -37,6 +37,7 @@ def stored(tmp_path, monkeypatch) -> Path:
     root = sync.create_group("data.zarr")
     for path in ("t2m", "raw/mask", "raw/deep/x"):
         root.create_array(path, shape=3, dtype="i4")
+    (tmp_path / "job.plan").touch()
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "zarrasync"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m zarrasync "$@"\n')
@@ -69,6 +70,18 @@ def complete(shell: str, line: str) -> list[str]:
         ("zarrasync mv data.zarr data.zarr --dest-path raw/d", ["raw/deep/"]),
         ("zarrasync attrs set data.zarr --path t", ["t2m"]),
         ("zarrasync info none.zarr --path ", []),
+        ("zarrasync ingest pl", ["plan"]),
+        ("zarrasync ingest jo", ["job.plan"]),
+        ("zarrasync ingest x.nc jo", ["job.plan"]),
+        ("zarrasync ingest x.nc y.zarr --concat time --on-d", ["--on-duplicate"]),
+        ("zarrasync ingest x.nc y.zarr --ta", []),
+        ("zarrasync ingest plan x.nc y.zarr --ta", ["--tasks"]),
+        ("zarrasync ingest plan x.nc y.zarr --pl", ["--plan"]),
+        ("zarrasync ingest plan x.nc y.zarr --plan jo", ["job.plan"]),
+        ("zarrasync ingest plan data.zarr data.zarr --dest-path raw/d", ["raw/deep/"]),
+        ("zarrasync ingest run jo", ["job.plan"]),
+        ("zarrasync ingest run job.plan --ta", ["--task"]),
+        ("zarrasync ingest finish job.plan --st", ["--statistics"]),
     ],
 )
 def test_words(stored, shell, line, expected):

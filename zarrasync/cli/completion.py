@@ -12,6 +12,7 @@ from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.arguments import options
 from zarrasync.cli.console import Console
+from zarrasync.cli.ingest_plans import make_plan_parser
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import resolve
 
@@ -27,8 +28,16 @@ def add(commands: Any, make_parser: Callable[[], argparse.ArgumentParser]) -> No
 
     Args:
         commands: The object that ``add_subparsers`` returned.
-        make_parser: Returns the parser of all commands.
+        make_parser: Returns the parser of all commands, without those for plans.
     """
+
+    def make_parser_with_plans() -> argparse.ArgumentParser:
+        parser = make_parser()
+        ingest = _subcommands(parser)["ingest"]
+        (plans,) = [action for action in make_plan_parser()._actions if not action.option_strings]  # noqa: SLF001
+        ingest._actions.insert(0, plans)  # noqa: SLF001  # argparse cannot parse both, but shells complete both
+        return parser
+
     text = "print a completion script, which the shell must evaluate"
     parser = commands.add_parser(
         "completion",
@@ -39,7 +48,7 @@ def add(commands: Any, make_parser: Callable[[], argparse.ArgumentParser]) -> No
     )
     parser.add_argument("shell", choices=(*_SHELLS, "values"), metavar=f"{{{','.join(_SHELLS)}}}", help="the shell")
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parser.set_defaults(run=_completion, json=False, debug=False, parser=parser, make_parser=make_parser)
+    parser.set_defaults(run=_completion, json=False, debug=False, parser=parser, make_parser=make_parser_with_plans)
 
 
 _HELP = """for each session, add one of these lines to the shell's startup file:
@@ -67,10 +76,9 @@ def _completion(args: argparse.Namespace, console: Console) -> int:
                 action.complete = _completer(shtab, "url_or_file")  # type: ignore[attr-defined]  # shtab looks for it
             elif action.dest in ("path", "dest_path"):
                 action.complete = _completer(shtab, "member_file")  # type: ignore[attr-defined]
-            elif action.dest in ("output", "file", "manifest", "report", "metrics"):
+            elif action.dest in ("output", "file", "manifest", "report", "metrics", "plan", "encoding"):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    script = shtab.complete(parser, args.shell)
-    console.text(f"{script}\n{_BASH_END}" if args.shell == "bash" else script)
+    console.text(f"{shtab.complete(parser, args.shell)}\n{_ENDS.get(args.shell, '')}".rstrip())
     return 0
 
 
@@ -113,7 +121,31 @@ _zarrasync() {
   return 0
 }
 """
-_BASH_END = "complete -o bashdefault -F _zarrasync zarrasync"
+_ENDS = {
+    "bash": """
+_shtab_zarrasync_ingest_pos_0_COMPGEN=_zarrasync_url_or_file  # besides the commands for plans
+complete -o bashdefault -F _zarrasync zarrasync
+""",
+    "zsh": """
+_zarrasync() {
+  local -a plans=(plan run finish abandon)
+  if [[ $words[2] == ingest && $CURRENT -gt 3 && -n ${plans[(r)$words[3]]} ]]; then
+    local options=_shtab_zarrasync_ingest_${words[3]}_options
+    shift 2 words
+    (( CURRENT -= 2 ))
+    _arguments -C -s "${(@P)options}"
+  else
+    [[ $words[2] == ingest && $CURRENT -eq 3 ]] && compadd -- $plans
+    _shtab_zarrasync "$@"
+  fi
+}
+compdef _zarrasync zarrasync
+""",
+    "fish": """
+complete -c zarrasync -n '_shtab_zarrasync_using ingest; and test $_shtab_zarrasync_npos -eq 0' -ka "(_zarrasync_url_or_file)"
+""",
+}
+"""Ends of the scripts, after the functions of shtab."""
 _ZSH = """
 _zarrasync_url_or_file() { [[ $PREFIX == *://* ]] && _zarrasync_member_file || _files; }
 _zarrasync_member_file() {
@@ -158,9 +190,12 @@ def _values(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[s
         return
     *before, word = words
     while commands := _subcommands(parser):
-        if not before or before[0] not in commands:
+        if before and before[0] in commands:
+            parser = commands[before.pop(0)]
+        elif any(action.dest == "url" for action in parser._actions):  # noqa: SLF001  # has no public list
+            break
+        else:
             return
-        parser = commands[before.pop(0)]
     given = _arguments(parser, before)
     last = before[-1] if before else ""
     is_dest = last == "--dest-path"

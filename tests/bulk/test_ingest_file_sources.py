@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -245,8 +246,12 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
         assert all(path.exists() for path in paths)
         for file in (*files, *files):
             copies.release(file)
-        assert [path.exists() for path in paths] == [False] * 37 + [True] * 3
-        assert Path(copies.acquire(files[0])).read_bytes() == bytes(1000)
+        assert [path.exists() for path in paths] == [True] * 3 + [False] * 37  # those that are needed next
+        assert Path(copies.acquire(files[3], for_values=True)).read_bytes() == bytes(1000)
+        copies.release(files[3])  # over the limit: it has been read, so it is not needed any more
+        assert sum(path.exists() for path in paths[0].parent.iterdir()) == 3
+        copies.fetch(files[:3])
+        assert [path.exists() for path in paths] == [True] * 3 + [False] * 37
         missing = SourceFile(f"{server}/missing.nc")
         with pytest.raises(FileNotFoundError):
             copies.fetch([files[1], missing])
@@ -322,6 +327,27 @@ def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch:
         )
     assert_same(out, joined(paths))
     assert not list(temporary.glob("*copies*"))
+
+
+@pytest.mark.parametrize(("limit", "downloads"), [(8 << 30, [1, 1, 1, 1]), (30_000, [1, 1, 2, 2]), (0, [2, 2, 2, 2])])
+async def test_each_file_is_downloaded_once_if_there_is_space(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, downloads: list[int]
+):
+    counts = Counter[str]()
+    download = LocalCopies._download
+
+    def count(self: LocalCopies, file: SourceFile, path: str) -> None:
+        counts[file.url] += 1
+        download(self, file, path)
+
+    monkeypatch.setattr(LocalCopies, "_download", count)
+    monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (limit, lambda path: None))
+    paths = write_days(tmp_path / "nc", range(4))
+    with http_server(tmp_path / "nc") as server:
+        urls = [f"{server}/{path.name}" for path in paths]
+        await api(api.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 24}))
+    assert_same(out, joined(paths))
+    assert [counts[url] for url in urls] == downloads
 
 
 async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):

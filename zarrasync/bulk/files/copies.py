@@ -1,7 +1,8 @@
 """Local copies of remote files, for libraries that read files only. They are downloaded several at a time.
 
-Copies that no reader uses are deleted, the oldest first, when all copies together take more than a limit. Copies of a
-process that was killed are deleted by the next one.
+Copies that no reader uses are deleted when all copies together take more than a limit: first those whose values have been
+read, the oldest first, then the newest. So a job that first reads all headers still has the copies that it needs next.
+Copies of a process that was killed are deleted by the next one.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class LocalCopies:
         self._options, self._most_bytes, self._forget = dict(storage_options), most_bytes, forget
         self._copies: OrderedDict[SourceFile, Future[str]] = OrderedDict()
         self._users: dict[SourceFile, int] = {}
+        self._read = set[SourceFile]()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock = thread_lock()
         self._count = 0
@@ -72,8 +74,12 @@ class LocalCopies:
                     self.release(file)
             failed[0].result()
 
-    def acquire(self, file: SourceFile) -> str:
+    def acquire(self, file: SourceFile, *, for_values: bool = False) -> str:
         """Return the path of a copy, which remains until ``release`` is called.
+
+        Args:
+            file: The file.
+            for_values: Whether more than the header is read.
 
         Raises:
             OSError: If the file cannot be downloaded.
@@ -83,6 +89,8 @@ class LocalCopies:
             copy = present or self._copies.setdefault(file, Future())
             self._users[file] = self._users.get(file, 0) + 1
             self._copies.move_to_end(file)
+            if for_values:
+                self._read.add(file)
             path = self._new_path(file) if present is None else ""
         if present is None:
             try:
@@ -108,11 +116,13 @@ class LocalCopies:
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
             total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
-            for own, path in idle:
+            done = [item for item in idle if item[0] in self._read]
+            for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
                 if total <= allowed:
                     break
                 total -= sizes[path]
                 del self._copies[own]
+                self._read.discard(own)
                 outdated.append(path)
         for path in outdated:  # without the lock, because files may be closed only when no library is used
             self._forget(path)
@@ -124,6 +134,7 @@ class LocalCopies:
             folder, self._folder = self._folder, None
             self._copies.clear()
             self._users.clear()
+            self._read.clear()
         if folder is not None:
             folder.cleanup()
 

@@ -130,7 +130,7 @@ class Job:
         """Return plans that would write the rows of all files again, which are known."""
         parameters = replace(self._parameters, append=False, region="auto")
         target = self._run(read_target(self.handle, parameters.dim))
-        headers = workers.headers(self._files, parameters.reader)
+        headers = workers.headers(self._files, parameters.reader, self.handle.config)
         if not parameters.dim:  # a single file is compared like a new dataset
             return [plan_job(headers, Target(target.handle), self._parameters)]
         if target.labels is not None:
@@ -179,7 +179,7 @@ class Job:
                 return None, report, files
             if not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
-        plan = plan_job(workers.headers(files, parameters.reader), target, parameters)
+        plan = plan_job(workers.headers(files, parameters.reader, self.handle.config), target, parameters)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 
 from zarrasync import formats
@@ -95,7 +96,8 @@ class PlannedJob:
         begin = clock.monotonic()
         report = self._finish(verify=verify)
         if statistics:
-            report.statistics = Workers().statistics(self.plan, self._handle.store, self._handle.config)
+            with closing(Workers()) as workers:
+                report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
             check_statistics(report.statistics, self._handle.name, self._handle.store)
         report.seconds = clock.monotonic() - begin
         return report
@@ -227,13 +229,10 @@ class PlannedJob:
                 done=done_elsewhere,
             )
             return
-        runner = TaskRunner(plan, store, config, verify, "allow")  # tasks run one after the other
-        try:
-            for number in waiting:
-                done(number, runner.run(plan.parts[number], mark(number), permit, progress or ignore_progress))
-        finally:
-            if runner.files is not None:
-                runner.files.close()
+        files = workers.local_files(plan.reader, config)
+        runner = TaskRunner(plan, store, config, files, verify, "allow")  # tasks run one after the other
+        for number in waiting:
+            done(number, runner.run(plan.parts[number], mark(number), permit, progress or ignore_progress))
 
     # -------------------------------------------------------------- publishing
 

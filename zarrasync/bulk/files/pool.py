@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.copies import remove_abandoned_copies
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
-from zarrasync.bulk.files.readers import OpenFiles, read_headers
+from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.bulk.files.runs import Permit
 from zarrasync.bulk.files.statistics import (
     VariableStatistics,
@@ -77,21 +78,43 @@ def _do_nothing() -> None:
     """Do nothing: a call that starts a process."""
 
 
-_files: dict[tuple[ReaderOptions, Config], OpenFiles] = {}
+class _Files:
+    """The open files of a process, for each way to open them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[ReaderOptions, Config], OpenFiles] = {}
+        self._lock = thread_lock()
+
+    def get(self, options: ReaderOptions, config: Config) -> OpenFiles:
+        with self._lock:
+            if (options, config) not in self._known:
+                self._known[options, config] = OpenFiles(options, config)
+            return self._known[options, config]
+
+    def close(self) -> None:
+        while self._known:
+            self._known.popitem()[1].close()
+
+
+_files = _Files()
+"""The files of a worker process, which keeps them open from one task to the next."""
+
+
+def _read_headers(files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
+    """Return the headers of files, in a worker process."""
+    return _files.get(options, config).headers(files)
 
 
 def _run_task(task: _Task) -> IngestReport:
-    """Run the only task of a plan in a worker process, which keeps files open for the next one."""
-    options = task.plan.reader
-    files = _files.setdefault((options, task.config), OpenFiles(options, task.config))
-    runner = TaskRunner(task.plan, task.store, task.config, task.verify, task.unaligned, files)
+    """Run the only task of a plan, in a worker process."""
+    files = _files.get(task.plan.reader, task.config)
+    runner = TaskRunner(task.plan, task.store, task.config, files, task.verify, task.unaligned)
     return runner.run(task.plan.parts[0], task.mark, task.permit)
 
 
 def _part_statistics(plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
-    """Return the statistics of the only task of a plan in a worker process."""
-    files = _files.setdefault((plan.reader, config), OpenFiles(plan.reader, config))
-    return part_statistics(TaskRunner(plan, store, config, files=files), plan.parts[0])
+    """Return the statistics of the only task of a plan, in a worker process."""
+    return part_statistics(TaskRunner(plan, store, config, _files.get(plan.reader, config)), plan.parts[0])
 
 
 class Workers:
@@ -116,21 +139,27 @@ class Workers:
             raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
         self._processes, self._executor = processes, executor
         self._pool: ProcessPoolExecutor | None = None
+        self._files = _Files()
 
     @property
     def is_local(self) -> bool:
         """Whether tasks run in this process."""
         return self._executor is None and self._processes == 1
 
-    def headers(self, files: list[SourceFile], options: ReaderOptions) -> list[FileHeader]:
+    def local_files(self, options: ReaderOptions, config: Config) -> OpenFiles:
+        """Return the open files of this process. They remain open until ``close`` is called."""
+        return self._files.get(options, config)
+
+    def headers(self, files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
         """Return the headers of files."""
         self._start()
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
-            return read_headers(files, options)
+            return self.local_files(options, config).headers(files)
         found: dict[int, list[FileHeader]] = {}
+        own = self._config_of_each(config)
 
         def call(first: int) -> Callable[[], list[FileHeader]]:
-            return partial(read_headers, files[first : first + _HEADERS_PER_CALL], options)
+            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own)
 
         self._run(range(0, len(files), _HEADERS_PER_CALL), call, found.__setitem__)
         return [header for number in sorted(found) for header in found[number]]
@@ -185,12 +214,8 @@ class Workers:
         """Return the statistics of all values that a plan writes, in the files and as stored."""
         parts: dict[int, list[VariableStatistics]] = {}
         if self.is_local:
-            files = OpenFiles(plan.reader, config)
-            runner = TaskRunner(plan, store, config, files=files)
-            try:
-                parts = {number: part_statistics(runner, part) for number, part in enumerate(plan.parts)}
-            finally:
-                files.close()
+            runner = TaskRunner(plan, store, config, self.local_files(plan.reader, config))
+            parts = {number: part_statistics(runner, part) for number, part in enumerate(plan.parts)}
         else:
             own = self._config_of_each(config)
 
@@ -282,7 +307,8 @@ class Workers:
             self._pool = None
 
     def close(self) -> None:
-        """End the processes that this object has started."""
+        """Close the files of this process, and end the processes that this object has started."""
+        self._files.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             # Asking them to end can take forever: one that is killed meanwhile may hold a lock that others wait for.

@@ -33,7 +33,7 @@ from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.stores.errors import redact_queries
 
-__all__ = ["OpenFiles", "read_headers"]
+__all__ = ["OpenFiles"]
 
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
@@ -92,24 +92,6 @@ def _naming(url: str, action: str) -> Iterator[None]:
         raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
 
 
-def read_headers(files: Sequence[SourceFile], options: ReaderOptions) -> list[FileHeader]:
-    """Return the headers of files, with the values of small variables.
-
-    Raises:
-        ImportError: If xarray, or the package that reads the format, is not installed.
-        ValueError: If a file cannot be read.
-    """
-    opened, headers = OpenFiles(options), []
-    try:
-        for start in range(0, len(files), _MOST_OPEN):
-            batch = files[start : start + _MOST_OPEN]
-            with opened.prepared(batch):
-                headers += [opened.header(file) for file in batch]
-    finally:
-        opened.close()
-    return headers
-
-
 class OpenFiles:
     """The open files of a process.
 
@@ -137,8 +119,21 @@ class OpenFiles:
             for file in wanted:
                 self._copies.release(file)
 
-    def header(self, file: SourceFile) -> FileHeader:
-        """Return the header of a file, which is not kept open."""
+    def headers(self, files: Sequence[SourceFile]) -> list[FileHeader]:
+        """Return the headers of files, with the values of small variables. The files are not kept open.
+
+        Raises:
+            ImportError: If xarray, or the package that reads the format, is not installed.
+            ValueError: If a file cannot be read.
+        """
+        found = []
+        for start in range(0, len(files), _MOST_OPEN):
+            batch = files[start : start + _MOST_OPEN]
+            with self.prepared(batch):
+                found += [self._header(file) for file in batch]
+        return found
+
+    def _header(self, file: SourceFile) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
             reader = _open(file.url, path, self._options)
             try:
@@ -152,7 +147,7 @@ class OpenFiles:
         Raises:
             ValueError: If the file cannot be read, or has changed since the job was planned.
         """
-        with self._local_path(file) as path, _naming(file.name, f"read {name!r} of"):
+        with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of"):
             chunked = self._get_chunked(file, path, name)
             if chunked is not None:
                 return chunked.read(region)
@@ -169,12 +164,12 @@ class OpenFiles:
         self._copies.close()
 
     @contextmanager
-    def _local_path(self, file: SourceFile) -> Iterator[str]:
+    def _local_path(self, file: SourceFile, *, for_values: bool = False) -> Iterator[str]:
         if not _needs_copy(file.url):
             yield file.url
             return
         with _naming(file.name, "download"):
-            path = self._copies.acquire(file)
+            path = self._copies.acquire(file, for_values=for_values)
         try:
             yield path
         finally:

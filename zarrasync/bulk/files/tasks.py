@@ -55,17 +55,17 @@ class TaskRunner:
         plan: The job.
         store: The store of the destination.
         config: The settings.
+        files: The open files.
         verify: Whether to read the values back, and to compare them with the files.
         unaligned: Whether tasks may share chunks.
-        files: The open files.
     """
 
     plan: JobPlan
     store: Store
     config: Config
+    files: OpenFiles
     verify: bool = False
     unaligned: Unaligned = "safe"
-    files: OpenFiles | None = None
 
     def run(
         self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
@@ -101,7 +101,7 @@ class TaskRunner:
     def prepared(self, part: Part) -> AbstractContextManager[None]:
         """Keep local copies of the remote files of a task."""
         used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
-        return self._files.prepared(used or self.plan.files[:1])
+        return self.files.prepared(used or self.plan.files[:1])
 
     def arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
         """Return the arrays that a task writes."""
@@ -169,12 +169,6 @@ class TaskRunner:
             parts.append(self._read_file(array, target, segment.source, own))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
-    @property
-    def _files(self) -> OpenFiles:
-        if self.files is None:
-            self.files = OpenFiles(self.plan.reader, self.config)
-        return self.files
-
     def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
         file = self.plan.files[number]
         if array.stacks:
@@ -193,9 +187,9 @@ class TaskRunner:
         """Return a region of a file's variable, with its axes in the order of the array's."""
         file, axes = self.plan.files[number], array.source_orders.get(str(number))
         if axes is None:
-            return self._files.read(file, array.name, region)
+            return self.files.read(file, array.name, region)
         own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
-        return self._files.read(file, array.name, own).transpose(axes)
+        return self.files.read(file, array.name, own).transpose(axes)
 
 
 def add_reports(total: IngestReport, report: IngestReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
+from zarrasync._util.memory import MemoryPool
 from zarrasync.bulk.files import readers
 from zarrasync.bulk.files.hdf5_chunks import find_chunks
 from zarrasync.bulk.files.headers import ReaderOptions
@@ -43,7 +45,7 @@ def read_both(path: str, name: str = "v", region: Any = REGION, **options: Any) 
     chunked = find_chunks(path, name, ReaderOptions(**options), za.config.get())
     assert chunked is not None
     with xr.open_dataset(path, mask_and_scale=False, decode_times=False, group=options.get("group")) as dataset:
-        return chunked.read(region), dataset.variables[name][region].values
+        return chunked.read(region, MemoryPool()), dataset.variables[name][region].values
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_links_to_other_files_are_left_to_the_library(tmp_path: Path):
     for name, group in (("v", "group"), ("same", "")):
         chunked = find_chunks(path, name, ReaderOptions(group=group), za.config.get())
         assert chunked is not None
-        np.testing.assert_array_equal(chunked.read((slice(0, 8),)), np.arange(8))
+        np.testing.assert_array_equal(chunked.read((slice(0, 8),), MemoryPool()), np.arange(8))
 
 
 def test_large_chunks_are_left_to_the_library(tmp_path: Path):
@@ -193,6 +195,30 @@ async def test_the_settings_of_a_job_apply_to_its_files(api: Api, tmp_path: Path
     with pytest.raises(ValueError, match=r"cannot read 'v' of .*a\.nc.*max_chunk_bytes"):
         await api(call(store=tmp_path / "a.zarr", config=config))
     await api(call(store=tmp_path / "b.zarr", config={"max_chunk_bytes": 2 * np.prod(CHUNKS).item()}))
+
+
+def test_the_memory_of_blocks_is_reused(tmp_path: Path):
+    shape = (2, 512, 600)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number in range(4):
+            file.create_dataset(f"v{number}", data=np.full(shape, number, "f8"), chunks=(1, 512, 600), shuffle=True)
+    files, file = OpenFiles(ReaderOptions()), identity_of(str(tmp_path / "a.h5"), {})
+    first = files.read(file, "v0", (slice(0, 2), slice(None), slice(None)))
+    address, row = first.ctypes.data, first[1]
+    del first
+    second = files.read(file, "v1", (slice(0, 2), slice(None), slice(None)))
+    assert (row == 0).all()  # a view of the first block keeps its memory
+    assert second.ctypes.data != address
+    del row
+    third = files.read(file, "v2", (slice(0, 1), slice(None), slice(None)))
+    assert third.ctypes.data == address
+    assert (second == 1).all()
+    assert (third == 2).all()
+    del second, third
+    gc.collect()
+    fourth = files.read(file, "v3", (slice(0, 2), slice(None), slice(None)))
+    assert (fourth == 3).all()
+    files.close()
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -42,6 +42,7 @@ CHAINS = {
     "lz4": ["numcodecs.lz4"],
     "bz2": ["numcodecs.bz2"],
     "lzma": ["numcodecs.lzma"],
+    "shuffle": ["numcodecs.shuffle", "numcodecs.zlib"],
     "two": ["numcodecs.zlib", "gzip"],
 }
 
@@ -235,6 +236,34 @@ def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatc
     np.testing.assert_array_equal(a[...], data)
     monkeypatch.undo()
     np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 6, 8, 16])
+@pytest.mark.parametrize("compression", [[], [{"id": "zlib", "level": 1}]], ids=["alone", "zlib"])
+def test_shuffled_elements_of_all_sizes(size, compression):
+    data = np.random.default_rng(size).integers(0, 256, (3, 16, 96), dtype="u1")
+    filters = [{"id": "shuffle", "elementsize": size}, *compression]
+    store = {}
+    array = sync.create_array(
+        store, data=data, chunks=(1, 16, 96), zarr_format=2, filters=filters, compressors=None, fill_value=0
+    )
+    stored = store["1.0.0"] if not compression else zlib.decompress(store["1.0.0"])
+    assert bytes(stored) == bytes(numcodecs.Shuffle(size).encode(data[1]))
+    assert array.metadata.chain.decodes_into_buffer
+    np.testing.assert_array_equal(array[...], data)
+    np.testing.assert_array_equal(array[:, 3:7, ::5], data[:, 3:7, ::5])
+    np.testing.assert_array_equal(array.view[1].read(out=np.empty((16, 96), "u1")), data[1])
+
+
+def test_shuffled_values_of_the_wrong_size():
+    store = {}
+    array = sync.create_array(
+        store, data=np.arange(8, dtype="i4"), zarr_format=2, filters=[numcodecs.Shuffle(4)], compressors=None
+    )
+    for damaged in (bytes(31), bytes(28), bytes(36)):
+        store["0"] = damaged
+        with pytest.raises(CodecError, match="bytes"):
+            array[...]
 
 
 def test_numcodecs_warnings_are_suppressed():

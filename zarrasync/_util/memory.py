@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 __all__ = [
     "KEPT",
+    "MemoryPool",
     "aligned_empty",
     "empty_in_order",
     "is_immutable",
@@ -143,6 +144,39 @@ def _append(block: Bytes, start: int, parts: list[Any]) -> int:
     return start
 
 
+class MemoryPool:
+    """Memory for large arrays of a job. It is reused when no references to an array remain.
+
+    At most as much memory is kept as arrays have used at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[Bytes] = deque()  # whose methods are atomic, because finalizers run anywhere
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return an uninitialised array.
+
+        Args:
+            shape: The shape.
+            dtype: A data type other than object.
+        """
+        size = dtype.itemsize * math.prod(shape)
+        if size < _LARGE:
+            return np.empty(shape, dtype)
+        block = self._take(size)
+        array = _view_with_own_base(block, size)
+        weakref.finalize(array, self._free.append, block).atexit = False
+        return array.view(dtype).reshape(shape)
+
+    def _take(self, size: int) -> Bytes:
+        """Return a free block that is large enough, or a new one. Free blocks that are too small are dropped."""
+        with contextlib.suppress(IndexError):
+            while len(block := self._free.pop()) < size:
+                pass
+            return block
+        return aligned_empty(size)
+
+
 def is_immutable(data: object) -> bool:
     """Return whether a buffer is known to be immutable: bytes, or a result of ``join_buffers``."""
     return isinstance(data, bytes) or id(data) in _lent
@@ -150,13 +184,20 @@ def is_immutable(data: object) -> bool:
 
 def _lend(block: Bytes, size: int) -> Bytes:
     """Return the first bytes of a block as a read-only array. The block is reused when no references to it remain."""
-    # The base of a view of `block[:size]` is the block, which the finalizer of the array would miss. The base of a view
-    # of an array made from a memoryview is that array, so that the block becomes free only when no views remain.
-    array = np.frombuffer(memoryview(block)[:size], np.uint8)
+    array = _view_with_own_base(block, size)
     array.flags.writeable = False
     _lent.add(id(array))
     weakref.finalize(array, _reuse, block, id(array)).atexit = False
     return array
+
+
+def _view_with_own_base(block: Bytes, size: int) -> Bytes:
+    """Return the first bytes of a block as an array that is the base of its views.
+
+    The base of a view of ``block[:size]`` is the block, which a finalizer of the array would miss. The base of a view of
+    an array made from a memoryview is that array, so that the finalizer is called when no views remain.
+    """
+    return np.frombuffer(memoryview(block)[:size], np.uint8)
 
 
 def _take_block(size: int) -> Bytes:

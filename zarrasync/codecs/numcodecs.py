@@ -28,6 +28,7 @@ from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
 from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
+from zarrasync.codecs.shuffle import shuffle_decoder
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.zfp import complete_zfp_stream
 from zarrasync.codecs.zstd import zstd_decoder
@@ -118,8 +119,10 @@ _DECODERS: dict[str, DecoderFactory] = {
     "bz2": stream_decoder(_bz2_stream),
     "lzma": stream_decoder(_lzma_stream),
 }
-_DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4"))
+_DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4", "shuffle"))
 """IDs of codecs whose decoders write large results into memory of the caller."""
+_SHUFFLED_SIZE = 4
+"""The size of elements that numcodecs shuffles by default."""
 _DEFLATE_WINDOWS = {"zlib": ZLIB_WINDOW, "gzip": GZIP_WINDOW}
 
 
@@ -127,6 +130,8 @@ def _decoder_factory(config: Mapping[str, Any]) -> DecoderFactory | None:
     """Return the factory of bounded decoders for a configuration, or ``None`` if the codec has none."""
     if config["id"] == "lzma" and config.get("filters") is not None:
         return stream_decoder(partial(_lzma_filter_stream, config.get("format", 1), config["filters"]))
+    if config["id"] == "shuffle":
+        return shuffle_decoder(config.get("elementsize", _SHUFFLED_SIZE))
     return _DECODERS.get(config["id"])
 
 

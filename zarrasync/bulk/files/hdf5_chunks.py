@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge
+from zarrasync._util.memory import MemoryPool
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.bulk.files.headers import ReaderOptions
 from zarrasync.config import Config
@@ -114,14 +115,20 @@ class ChunkedVariable:
     def __init__(self, array: AsyncArray, count: int) -> None:
         self._array, self.count = array, count
 
-    def read(self, region: Region) -> npt.NDArray[Any]:
+    def read(self, region: Region, memory: MemoryPool) -> npt.NDArray[Any]:
         """Return the values of a region.
+
+        Args:
+            region: The region.
+            memory: Memory for the values.
 
         Raises:
             ValueError: If a chunk is damaged, or cannot be read.
         """
+        view = self._array.view[region]
+        out = memory.empty(view.shape, view.dtype)
         try:
-            values = np.asarray(bridge.run(self._array.view[region].read(), blocking=True))
+            values = np.asarray(bridge.run(view.read(out=out), blocking=True))
         except ZarrError as error:
             raise ValueError(f"cannot read {self._array.store!r}: {type(error).__name__}: {error}") from error
         return values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync._util.memory import MemoryPool
 from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_numpy, is_zarr, reason_of_failure
@@ -105,6 +106,7 @@ class OpenFiles:
         self._open: OrderedDict[tuple[SourceFile, str], _Reader] = OrderedDict()
         self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
         self._copies = LocalCopies(options.storage_options, forget=self._forget)
+        self._memory = MemoryPool()
         self._lock = thread_lock()
 
     @contextmanager
@@ -150,7 +152,7 @@ class OpenFiles:
         with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of"):
             chunked = self._get_chunked(file, path, name)
             if chunked is not None:
-                return chunked.read(region)
+                return chunked.read(region, self._memory)
             with _lock_of(file.url):
                 return self._get(file, path).read(name, region)
 

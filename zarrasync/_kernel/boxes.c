@@ -400,6 +400,21 @@ void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *ou
     fill(&copy, 0, chain->fill, is_one_byte(chain->fill, chain->item_size), out + copy.out_offset);
 }
 
+void za_fill_raw(const struct za_chain *chain, uint8_t *raw)
+{
+    int64_t word = chain->word_size > 1 ? chain->word_size : chain->item_size, count;
+    for (int64_t at = 0; at < chain->item_size; at += word) {
+        if (chain->word_size > 1)
+            reverse_bytes(raw + at, chain->fill + at, word);
+        else
+            memcpy(raw + at, chain->fill + at, (size_t)word);
+    }
+    for (int64_t done = chain->item_size; done < chain->raw_size; done += count) {
+        count = chain->raw_size - done < done ? chain->raw_size - done : done;
+        memcpy(raw + done, raw, (size_t)count);
+    }
+}
+
 static int is_same(const uint8_t *one, const uint8_t *other, int64_t size)
 {
     return memcmp(one, other, (size_t)size) == 0;

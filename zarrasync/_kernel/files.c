@@ -43,6 +43,22 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
     (void)folder, (void)coords, (void)suffix, (void)data, (void)size;
     return 0;
 }
+int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode)
+{
+    (void)folder, (void)coords, (void)device, (void)inode;
+    return 0;
+}
+int za_version_of(int file, struct za_version *version)
+{
+    (void)file, (void)version;
+    return 0;
+}
+int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                  const struct za_version *expected)
+{
+    (void)folder, (void)coords, (void)suffix, (void)data, (void)size, (void)expected;
+    return 0;
+}
 int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
 {
     (void)folder, (void)coords, (void)suffix;
@@ -289,15 +305,23 @@ static int create_file(int folder, const char *name)
     return file;
 }
 
+/* Write the temporary name of a chunk's file. Returns 0 if it is too long. */
+static int name_temporary(const char *name, const char *suffix, char *temporary, size_t room)
+{
+    size_t length = strlen(name), more = strlen(suffix);
+    if (length + more + 1 > room)
+        return 0;
+    memcpy(temporary, name, length);
+    memcpy(temporary + length, suffix, more + 1);
+    return 1;
+}
+
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
 {
     char temporary[sizeof folder->path + 256], *name;
     int handle = folder_to_write(folder, coords, &name);
-    size_t length = strlen(name), more = strlen(suffix);
-    if (length + more + 1 > sizeof temporary)
+    if (!name_temporary(name, suffix, temporary, sizeof temporary))
         return 0;
-    memcpy(temporary, name, length);
-    memcpy(temporary + length, suffix, more + 1);
     int file = create_file(handle, temporary);
     if (file < 0 && errno == ENOENT && handle == AT_FDCWD && make_folders(folder->path, strrchr(folder->path, '/') + 1))
         file = create_file(handle, temporary);
@@ -306,6 +330,66 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
     int stored = fill_file(file, data, size) && renameat(handle, temporary, handle, name) == 0;
     if (!stored)
         unlinkat(handle, temporary, 0);
+    return stored;
+}
+
+/* ---------------------------------------------------------------- changes */
+
+int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode)
+{
+    struct stat state;
+    char *name = write_name(folder, coords);
+    return name - folder->path > 1 && enter_folder(folder, coords, name) && folder->handle >= 0 &&
+           fstat(folder->handle, &state) == 0 && (int64_t)state.st_dev == device && (int64_t)state.st_ino == inode;
+}
+
+static struct za_version to_version(const struct stat *state)
+{
+#if defined(__APPLE__)
+    struct timespec time = state->st_mtimespec;
+#else
+    struct timespec time = state->st_mtim;
+#endif
+    return (struct za_version){(int64_t)time.tv_sec, (int64_t)time.tv_nsec, (int64_t)state->st_ino, (int64_t)state->st_size};
+}
+
+int za_version_of(int file, struct za_version *version)
+{
+    struct stat state;
+    if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
+        return 0;
+    *version = to_version(&state);
+    return 1;
+}
+
+/* Whether the file of a chunk has a version. */
+static int has_version(int folder, const char *name, const struct za_version *expected)
+{
+    struct stat state;
+    if (fstatat(folder, name, &state, 0) != 0)
+        return 0;
+    struct za_version found = to_version(&state);
+    return memcmp(&found, expected, sizeof found) == 0;
+}
+
+int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                  const struct za_version *expected)
+{
+    char temporary[sizeof folder->path + 256], *name = write_name(folder, coords);
+    int handle = folder->handle;
+    if (!name_temporary(name, suffix, temporary, sizeof temporary))
+        return 0;
+    int file = create_file(handle, temporary);
+    if (file < 0)
+        return 0;
+    int stored = fill_file(file, data, size);
+    if (stored && expected->size < 0) /* a link is not made if the name exists */
+        stored = linkat(handle, temporary, handle, name, 0) == 0;
+    else if (stored && has_version(handle, name, expected) && renameat(handle, temporary, handle, name) == 0)
+        return 1;
+    else
+        stored = 0;
+    unlinkat(handle, temporary, 0);
     return stored;
 }
 

@@ -24,12 +24,12 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 7
+#define KERNEL_ABI 8
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
 /* What became of a chunk. */
-enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3, ZA_LATER = 4 };
+enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3, ZA_LATER = 4, ZA_PART = 5 };
 
 /* ---------------------------------------------------------------- descriptions */
 
@@ -141,7 +141,7 @@ struct za_buffer {
     int64_t size;
 };
 
-enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_BUFFER_COUNT };
+enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_OLD, ZA_BUFFER_COUNT };
 
 /* What a call read and wrote. */
 struct za_traffic {
@@ -219,6 +219,8 @@ void za_place(const struct za_chain *chain, const struct za_box *box, const uint
 void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *out);
 /* Copy elements from the output's place into the raw bytes of a chunk. */
 void za_gather(const struct za_chain *chain, const struct za_box *box, const uint8_t *values, uint8_t *raw);
+/* Set all raw bytes of a chunk to the fill value. */
+void za_fill_raw(const struct za_chain *chain, uint8_t *raw);
 /* Return whether raw bytes are only the fill value. */
 int za_is_fill(const struct za_chain *chain, const uint8_t *raw);
 
@@ -231,6 +233,19 @@ struct za_walk {
 
 void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_count, int64_t number);
 void za_walk_on(struct za_walk *walk);
+
+/* ---------------------------------------------------------------- read.c */
+
+/* Read a value from its beginning into a buffer of the worker. `expected` bytes suffice for most. Returns its size, or
+ * ZA_FAILED. */
+int64_t za_read_value(struct za_worker *worker, const struct za_array *array, int file, int buffer, int64_t expected,
+                      uint8_t **value);
+/* Return whether the checksum of an index is right, or there is none. */
+int za_check_index(const struct za_array *array, const uint8_t *index);
+/* Return the size of the inner chunk with a number in the index, and set its start; -1 for an absent one. Impossible ones
+ * are ZA_FAILED. */
+int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
+                            int64_t *start);
 
 /* ---------------------------------------------------------------- points.c */
 
@@ -266,6 +281,18 @@ int64_t za_file_size(int file);
 /* Store a chunk: write a temporary file, whose name is that of the chunk with a suffix, and rename it. Creates missing
  * folders. Returns whether that succeeded; if not, there is no temporary file. */
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size);
+
+/* What distinguishes a file from others that had or will have its name. The size is -1 if there is none. */
+struct za_version {
+    int64_t seconds, nanoseconds, inode, size;
+};
+
+/* Enter the folder of a chunk, which exists, if it is the one with this device and inode. */
+int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode);
+int za_version_of(int file, struct za_version *version);
+/* As za_store_chunk, if the file still has a version. The caller has entered the folder. */
+int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                  const struct za_version *expected);
 
 /* A folder that does not exist is filled under a temporary name and then renamed, so that its chunks appear in one step.
  * That takes half as long as to rename each chunk, and needs no locks. */
@@ -321,11 +348,19 @@ KERNEL_EXPORT int64_t zarrasync_read_points(struct za_worker *worker, const stru
 /* Write the chunks `begin` … `end - 1` of a selection from `values`.
  *
  * Chunks that contain only the fill value are not stored unless `keeps_fill`; their status is ZA_EMPTY, and the caller
- * erases what is stored. Chunks that are written in part are left. Stops as zarrasync_read does. If `stages`, only folders
- * of chunks that do not exist are written, which needs no locks; the status of other chunks is ZA_LATER. */
+ * erases what is stored. Stops as zarrasync_read does. If `stages`, only folders of chunks that do not exist are written, which
+ * needs no locks; the status of other chunks is ZA_LATER. Otherwise, the status of chunks that are written in part is ZA_PART,
+ * and zarrasync_change writes them. */
 KERNEL_EXPORT void zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                    const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
                                    const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill,
                                    int64_t stages);
+
+/* Change the chunk with a number in a selection, which may be written in part. The caller holds its lock, which is that of the
+ * folder with this device and inode. Returns the za_status, which is ZA_LEFT if another writer has changed the chunk meanwhile,
+ * or if it has to be erased. */
+KERNEL_EXPORT int64_t zarrasync_change(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                                       const uint8_t *values, int64_t number, const char *suffix, int64_t keeps_fill,
+                                       int64_t device, int64_t inode);
 
 #endif

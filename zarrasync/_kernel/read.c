@@ -27,38 +27,38 @@ static void select_groups(struct read *read, int64_t group, int64_t end)
 /* ---------------------------------------------------------------- whole values */
 
 /* Count a read from a file, which returned a number of bytes or ZA_FAILED. */
-static int64_t count_read(struct read *read, int64_t bytes)
+static int64_t count_read(struct za_worker *worker, int64_t bytes)
 {
-    read->worker->traffic.reads++;
-    read->worker->traffic.bytes_read += bytes > 0 ? bytes : 0;
+    worker->traffic.reads++;
+    worker->traffic.bytes_read += bytes > 0 ? bytes : 0;
     return bytes;
 }
 
 static int64_t read_at(struct read *read, int file, uint8_t *memory, int64_t size, int64_t start)
 {
-    return count_read(read, za_read_at(file, memory, size, start));
+    return count_read(read->worker, za_read_at(file, memory, size, start));
 }
 
 /* Return whether reading from a file into memory is slow. Processors compare addresses within a page to decide whether a
  * load may precede a store: a target less than 32 bytes after the source there makes a copy at least three times slower. */
 static int slows_copies(const uint8_t *memory) { return (uintptr_t)memory % 4096 - 1 < 31; }
 
-/* Read a value from its beginning into a buffer of the worker. Returns its size, or ZA_FAILED. */
-static int64_t read_value(struct read *read, int file, int64_t expected, uint8_t **value)
+int64_t za_read_value(struct za_worker *worker, const struct za_array *array, int file, int buffer, int64_t expected,
+                      uint8_t **value)
 {
     int64_t count;
-    *value = za_reserve(read->worker, ZA_VALUE, expected + 1);
-    if (*value == NULL || (count = count_read(read, za_read(file, *value, expected + 1))) < 0)
+    *value = za_reserve(worker, buffer, expected + 1);
+    if (*value == NULL || (count = count_read(worker, za_read(file, *value, expected + 1))) < 0)
         return ZA_FAILED;
     if (count <= expected) /* the additional byte shows that the value ends here */
         return count;
     int64_t size = za_file_size(file);
-    if (size < 0 || size > read->array->value_limit)
+    if (size < 0 || size > array->value_limit)
         return ZA_FAILED;
-    *value = za_grow(read->worker, ZA_VALUE, count, size + 1);
+    *value = za_grow(worker, buffer, count, size + 1);
     if (*value == NULL)
         return ZA_FAILED;
-    int64_t more = size + 1 > count ? count_read(read, za_read(file, *value + count, size + 1 - count)) : 0;
+    int64_t more = size + 1 > count ? count_read(worker, za_read(file, *value + count, size + 1 - count)) : 0;
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
@@ -192,11 +192,11 @@ static int read_raw_chunk(struct read *read, int file)
     uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
     if (direct == NULL || slows_copies(direct)) {
         uint8_t *value;
-        int64_t count = read_value(read, file, size, &value);
+        int64_t count = za_read_value(read->worker, read->array, file, ZA_VALUE, size, &value);
         return count == size ? place_value(read, value, count) : ZA_LEFT;
     }
     uint8_t extra;
-    if (count_read(read, za_read(file, direct, size)) != size || za_read(file, &extra, 1) != 0)
+    if (count_read(read->worker, za_read(file, direct, size)) != size || za_read(file, &extra, 1) != 0)
         return ZA_LEFT;
     return ZA_DONE;
 }
@@ -230,6 +230,12 @@ struct shard {
     int64_t read_ahead; /* bytes to read at a time, as neighbouring inner chunks are wanted; else 0 */
 };
 
+int za_check_index(const struct za_array *array, const uint8_t *index)
+{
+    int64_t length = array->inner_count * 16;
+    return !array->index_has_checksum || zarrasync_crc32c(0, index, (size_t)length) == za_load32(index + length);
+}
+
 /* Read the index and check it. */
 static int open_shard(struct read *read, struct shard *shard)
 {
@@ -242,27 +248,26 @@ static int open_shard(struct read *read, struct shard *shard)
         return 0;
     if (read_at(read, shard->file, index, length, array->index_at_end ? shard->size - length : 0) != length)
         return 0;
-    if (!array->index_has_checksum)
-        return 1;
-    uint8_t checksum[4];
-    za_store32(checksum, zarrasync_crc32c(0, index, (size_t)(length - 4)));
-    return memcmp(checksum, index + length - 4, 4) == 0;
+    return za_check_index(array, index);
 }
 
-/* Return the start of the inner chunk with a number in the index, and its size; -1 for an absent one. Impossible ones
- * are ZA_FAILED. */
-static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, int64_t number, int64_t *start)
+int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
+                            int64_t *start)
 {
-    const struct za_array *array = read->array;
-    uint64_t first = index_number(array, shard->index + number * 16);
-    uint64_t size = index_number(array, shard->index + number * 16 + 8);
+    uint64_t first = index_number(array, index + number * 16);
+    uint64_t size = index_number(array, index + number * 16 + 8);
     if (first == UINT64_MAX && size == UINT64_MAX)
         return -1;
-    if (size == 0 || size > (uint64_t)shard->size || first > (uint64_t)shard->size - size ||
+    if (size == 0 || size > (uint64_t)shard_size || first > (uint64_t)shard_size - size ||
         (int64_t)size < array->chain.least || (int64_t)size > array->chain.most)
         return ZA_FAILED;
     *start = (int64_t)first;
     return (int64_t)size;
+}
+
+static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, int64_t number, int64_t *start)
+{
+    return za_find_inner_chunk(read->array, shard->index, shard->size, number, start);
 }
 
 /* Return bytes of the shard, which are read with their neighbours if these are wanted as well. */
@@ -428,7 +433,7 @@ static int read_chunk(struct read *read, struct za_folder *folder, const int64_t
     if (file == ZA_FAILED)
         return ZA_LEFT;
     if (file == ZA_NO_FILE) {
-        count_read(read, 0);
+        count_read(read->worker, 0);
         read->worker->traffic.absent++;
         za_fill(chain, &read->box, read->out);
         return ZA_ABSENT;
@@ -439,7 +444,7 @@ static int read_chunk(struct read *read, struct za_folder *folder, const int64_t
         status = read_raw_chunk(read, file);
     } else {
         uint8_t *value;
-        int64_t count = read_value(read, file, chain->size_hint, &value);
+        int64_t count = za_read_value(read->worker, read->array, file, ZA_VALUE, chain->size_hint, &value);
         if (count >= 0)
             status = place_value(read, value, count);
     }

@@ -24,6 +24,7 @@ __all__ = [
     "LZ4",
     "MAX_AXES",
     "MAX_STEPS",
+    "PART",
     "ZLIB",
     "ZSTD",
     "ArrayStruct",
@@ -40,8 +41,9 @@ __all__ = [
 MAX_AXES, MAX_STEPS = 32, 8
 CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB = 1, 2, 3, 4, 5, 6
 """Codecs."""
-ABSENT, LEFT, EMPTY, LATER = 1, 2, 3, 4
-"""What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, or its folder exists."""
+ABSENT, LEFT, EMPTY, LATER, PART = 1, 2, 3, 4, 5
+"""What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, its folder exists, or only a
+part of it is written."""
 AXIS = struct.Struct("=11q")
 """``za_axis``, whose members have one size on all platforms that the kernel supports."""
 
@@ -209,9 +211,10 @@ class Worker:
         sort_points: ``zarrasync_sort_points``.
         read_points: ``zarrasync_read_points``.
         write: ``zarrasync_write``.
+        change: ``zarrasync_change``.
     """
 
-    __slots__ = ("__weakref__", "_traffic", "address", "read", "read_points", "read_ranges", "sort_points", "write")
+    __slots__ = ("__weakref__", "_traffic", "address", "change", "read", "read_points", "read_ranges", "sort_points", "write")
 
     def __init__(self) -> None:
         library: Any = kernel("auto")
@@ -221,7 +224,7 @@ class Worker:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
         self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
-        self.write = library.zarrasync_write
+        self.write, self.change = library.zarrasync_write, library.zarrasync_change
         self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)
         self.sort_points, self.read_points = library.zarrasync_sort_points, library.zarrasync_read_points
 

@@ -17,6 +17,10 @@ struct write {
     int64_t first; /* the number of the chunk whose status is the first one */
     struct za_cut cuts[ZA_MAX_AXES];
     struct za_box box;
+    int is_inner;                 /* whether the box is in an inner chunk */
+    int changes;                  /* whether chunks are written in part, and the rest is known */
+    const uint8_t *shard, *old;   /* the stored shard, and the stored (inner) chunk; null if there is none */
+    int64_t shard_size, old_size;
 };
 
 /* Count a file that was written. */
@@ -28,17 +32,49 @@ static void count_write(struct write *write, int64_t size)
 
 /* ---------------------------------------------------------------- values */
 
+/* Cut the box of a chunk, or of an inner chunk. Returns 0 if it is empty. */
+static int cut_box(struct write *write, const int64_t *origin, int is_inner)
+{
+    int touched = 1;
+    write->is_inner = is_inner;
+    for (int i = 0; i < write->box.axis_count; i++) {
+        int64_t length = is_inner ? write->axes[i].inner : write->axes[i].chunk;
+        write->cuts[i] = za_cut_axis(&write->axes[i], origin[i], length);
+        touched &= write->cuts[i].count > 0;
+    }
+    return touched;
+}
+
+/* Whether all elements of the (inner) chunk are written, in order. */
+static int is_whole(const struct write *write)
+{
+    for (int i = 0; i < write->box.axis_count; i++)
+        if (write->cuts[i].step != 1 ||
+            write->cuts[i].count != (write->is_inner ? write->axes[i].inner : write->axes[i].chunk))
+            return 0;
+    return 1;
+}
+
 /* Return the elements of a chunk as raw bytes: in place if they lie so in the values, else in `into`, or in a buffer if that
- * is null. */
+ * is null. Those that are not written are the stored ones, or the fill value. */
 static const uint8_t *raw_elements(struct write *write, uint8_t *into)
 {
     const struct za_chain *chain = &write->array->chain;
     const uint8_t *direct = za_direct(chain, &write->box, (uint8_t *)write->values); /* only the address is computed */
+    const uint8_t *old = NULL;
     if (direct != NULL)
         return direct;
+    int keeps_old = !is_whole(write) && write->old != NULL;
+    if (keeps_old && (old = za_decode(write->worker, chain, write->old, write->old_size, NULL)) == NULL)
+        return NULL;
     uint8_t *raw = into != NULL ? into : za_reserve(write->worker, ZA_RAW, chain->raw_size);
-    if (raw != NULL)
-        za_gather(chain, &write->box, write->values, raw);
+    if (raw == NULL)
+        return NULL;
+    if (old != NULL)
+        memmove(raw, old, (size_t)chain->raw_size); /* nothing to do if it was decoded into this buffer */
+    else if (!is_whole(write))
+        za_fill_raw(chain, raw);
+    za_gather(chain, &write->box, write->values, raw);
     return raw;
 }
 
@@ -53,14 +89,6 @@ static const uint8_t *encode_chunk(struct write *write, uint8_t *into, int64_t *
     else if (raw != NULL && (data = za_encode(write->worker, chain, raw, size)) != NULL)
         *status = ZA_DONE;
     return data;
-}
-
-static void cut_box(struct write *write, const int64_t *origin, int is_inner)
-{
-    for (int i = 0; i < write->box.axis_count; i++) {
-        int64_t length = is_inner ? write->axes[i].inner : write->axes[i].chunk;
-        write->cuts[i] = za_cut_axis(&write->axes[i], origin[i], length);
-    }
 }
 
 /* ---------------------------------------------------------------- shards */
@@ -83,8 +111,8 @@ static void write_index(const struct za_array *array, const uint8_t *entries, ui
         za_store32(index + length, zarrasync_crc32c(0, index, (size_t)length));
 }
 
-/* Cut the box of the inner chunk with a number in the index. */
-static void cut_inner(struct write *write, const int64_t *origin, int64_t number)
+/* Cut the box of the inner chunk with a number in the index. Returns 0 if it is empty. */
+static int cut_inner(struct write *write, const int64_t *origin, int64_t number)
 {
     int64_t inner[ZA_MAX_AXES];
     for (int i = 0; i < write->box.axis_count; i++) {
@@ -92,7 +120,37 @@ static void cut_inner(struct write *write, const int64_t *origin, int64_t number
         inner[i] = origin[i] + number / stride * write->axes[i].inner;
         number %= stride;
     }
-    cut_box(write, inner, 1);
+    return cut_box(write, inner, 1);
+}
+
+/* Find the stored bytes of an inner chunk. Returns 0 if the index is damaged. */
+static int find_old(struct write *write, int64_t number)
+{
+    const struct za_array *array = write->array;
+    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0), start;
+    write->old = NULL;
+    if (write->shard == NULL)
+        return 1;
+    const uint8_t *index = write->shard + (array->index_at_end ? write->shard_size - index_size : 0);
+    write->old_size = za_find_inner_chunk(array, index, write->shard_size, number, &start);
+    if (write->old_size >= 0)
+        write->old = write->shard + start;
+    return write->old_size != ZA_FAILED;
+}
+
+/* Encode the inner chunk with a number in the index, or keep what is stored. */
+static const uint8_t *encode_inner(struct write *write, const int64_t *origin, int64_t number, uint8_t *into,
+                                   int64_t *size, int *status)
+{
+    int is_touched = cut_inner(write, origin, number);
+    *status = ZA_LEFT;
+    if (!find_old(write, number))
+        return NULL;
+    if (is_touched)
+        return encode_chunk(write, into, size, status);
+    *size = write->old_size;
+    *status = write->old == NULL ? ZA_EMPTY : ZA_DONE;
+    return write->old;
 }
 
 /* Encode the inner chunks, and join them in the order of the array. */
@@ -111,8 +169,7 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
         uint64_t entry[2] = {UINT64_MAX, UINT64_MAX};
         int64_t length = 0, number = array->inner_order != NULL ? array->inner_order[n] : n;
         int outcome;
-        cut_inner(write, origin, number);
-        const uint8_t *data = encode_chunk(write, is_raw ? shard + end : NULL, &length, &outcome);
+        const uint8_t *data = encode_inner(write, origin, number, is_raw ? shard + end : NULL, &length, &outcome);
         if (outcome == ZA_LEFT)
             return NULL;
         if (outcome == ZA_DONE) {
@@ -144,15 +201,6 @@ static const uint8_t *encode_shard(struct write *write, const int64_t *origin, i
 
 /* ---------------------------------------------------------------- chunks */
 
-/* Whether all elements of a chunk are written, in order. Parts of chunks have to be merged with what is stored. */
-static int is_whole(const struct write *write)
-{
-    for (int i = 0; i < write->box.axis_count; i++)
-        if (write->cuts[i].step != 1 || write->cuts[i].count != write->axes[i].chunk)
-            return 0;
-    return 1;
-}
-
 /* Encode a chunk. Returns its bytes, and a za_status. */
 static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t *size, int *status)
 {
@@ -161,8 +209,10 @@ static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t
         origin[i] = coords[i] * write->axes[i].chunk;
     cut_box(write, origin, 0);
     *status = ZA_LEFT;
-    if (!is_whole(write))
+    if (!write->changes && !is_whole(write)) {
+        *status = ZA_PART;
         return NULL;
+    }
     return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, NULL, size, status);
 }
 
@@ -251,10 +301,71 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
         set_status(&write, begin, end, ZA_LEFT);
         return;
     }
+    write.changes = stages != 0; /* nothing is stored in new folders */
     if (stages)
         create_folders(&write, &folder, begin, end);
     else
         replace_chunks(&write, &folder, begin, end);
     za_folder_close(&folder);
     za_release_large(worker);
+}
+
+/* ---------------------------------------------------------------- changes */
+
+/* Read the stored chunk, if there is one. Returns 0 if that fails. */
+static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version)
+{
+    const struct za_array *array = write->array;
+    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    int file = za_open_chunk(folder, coords);
+    uint8_t *value;
+    version->size = -1;
+    if (file == ZA_NO_FILE)
+        return 1;
+    if (file == ZA_FAILED)
+        return 0;
+    int64_t size = ZA_FAILED;
+    if (za_version_of(file, version)) {
+        int64_t expected = version->size < array->value_limit ? version->size : array->value_limit;
+        size = za_read_value(write->worker, array, file, ZA_OLD, expected, &value);
+    }
+    za_close(file);
+    if (size < 0 || size != version->size)
+        return 0;
+    if (!array->is_sharded) {
+        write->old = value;
+        write->old_size = size;
+        return 1;
+    }
+    write->shard = value;
+    write->shard_size = size;
+    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
+}
+
+int64_t zarrasync_change(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                         const uint8_t *values, int64_t number, const char *suffix, int64_t keeps_fill, int64_t device,
+                         int64_t inode)
+{
+    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values, .changes = 1};
+    struct za_folder folder;
+    struct za_version version;
+    struct za_walk walk;
+    int64_t size;
+    int status = ZA_LEFT;
+    write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
+    write.keeps_fill = keeps_fill != 0;
+    worker->traffic = (struct za_traffic){0};
+    if (!za_folder_open(&folder, array, 1))
+        return ZA_LEFT;
+    za_walk_start(&walk, axes, write.box.axis_count, number);
+    if (za_enter_place(&folder, walk.coords, device, inode) && read_old(&write, &folder, walk.coords, &version)) {
+        const uint8_t *data = encode(&write, walk.coords, &size, &status);
+        if (data != NULL && za_swap_chunk(&folder, walk.coords, suffix, data, size, &version))
+            count_write(&write, size);
+        else if (data != NULL || (status == ZA_EMPTY && version.size >= 0))
+            status = ZA_LEFT;
+    }
+    za_folder_close(&folder);
+    za_release_large(worker);
+    return status == ZA_EMPTY ? ZA_DONE : status; /* there is nothing to erase */
 }

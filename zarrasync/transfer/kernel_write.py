@@ -1,20 +1,27 @@
-"""Writing local files with the compiled kernel: jobs, each of which replaces a stretch of whole chunks in one call."""
+"""Writing local files with the compiled kernel: jobs, each of which writes a stretch of chunks.
+
+Whole chunks are replaced with one call for many of them. Chunks that are written in part are changed one by one, each under
+its file lock, as other processes may change them, too.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
-from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, worker
+from zarrasync._kernel.structs import EMPTY, LATER, LEFT, PART, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
+from zarrasync.stores.local_locks import held_places
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
@@ -39,7 +46,7 @@ class KernelWrite:
         part: The description of the selection.
 
     Attributes:
-        left: The runs of the chunks that are left to Python, such as those that are written in part.
+        left: The runs of the chunks that are left to Python.
         empty: The keys of chunks that contain only the fill value and must be erased.
     """
 
@@ -48,6 +55,10 @@ class KernelWrite:
         pairs = zip(part.projection.source, chunks.metadata.grid.axes, strict=True)
         self._columns = [numbers_of(touched(*pair)) for pair in pairs]
         self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
+        pairs = zip(part.projection.source, chunks.chain.spec.shape, strict=True)
+        whole = [_count_whole(selector, length) for selector, length in pairs if isinstance(selector, slice)]
+        self._has_whole = 0 not in whole
+        self._is_whole = math.prod(whole) == part.total
         self.left: list[ChunkRun] = []
         self.empty: list[str] = []
 
@@ -57,18 +68,16 @@ class KernelWrite:
         array = chunks.kernel_target
         if array is None:
             return None
-        several = bool(array.is_sharded)  # a single chunk is not faster, unless it consists of inner chunks
+        is_faster = bool(array.is_sharded)  # a single whole chunk is not, unless it consists of inner chunks
         for selector, length in zip(projection.source, chunks.chain.spec.shape, strict=True):
             if not isinstance(selector, slice) or selector.step != 1:
                 return None
-            if -(-selector.start // length) * length + length > selector.stop:  # no chunk is written as a whole
-                return None
-            several = several or selector.stop - selector.start > length
-        part = kernel_part(chunks, projection, values) if several else None
+            is_faster = is_faster or selector.stop - selector.start != length or selector.start % length != 0
+        part = kernel_part(chunks, projection, values) if is_faster else None
         return None if part is None else cls(chunks, array, part)
 
     async def run(self, flag: CancelFlag, progress: Progress | None) -> None:
-        """Write whole chunks."""
+        """Write the chunks."""
         total, nbytes, config = self._part.total, self._chunks.chain.nbytes, self._chunks.config
         if total == 1 and nbytes <= _SMALL:
             self._write_stretch(flag, progress, 0, 1)
@@ -89,15 +98,34 @@ class KernelWrite:
 
         Folders that do not exist appear in one step, and need no locks. The other chunks are locked and replaced.
         """
-        statuses = self._call(flag, begin, end, stages=True) if self._stages else bytes([LATER]) * (end - begin)
+        if not self._has_whole:
+            statuses = bytes([PART]) * (end - begin)
+        elif self._stages:
+            statuses = self._call(flag, begin, end, stages=True)
+        else:
+            statuses = bytes([LATER]) * (end - begin)
         for first, last in _stretches(statuses, LATER):
             replaced = drive(self._replace(flag, begin + first, begin + last))
             statuses = statuses[:first] + replaced + statuses[last:]
+        if PART in statuses:
+            statuses = bytes(
+                [
+                    drive(self._change(flag, begin + number)) if status == PART else status
+                    for number, status in enumerate(statuses)
+                ]
+            )
         if LEFT in statuses:
-            numbers = [begin + number for number, status in enumerate(statuses) if status == LEFT]
-            self.left.extend(runs_at(self._part.projection, self._chunks.metadata.grid, numbers))
+            self.left.extend(self._runs(number for number, status in enumerate(statuses, begin) if status == LEFT))
         if progress is not None:
-            progress((end - begin - statuses.count(LEFT)) * self._chunks.chain.nbytes)
+            if self._is_whole:
+                progress((end - begin - statuses.count(LEFT)) * self._chunks.chain.nbytes)
+            else:
+                done = self._runs(number for number, status in enumerate(statuses, begin) if status != LEFT)
+                progress(sum([run.size for run in done]) * self._chunks.chain.spec.dtype.numpy.itemsize)
+
+    def _runs(self, numbers: Iterable[int]) -> Sequence[ChunkRun]:
+        """Return the runs of chunks, which are numbered in C order."""
+        return runs_at(self._part.projection, self._chunks.metadata.grid, list(numbers))
 
     async def _replace(self, flag: CancelFlag, begin: int, end: int) -> bytes:
         """Replace chunks under their locks; return their statuses."""
@@ -107,6 +135,22 @@ class KernelWrite:
         if EMPTY in statuses:
             self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
         return statuses
+
+    async def _change(self, flag: CancelFlag, number: int) -> int:
+        """Change a chunk under its file lock; return what became of it."""
+        chunks, part, own = self._chunks, self._part, worker()
+        (key,) = chunks.metadata.keys.encode_box(self._columns, number, number + 1)
+        async with chunks.store.lock(key):
+            place = held_places.get().get(os.fsdecode(self._array.directory) + key)
+            if place is None or flag.cancelled:
+                return LEFT
+            device, inode, _ = place
+            status: int = own.change(
+                *(own.address, ctypes.addressof(self._array), part.axes, part.out, number),
+                *(temporary_path("").encode(), _keeps_fill(chunks), device, inode),
+            )
+            chunks.count_files(own)
+            return status
 
     def _call(self, flag: CancelFlag, begin: int, end: int, *, stages: bool) -> bytes:
         return write_part(self._chunks, self._array, self._part, range(begin, end), flag, stages=stages)
@@ -129,13 +173,22 @@ def write_part(
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
-    keeps_fill = chunks.chain.spec.undefined or chunks.config.write_empty_chunks
     own.write(
         *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
-        *(flag.address, temporary_path("").encode(), int(keeps_fill), int(stages)),
+        *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), int(stages)),
     )
     chunks.count_files(own)
     return statuses.raw
+
+
+def _count_whole(selector: slice, length: int) -> int:
+    """Return how many chunks of a length a slice with step 1 contains."""
+    return max(0, selector.stop // length + -selector.start // length)
+
+
+def _keeps_fill(chunks: Chunks) -> int:
+    """Return whether chunks that contain only the fill value are stored."""
+    return int(chunks.chain.spec.undefined or chunks.config.write_empty_chunks)
 
 
 def _stretches(statuses: bytes, wanted: int) -> Iterator[tuple[int, int]]:

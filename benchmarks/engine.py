@@ -40,6 +40,14 @@ class Engine:
         """Open an array for reading."""
         raise NotImplementedError
 
+    def open_for_changes(self, path: Path, workload: Workload) -> Any:
+        """Open an array for reading and writing."""
+        raise NotImplementedError
+
+    def change(self, array: Any, box: Box, values: np.ndarray) -> None:
+        """Write a box."""
+        array[box] = values
+
     def in_memory(self, workload: Workload) -> Any:
         """Create an array in the library's memory store, and write all of it."""
         raise NotImplementedError

@@ -40,6 +40,9 @@ class Zarrasync(Engine):
     def open(self, path: Path, workload: Workload) -> Any:
         return self.sync.open_array(path)
 
+    def open_for_changes(self, path: Path, workload: Workload) -> Any:
+        return self.sync.open_array(path, mode="r+")
+
     def in_memory(self, workload: Workload) -> Any:
         return self._create({}, workload, workload.data())
 
@@ -93,6 +96,9 @@ class ZarrPython(Engine):
 
     def open(self, path: Path, workload: Workload) -> Any:
         return self.zarr.open_array(str(path), mode="r")
+
+    def open_for_changes(self, path: Path, workload: Workload) -> Any:
+        return self.zarr.open_array(str(path), mode="r+")
 
     def in_memory(self, workload: Workload) -> Any:
         return self._create(self.zarr.storage.MemoryStore(), workload, workload.data())
@@ -176,6 +182,11 @@ class Zarrista(Engine):
     def open(self, path: Path, workload: Workload) -> Any:
         return self.zarrista.Array.open(self.zarrista.store.FilesystemStore(str(path)), "/")
 
+    open_for_changes = open
+
+    def change(self, array: Any, box: Box, values: np.ndarray) -> None:
+        array.store_array_subset(box, values)
+
     def get(self, array: Any, box: Box) -> Any:
         if any(part.step not in (None, 1) for part in box):
             raise NotImplementedError("it has no steps")
@@ -225,10 +236,17 @@ class TensorStore(Engine):
 
     def _spec(self, path: Path, workload: Workload) -> dict[str, Any]:
         driver = "zarr" if workload.zarr_format == 2 else "zarr3"
-        return {"driver": driver, "kvstore": {"driver": "file", "path": str(path)}}
+        # Unlike the others, it syncs files to the disk by default.
+        return {"driver": driver, "kvstore": {"driver": "file", "path": str(path), "file_io_sync": False}}
 
     def open(self, path: Path, workload: Workload) -> Any:
         return self.ts.open(self._spec(path, workload), read=True).result()
+
+    def open_for_changes(self, path: Path, workload: Workload) -> Any:
+        return self.ts.open(self._spec(path, workload), read=True, write=True).result()
+
+    def change(self, array: Any, box: Box, values: np.ndarray) -> None:
+        array[box].write(values).result()
 
     def in_memory(self, workload: Workload) -> Any:
         spec = {"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": self._metadata(workload)}
@@ -276,9 +294,7 @@ class TensorStore(Engine):
         }
 
     def _create(self, path: Path, workload: Workload) -> Any:
-        # Unlike the others, it syncs files to the disk by default.
         spec = {**self._spec(path, workload), "metadata": self._metadata(workload)}
-        spec["kvstore"]["file_io_sync"] = False
         return self.ts.open(spec, create=True).result()
 
     def write(self, path: Path, workload: Workload, data: np.ndarray) -> None:

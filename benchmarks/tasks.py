@@ -81,6 +81,18 @@ def boxes(engine: Engine, path: Path, workload: Workload) -> Call:
     return lambda: np.concatenate([np.asarray(engine.get(array, box)) for box in parts])
 
 
+def changes(engine: Engine, path: Path, workload: Workload) -> Call:
+    """Write boxes that cut chunks, with the values that the array has there."""
+    array, size = engine.open_for_changes(path, workload), 64 if len(workload.shape) == 3 else 300
+    parts = [(box, np.array(engine.get(array, box))) for box in random_boxes(workload, size, 40)]
+
+    def call() -> None:
+        for box, values in parts:
+            engine.change(array, box, values)
+
+    return call
+
+
 def threads(engine: Engine, path: Path, workload: Workload) -> Call:
     """Read the whole array once per thread, block by block, each beginning with another block."""
     array, rows = engine.open(path, workload), workload.shape[0] // THREADS
@@ -158,6 +170,7 @@ TASKS: dict[str, Callable[[Engine, Path, Workload], Call]] = {
     "orthogonal": orthogonal,
     "strided": strided,
     "boxes": boxes,
+    "changes": changes,
     "threads": threads,
     "async": concurrent,
     "dask": dask,
@@ -188,6 +201,7 @@ TITLES = {
     "orthogonal": "500 x 500 orthogonal",
     "strided": "every 7th, every 5th",
     "boxes": "40 random 64³ boxes",
+    "changes": "write 40 random boxes",
     "threads": "8 threads read all",
     "async": "200 reads at once",
     "dask": "read through dask",

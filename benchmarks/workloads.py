@@ -111,8 +111,8 @@ _SIZES = {
     "64k": ("64 KiB chunks", (4096, 4096), (128, 128)),
     "tiny": ("10,000 chunks of 1.6 KB", (2000, 2000), (20, 20)),
 }
-_SELECTIONS = ("points", "mask", "orthogonal", "strided", "threads", "async", "dask")
-_EXTRA = {"zstd-64k": _SELECTIONS, "blosc-lz4-tiny": ("element", "chunk", "open"), "raw-4m": ("disk",)}
+_SELECTIONS = ("changes", "points", "mask", "orthogonal", "strided", "threads", "async", "dask")
+_EXTRA = {"zstd-64k": _SELECTIONS, "blosc-lz4-tiny": ("changes", "element", "chunk", "open"), "raw-4m": ("disk",)}
 
 
 def _all() -> dict[str, Workload]:
@@ -141,7 +141,7 @@ def _all() -> dict[str, Workload]:
             (16, 8, 8),
             codec,
             (256, 256, 256),
-            tasks=("read", "write", "boxes", "inner"),
+            tasks=("read", "write", "changes", "boxes", "inner"),
         )
     return workloads
 
@@ -196,11 +196,11 @@ QUICK = {
     "zstd-4m": ("read", "write"),
     "blosc-lz4-4m": ("read", "write"),
     "gzip-1m": ("read", "write"),
-    "zstd-64k": ("read", "write", "points", "mask", "orthogonal", "strided", "threads", "async"),
+    "zstd-64k": ("read", "write", "changes", "points", "mask", "orthogonal", "strided", "threads", "async"),
     "raw-tiny": ("read", "write"),
-    "blosc-lz4-tiny": ("read", "write", "element", "chunk", "open"),
+    "blosc-lz4-tiny": ("read", "write", "changes", "element", "chunk", "open"),
     "shards-128k": ("read", "write"),
-    "shards-4k": ("read", "boxes", "inner"),
+    "shards-4k": ("read", "changes", "boxes", "inner"),
     "shards-4k-raw": ("read",),
     "blosc-zstd-64k": ("read", "write"),
     **{name: workload.tasks for name, workload in _OTHERS.items()},

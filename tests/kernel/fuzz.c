@@ -362,21 +362,50 @@ static int64_t source_of(const struct plan *plan, int64_t number, int64_t *chunk
     return source;
 }
 
+static int has_lists(const struct plan *plan)
+{
+    int found = plan->points.count > 0;
+    for (int i = 0; i < plan->array.axis_count; i++)
+        found |= plan->selected[i].indices != NULL;
+    return found;
+}
+
+/* Change the chunks of a selection. `changed` tells which of all chunks have the new values afterwards. */
+static void change_chunks(struct za_worker *worker, const struct plan *plan, const uint8_t *values, int64_t keeps_fill,
+                          uint8_t *changed)
+{
+    char path[4096];
+    struct stat place;
+    for (int64_t n = 0; n < plan->selected_chunks; n++) {
+        struct za_walk walk;
+        int64_t number = 0;
+        za_walk_start(&walk, plan->selected, (int)plan->array.axis_count, n);
+        for (int64_t i = 0; i < plan->array.axis_count; i++)
+            number = number * plan->whole[i].count + walk.coords[i];
+        name_chunk(plan, number, path, sizeof path);
+        strrchr(path, '/')[1] = '\0';
+        if (stat(path, &place) != 0) /* no chunk was stored there */
+            continue;
+        int64_t status = zarrasync_change(worker, &plan->array, plan->selected, values, n, ".partial", keeps_fill,
+                                          (int64_t)place.st_dev, (int64_t)place.st_ino);
+        require(status == ZA_DONE || status == ZA_LEFT, "the status is one of a change");
+        changed[number] = status == ZA_DONE;
+    }
+}
+
 /* Read a selection of slices as ranges: either all of its elements, or what is left to other reads. */
 static void read_ranges(struct input *input, struct za_worker *worker, const struct plan *plan, const uint8_t *expected)
 {
     size_t size = (size_t)(plan->selected_elements * plan->array.chain.item_size);
     struct za_ranges *ranges = malloc(sizeof *ranges + AXES * sizeof ranges->ranges[0]);
     *ranges = (struct za_ranges){worker, &plan->array, malloc(size), take(input, 2) ? NO_LIMIT : 100};
-    int has_lists = plan->points.count > 0;
     for (int i = 0; i < plan->array.axis_count; i++) {
         const struct za_axis *axis = &plan->selected[i];
-        has_lists |= axis->indices != NULL;
         ranges->ranges[i].start = axis->start;
         ranges->ranges[i].step = axis->step;
         ranges->ranges[i].length = axis->length;
     }
-    if (!has_lists && zarrasync_read_ranges(ranges) == plan->selected_elements && expected != NULL)
+    if (!has_lists(plan) && zarrasync_read_ranges(ranges) == plan->selected_elements && expected != NULL)
         require(memcmp(ranges->out, expected, size) == 0, "ranges have the same values");
     free(ranges->out);
     free(ranges);
@@ -422,10 +451,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             require(statuses[k] == ZA_DONE || statuses[k] == ZA_EMPTY, "whole chunks are written");
     }
 
+    uint8_t *changed = calloc((size_t)plan.chunk_count, 1);
+    int changes = !has_lists(&plan) && take(&input, 2);
+    for (int64_t i = 0; i < plan.selected_elements * item; i++)
+        out[i] = values[i % (plan.elements * item)] ^ (uint8_t)variety;
+    if (changes)
+        change_chunks(worker, &plan, out, keeps_fill, changed);
+    for (int64_t n = 0; n < plan.selected_elements; n++) {
+        int64_t chunk, source = source_of(&plan, n, &chunk);
+        if (changed[chunk])
+            memcpy(values + source * item, out + n * item, (size_t)item);
+    }
+    free(changed);
+
     int64_t damaged = input.size > 0 ? take(&input, plan.chunk_count) : -1;
     if (damaged >= 0) {
         name_chunk(&plan, damaged, path, sizeof path);
         damage(&input, path);
+    }
+    if (changes && damaged >= 0 && take(&input, 2)) { /* with the values that they have, but for the damaged chunk */
+        uint8_t ignored[64];
+        for (int64_t n = 0; n < plan.selected_elements; n++) {
+            int64_t chunk, source = source_of(&plan, n, &chunk);
+            memcpy(out + n * item, values + source * item, (size_t)item);
+        }
+        change_chunks(worker, &plan, out, keeps_fill, ignored);
     }
     memset(out, 0xaa, (size_t)(plan.selected_elements * item));
     if (plan.points.count > 0)

@@ -327,8 +327,8 @@ KERNEL_EXPORT int64_t zarrasync_read(struct za_worker *worker, const struct za_a
 
 /* Read the elements in ranges, which are described by a single argument because each takes a tenth of a microsecond.
  *
- * Returns how many were read: fewer than all if some of their chunks are left, and 0 if more than `limit` bytes have to be
- * decoded, or the chunks are not neighbours. */
+ * Returns how many were read: fewer than all if some of their chunks are left. It reads nothing, and returns -1, if more than
+ * `limit` bytes have to be decoded, or the chunks are not neighbours. */
 KERNEL_EXPORT int64_t zarrasync_read_ranges(const struct za_ranges *ranges);
 
 /* Sort points: fill in `order`, `offsets` and `edges`, whose memory is the caller's, of `count` numbers each, and one more

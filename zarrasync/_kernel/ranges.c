@@ -50,7 +50,7 @@ static int is_small(const struct za_ranges *read, const struct za_axis *axes)
         return 1;
     /* Only these are read of a large raw chunk. */
     int64_t span = chunks == 1 && chain->step_count == 0 ? span_of(read) : chain->raw_size;
-    return span <= read->limit && span <= chain->raw_size / 2;
+    return span <= read->limit;
 }
 
 int64_t zarrasync_read_ranges(const struct za_ranges *read)
@@ -65,7 +65,7 @@ int64_t zarrasync_read_ranges(const struct za_ranges *read)
         stride *= axes[i].length;
         chunks *= axes[i].count;
         if (axes[i].count > axes[i].length) /* the range skips chunks */
-            return 0;
+            return -1;
     }
-    return is_small(read, axes) ? zarrasync_read(read->worker, array, axes, read->out, 0, chunks, NULL, NULL) : 0;
+    return is_small(read, axes) ? zarrasync_read(read->worker, array, axes, read->out, 0, chunks, NULL, NULL) : -1;
 }

@@ -114,11 +114,27 @@ static void byte_range(const struct read *read, int64_t *start, int64_t *end)
 static int axis_to_cut(const struct read *read)
 {
     int longest = -1;
-    for (int i = 0; i < read->box.axis_count; i++)
-        if (read->cuts[i].count > 1 &&
-            (longest < 0 || read->array->chain.strides[i] > read->array->chain.strides[longest]))
+    for (int i = 0; i < read->box.axis_count; i++) {
+        int is_longer = longest < 0 || read->array->chain.strides[i] > read->array->chain.strides[longest];
+        if (is_longer && za_last_index(&read->axes[i], &read->cuts[i]) > read->cuts[i].first)
             longest = i;
+    }
     return longest;
+}
+
+/* Return about how many positions of a cut, from `at` on, to read together. Those with equal indices stay together, as each
+ * part reads their bytes again. */
+static int64_t length_of_part(const struct za_axis *axis, const struct za_cut *whole, int64_t at, int64_t wanted)
+{
+    int64_t count = wanted < whole->count - at ? wanted : whole->count - at;
+    if (axis->indices == NULL)
+        return count;
+    const int64_t *listed = axis->indices + whole->begin + at;
+    while (count > 1 && at + count < whole->count && listed[count] == listed[count - 1])
+        count--;
+    while (at + count < whole->count && listed[count] == listed[count - 1])
+        count++;
+    return count;
 }
 
 /* Read the bytes between the first and the last element of the box, and place the elements. The chunk starts at a position
@@ -141,10 +157,10 @@ static int read_box(struct read *read, int file, int64_t position)
     if (axis < 0)
         return read_range(read, file, position, start, end);
     struct za_cut whole = read->cuts[axis];
-    int64_t slice = whole.count / ((end - start - 1) / WINDOW + 1);
+    int64_t wanted = whole.count / ((end - start - 1) / WINDOW + 1);
     int status = ZA_DONE;
     for (int64_t at = 0, count; at < whole.count && status == ZA_DONE; at += count) {
-        count = slice < 1 ? 1 : slice < whole.count - at ? slice : whole.count - at;
+        count = length_of_part(&read->axes[axis], &whole, at, wanted < 1 ? 1 : wanted);
         read->cuts[axis] = za_cut_part(&read->axes[axis], &whole, at, count);
         status = read_box(read, file, position);
     }

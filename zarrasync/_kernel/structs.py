@@ -214,7 +214,17 @@ class Worker:
         change: ``zarrasync_change``.
     """
 
-    __slots__ = ("__weakref__", "_traffic", "address", "change", "read", "read_points", "read_ranges", "sort_points", "write")
+    __slots__ = (
+        "__weakref__",
+        "_traffic",
+        "address",
+        "change",
+        "read",
+        "read_points",
+        "read_ranges",
+        "sort_points",
+        "write",
+    )
 
     def __init__(self) -> None:
         library: Any = kernel("auto")

@@ -59,7 +59,10 @@ async def plan_with_data(handle: NodeHandle, options: dict[str, Any]) -> tuple[A
     check_options(options)
     options["data"] = data = await _read_lazy(options.get("data"))
     metadata = plan_array(handle.format, **options)
-    return metadata, None if data is None else transfer.as_storable(data, metadata)
+    if data is None:
+        return metadata, None
+    convert = partial(transfer.as_storable, data, metadata)
+    return metadata, await transfer.run_conversion(convert, data, metadata.dtype.numpy, casts_numbers=True)
 
 
 async def create_planned_array(

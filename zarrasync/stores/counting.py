@@ -48,6 +48,8 @@ class Counts:
 class CountingStore(WrapperStore):
     """A store that counts operations and bytes.
 
+    The compiled kernel reads long raw chunks of local files in several ranges, and each is a fetch.
+
     Args:
         inner: The store.
 

@@ -33,12 +33,21 @@ _LONGEST_DAYS = 106_751_991
 T = TypeVar("T")
 
 
-async def run_conversion(convert: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any]) -> T:
-    """Return the result of a conversion to a dtype. A long conversion runs on a worker thread."""
-    masked = isinstance(values, np.ma.MaskedArray)
-    if not isinstance(values, np.ndarray) or values.nbytes < _LONG or not (masked or _needs_cast(values, dtype)):
+async def run_conversion(
+    convert: Callable[[], T], values: npt.ArrayLike, dtype: np.dtype[Any], *, casts_numbers: bool = False
+) -> T:
+    """Return the result of a conversion to a dtype. A long conversion runs on a worker thread.
+
+    Args:
+        convert: The conversion.
+        values: What it converts.
+        dtype: The dtype.
+        casts_numbers: Whether it also casts numbers, as ``fit`` does.
+    """
+    if not isinstance(values, np.ndarray) or max(values.nbytes, values.size * dtype.itemsize) < _LONG:
         return convert()
-    return await compute(convert)
+    casts = _needs_cast(values, dtype) and (casts_numbers or not _are_numbers(values.dtype, dtype))
+    return await compute(convert) if casts or isinstance(values, np.ma.MaskedArray) else convert()
 
 
 def as_storable(values: npt.ArrayLike, metadata: ArrayMetadata) -> Array:
@@ -171,8 +180,11 @@ def _needs_cast(values: Array, dtype: np.dtype[Any]) -> bool:
     """Return whether an array is cast before it is written. Many numbers are cast chunk by chunk, which cannot fail."""
     if values.dtype == dtype:
         return False
-    are_numbers = _is_number(values.dtype) and _is_number(dtype)
-    return not are_numbers or values.size * dtype.itemsize <= _CAST_TOGETHER
+    return not _are_numbers(values.dtype, dtype) or values.size * dtype.itemsize <= _CAST_TOGETHER
+
+
+def _are_numbers(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    return _is_number(source) and _is_number(target)
 
 
 def _wraps_around(times: Array, result: Array) -> bool:

@@ -65,7 +65,7 @@ class RangesReader:
         out = make(transform.shape, self._dtype) if self._order is None else self._empty_in_order(transform, make)
         own = worker()
         done = own.read_ranges(self._pack(own.address, self._address, self._address_of(out), most, *ranges))
-        if self._counter is not None and done:
+        if self._counter is not None and done >= 0:
             self._counter(own.traffic())
         return out if done == size else None
 

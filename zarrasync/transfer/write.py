@@ -65,7 +65,7 @@ async def write(
     fill = fill if fields is None else fill[fields]
     convert = partial(fit, values, transform.shape, dtype, fill, chunks.metadata.dtype)
     try:
-        values = await run_conversion(convert, values, dtype)
+        values = await run_conversion(convert, values, dtype, casts_numbers=True)
     except CodecError as error:
         error.at(f"/{chunks.prefix}".rstrip("/") or "/", repr(chunks.origin or chunks.store))
         raise

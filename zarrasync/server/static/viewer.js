@@ -7,7 +7,7 @@ const BASE = new URL("..", import.meta.url);
 const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
 const SYMBOLS = { micrometer: "µm", nanometer: "nm", millimeter: "mm", meter: "m", angstrom: "Å", second: "s", millisecond: "ms", minute: "min", hour: "h", degree: "°", degrees_north: "°N", degrees_east: "°E" };
 const byId = (id) => document.getElementById(id);
-const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, labels: null };
+const state = { path: null, told: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, labels: null };
 
 // ------------------------------------------------------------ requests
 
@@ -44,15 +44,18 @@ function latest(make) {
 
 // ------------------------------------------------------------ the node
 
+/** Shows a node, as it is described in an address. */
 async function pick(path, told) {
+  state.told = told; // for a call that waits for the same node
   if (path === state.path) return told && state.view && arrange(told);
   state.path = path;
+  state.view = null;
   notice("");
   const node = await ask("node", { path });
   if (state.path !== path) return;
   byId("card").hidden = byId("plane").hidden = !node;
   gallery(node?.gallery ?? []);
-  if (!node) return (state.view = null);
+  if (!node) return;
   card(node);
   const planar = node.kind === "array" ? node.shape.length >= 2 && /^(bool|u?int|float)/.test(node.dtype) : node.pyramid;
   const full = planar && (node.kind === "group" || node.shape.every((n) => n > 0));
@@ -60,7 +63,7 @@ async function pick(path, told) {
   if (state.path !== path) return;
   byId("plane").hidden = !view;
   state.view = view;
-  return view ? arrange(told ?? asked()) : remember();
+  return view ? arrange(state.told ?? asked()) : remember();
 }
 
 /** Shows the view of the node in an address, or the default view. */
@@ -73,10 +76,14 @@ async function arrange(told) {
   await overlay(null);
   restore(path, told);
   if (told.get("path") === path && view.labels.includes(told.get("labels"))) await overlay(told.get("labels"));
+  if (state.view !== view) return; // another node was picked meanwhile
   sliders(view);
   controls();
   snippet();
-  await refresh();
+  const drawn = refresh();
+  const at = told.get("at")?.split(",").map(Number);
+  if (told.get("path") === path && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+  await drawn;
 }
 
 function card(node) {
@@ -181,7 +188,7 @@ async function overlay(path) {
 }
 
 function controls() {
-  const { labels } = state.view;
+  const labels = state.view?.labels ?? [];
   byId("labels").replaceChildren(new Option("none", ""), ...labels.map((path) => new Option(path.split("/").pop(), path)));
   byId("labels").value = state.labels?.path ?? "";
   byId("labels").parentElement.hidden = !labels.length;
@@ -354,6 +361,7 @@ function codes() {
 }
 
 function snippet() {
+  if (!state.view) return;
   const all = codes();
   state.code ??= "zarrasync";
   const tabs = byId("snippet").querySelector("[role=tablist]");
@@ -430,12 +438,8 @@ function asked(address = location.href) {
 /** Shows the node and view of an address, unless another address is followed meanwhile. */
 const follow = latest(async (signal, told) => {
   const path = told.get("path") ?? "";
-  const at = told.get("at")?.split(",").map(Number);
   await tree.reveal(path);
-  if (signal.aborted) return;
-  await pick(path, told);
-  if (signal.aborted) return;
-  if (state.path === path && state.view && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+  if (!signal.aborted) await pick(path, told);
 });
 
 /** Restores the view of a node from an address. */

@@ -40,7 +40,7 @@ async def run_conversion(
 
     Args:
         convert: The conversion.
-        values: What it converts.
+        values: The values to convert.
         dtype: The dtype.
         casts_numbers: Whether it also casts numbers, as ``fit`` does.
     """

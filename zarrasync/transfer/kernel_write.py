@@ -1,7 +1,7 @@
 """Writing local files with the compiled kernel: jobs, each of which writes a stretch of chunks.
 
 Whole chunks are replaced with one call for many of them. Chunks that are written in part are changed one by one, each under
-its file lock, as other processes may change them, too.
+its file lock, because other processes may also change them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files import runs
-from zarrasync.bulk.files.runs import Observed, Permit, read_content
+from zarrasync.bulk.files.runs import Observed, Permit, read_content, read_contents
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.stores import Store
@@ -253,7 +253,7 @@ class Claim:
         end, observed = clock.monotonic() + wait, dict[str, Observed]()
         while True:
             notes = [key for key in self._keys() if key.startswith(f"{self._folder}/run-")]
-            contents = {key: self._run(read_content(self._store, key))[0] for key in notes}
+            contents = dict(zip(notes, self._run(read_contents(self._store, notes)), strict=True))
             running = [key for key in notes if not observed.setdefault(key, Observed()).is_over(contents[key])]
             if len(running) < len(notes):
                 self._content["interrupted"] = True

@@ -150,7 +150,8 @@ class JobPlan:
         """Return the parts of segments between two rows."""
         first = max(bisect_right(self.segments, start, key=lambda segment: segment.start) - 1, 0)
         found = []
-        for segment in self.segments[first:]:
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
             if segment.start >= stop:
                 break
             a, b = max(segment.start, start), min(segment.stop, stop)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.stores import ABSENT, Request, Store
+from zarrasync.stores import ABSENT, Request, Store, Value
 from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content"]
+__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content", "read_contents"]
 
 T = TypeVar("T")
 BEAT_SECONDS = 3.0
@@ -32,13 +32,20 @@ DEAD_SECONDS = 15.0
 async def read_content(store: Store, key: str) -> tuple[dict[str, Any], object]:
     """Return the content of a claim or a note, and its version; ``{}`` and ``ABSENT`` if it does not exist."""
     (value,) = await store.fetch([Request(key)], versions=True)
-    if value is None:
-        return {}, ABSENT
+    return _parse(value), ABSENT if value is None else value.version
+
+
+async def read_contents(store: Store, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the contents of notes; ``{}`` for those that do not exist."""
+    return [_parse(value) for value in await store.fetch([Request(key) for key in keys])]
+
+
+def _parse(value: Value | None) -> dict[str, Any]:
     try:
-        content = json.loads(bytes(value.data))
+        content = {} if value is None else json.loads(bytes(value.data))
     except ValueError:
         content = {}
-    return content if isinstance(content, dict) else {}, value.version
+    return content if isinstance(content, dict) else {}
 
 
 @dataclass

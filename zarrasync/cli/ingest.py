@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import zarrasync
-from zarrasync import formats, sync
+from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.files.headers import SourceFile
@@ -31,11 +33,9 @@ from zarrasync.cli.files import NpzMember, open_file
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, NodeTypeError, ZarrError
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.create_hierarchy import check_array_paths
-from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import Store, resolve
@@ -162,18 +162,15 @@ async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays) -> E
     """Return the attributes of the arrays that exist and are not replaced, by path."""
     if args.overwrite:
         return {}
-    places = {path: _place(args, path) for path in arrays}
+    found: dict[str, Mapping[str, Any]] = {}
 
-    async def find() -> Existing:
-        handle, _ = resolve_node(store, "", None, None, None)
-        nodes = await find_all(handle, places.values(), formats.CANDIDATES, strict=False)
-        return {
-            path: node.metadata.attributes
-            for path, node in zip(places, nodes, strict=True)
-            if node is not None and isinstance(node.metadata, ArrayMetadata)
-        }
+    async def find(path: str) -> None:
+        with suppress(NodeNotFoundError, NodeTypeError):
+            array = await run_on_store(partial(zarrasync.open_array, store, path=_place(args, path)), store)
+            found[path] = dict(array.attrs)
 
-    return await run_on_store(find, store)
+    await for_each(find, arrays, 1 if store.blocking else _CONCURRENT_ARRAYS)
+    return found
 
 
 # ------------------------------------------------------------------ layouts

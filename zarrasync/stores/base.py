@@ -31,6 +31,7 @@ from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
+from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.values import Listing, Request, Value
 
 __all__ = ["Store"]
@@ -130,6 +131,15 @@ class Store(ABC):
     def portable(self) -> bool:
         """Whether a pickled copy in another process reads and writes the same data."""
         return True
+
+    def begin(self) -> Transaction | None:
+        """Begin a transaction, which blocks; ``None`` if the store has none, so that each change is visible at once.
+
+        Raises:
+            UnsupportedOperation: If only readers can use this version of the store.
+            StoreError: If the store failed.
+        """
+        return None
 
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:

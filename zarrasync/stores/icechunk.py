@@ -1,4 +1,4 @@
-"""Reading icechunk repositories by URL, at a branch, tag or snapshot, with the icechunk package."""
+"""Repositories of icechunk by URL: reading a branch, tag or snapshot, and transactions in a branch, with its package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
 from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.locations import Location
 from zarrasync.stores.options import environment_variable
+from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
 __all__ = ["IcechunkStore", "open_repository"]
@@ -108,14 +109,32 @@ class Repository:
     def _open_session(self) -> Any:
         import icechunk
 
+        return self._session(icechunk.Repository.open, "readonly_session", **self.version)
+
+    def begin(self, branch: str) -> Any:
+        """Return a session that changes a branch. The branch ``main`` is created with the repository.
+
+        Raises:
+            StoreError: If the repository or the branch cannot be opened.
+        """
+        import icechunk
+
+        is_main = branch == "main"
+        return self._session(
+            icechunk.Repository.open_or_create if is_main else icechunk.Repository.open,
+            "writable_session",
+            branch=branch,
+        )
+
+    def _session(self, open_: Callable[[Any], Any], method: str, **version: str) -> Any:
         try:
-            repository = icechunk.Repository.open(self.storage.make())
+            repository = open_(self.storage.make())
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot open the icechunk repository {self.url!r}: {_reason(error)}") from error
         try:
-            return repository.readonly_session(**self.version)  # type: ignore[arg-type]  # one keyword
+            return getattr(repository, method)(**version)
         except Exception as error:
-            (kind, name), *_ = self.version.items()
+            (kind, name), *_ = version.items()
             branches, tags = sorted(repository.list_branches()), sorted(repository.list_tags())
             raise StoreError(
                 f"cannot open {kind.removesuffix('_id')} {name!r} of {self.url!r}: {_reason(error)}; "
@@ -147,7 +166,7 @@ class Repository:
 
 
 class IcechunkStore(ZarrPythonStore):
-    """A version of an icechunk repository, read-only. Changes need a commit, which only a session of icechunk can make.
+    """A version of an icechunk repository, read-only. Changes need a commit: of a transaction, or of a session of icechunk.
 
     Args:
         repository: The repository and version.
@@ -155,6 +174,7 @@ class IcechunkStore(ZarrPythonStore):
 
     def __init__(self, repository: Repository) -> None:
         super().__init__(repository)
+        self._repository = repository
         self._url, self._storage = repository.url, repository.storage
         ((self._kind, self._name),) = repository.version.items()  # a branch, while it is read at a snapshot
         self.bounded = True
@@ -167,6 +187,13 @@ class IcechunkStore(ZarrPythonStore):
     def viewer(self) -> Hashable:
         return self._storage.viewer
 
+    def begin(self) -> Transaction:
+        if self._kind != "branch":
+            raise UnsupportedOperation(
+                f"cannot write to {self!r}, because only branches can change; write to {self._url!r} with @branch.NAME"
+            )
+        return _SessionTransaction(self._repository.begin(self._name), repr(self), self._name)
+
     def __repr__(self) -> str:
         return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
 
@@ -174,6 +201,52 @@ class IcechunkStore(ZarrPythonStore):
         self, verb: str, hint: str = "write to repository.writable_session('main').store with icechunk, and commit"
     ) -> UnsupportedOperation:
         return super()._unsupported(verb, hint)
+
+
+class _SessionStore(ZarrPythonStore):
+    """The store of a session that changes a branch.
+
+    Args:
+        store: The store of the session.
+        name: The name of the branch's store, for messages.
+    """
+
+    def __init__(self, store: Any, name: str) -> None:
+        super().__init__(store)
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class _SessionTransaction(Transaction):
+    """The changes of a session.
+
+    Args:
+        session: The session.
+        name: The name of the branch's store, for messages.
+        branch: The branch.
+    """
+
+    def __init__(self, session: Any, name: str, branch: str) -> None:
+        self._session, self._name, self._branch = session, name, branch
+        self.store = _SessionStore(session.store, name)
+
+    def commit(self, message: str) -> None:
+        import icechunk
+
+        if not self._session.has_uncommitted_changes:
+            return
+        try:
+            self._session.commit(message)
+        except icechunk.ConflictError as error:
+            raise WriteConflictError(
+                f"another writer has committed to the branch {self._branch!r} of {self._name} meanwhile; nothing was "
+                "published, repeat the call",
+                key="",
+            ) from error
+        except Exception as error:  # of different classes in icechunk 1 and 2
+            raise StoreError(f"cannot commit to {self._name}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

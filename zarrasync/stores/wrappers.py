@@ -18,6 +18,7 @@ from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.values import Listing, Request, Value
 
 __all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
@@ -185,6 +186,10 @@ class PrefixStore(WrapperStore):
         directory = self.inner.local_directory
         return None if directory is None else directory + os.fsencode(self.prefix)
 
+    def begin(self) -> Transaction | None:
+        transaction = self.inner.begin()
+        return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
+
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
 
@@ -264,6 +269,14 @@ class PrefixStore(WrapperStore):
 
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)
+
+
+class _PrefixTransaction(Transaction):
+    def __init__(self, inner: Transaction, prefix: str) -> None:
+        self._inner, self.store = inner, PrefixStore(inner.store, prefix)
+
+    def commit(self, message: str) -> None:
+        self._inner.commit(message)
 
 
 class AliasStore(WrapperStore):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,10 @@ from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.display.progress import ProgressLike, report_progress
-from zarrasync.errors import UnsupportedByFormat
+from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
 from zarrasync.metadata.create import check_options
 from zarrasync.nodes.open_nodes import resolve_node
-from zarrasync.stores import CountingStore, Store
+from zarrasync.stores import CountingStore, Store, resolve
 
 __all__ = ["FilesRequest", "ingest_files", "job_name", "make_job"]
 
@@ -75,6 +75,18 @@ async def ingest_files(request: FilesRequest) -> FilesReport:
 
 
 def _ingest(request: FilesRequest) -> FilesReport:
+    store = resolve(request.store, request.storage_options, request.config)
+    transaction = store.begin()
+    if transaction is None:
+        return _run(replace(request, store=store, storage_options=None))
+    if request.processes > 1 or request.executor is not None:
+        raise UnsupportedOperation(f"only one process can write a commit of {store!r}; omit processes and executor")
+    report = _run(replace(request, store=transaction.store, storage_options=None))
+    transaction.commit(f"zarrasync ingest: {report.contents()}")
+    return report
+
+
+def _run(request: FilesRequest) -> FilesReport:
     job = make_job(request)
     workers = Workers(request.processes, request.executor)
     counting = job.handle.store

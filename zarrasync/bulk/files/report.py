@@ -37,12 +37,16 @@ class FilesReport(IngestReport):
     def summary(self) -> str:
         if self.known and not self.files:
             return f"{counted(self.known, 'file')} ingested before: nothing to do, {self.seconds:.1f} s"
-        rows = f" with {counted(self.rows, 'row')}" if self.rows else ""
-        files = f"{counted(self.files, 'file')}{rows}" if self.files else ""
+        files = self.contents()
         known = f"{self.known:,} ingested before" if self.known else ""
         tasks = f"{counted(self.tasks, 'task')} run" if self.tasks and not self.files else ""
         head = ", ".join(filter(None, (files, known, tasks)))
         return f"{head}{': ' * bool(head)}{', '.join(filter(None, self._facts()))}"
+
+    def contents(self) -> str:
+        """Return the numbers of files and rows that the job ingested; an empty string for none."""
+        rows = f" with {counted(self.rows, 'row')}" if self.rows else ""
+        return f"{counted(self.files, 'file')}{rows}" if self.files else ""
 
     def _facts(self) -> Sequence[str]:
         sizes = f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}"

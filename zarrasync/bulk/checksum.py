@@ -14,6 +14,7 @@ from zarrasync.indexing.axis_order import in_c_order
 __all__ = ["checksum", "slabs"]
 
 _SLAB_BYTES = 8 << 20
+_LARGEST_SLAB_BYTES = 64 << 20
 
 
 def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
@@ -27,22 +28,31 @@ def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
 
     data: Any
     if block.dtype.kind in "TO":
-        data = repr([_plain(value) for value in block.astype(object).reshape(-1)]).encode()
+        data = "".join(f"{_plain(value)!r}\n" for value in block.astype(object).reshape(-1)).encode()
     else:
         data = in_c_order(block).reshape(-1).view(np.uint8)
     return crc32c(data, before)
 
 
 def slabs(
-    dims: Sequence[str | None], shape: tuple[int, ...], itemsize: int
+    dims: Sequence[str | None], shape: tuple[int, ...], itemsize: int, chunks: Sequence[int] | None = None
 ) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
     """Yield regions of a few megabytes that divide an array, and the order of axes in which to compare them.
 
     The axes are in the order of their names, so that the regions of arrays with another order of axes correspond.
+
+    Args:
+        dims: The names of the axes.
+        shape: The shape.
+        itemsize: The size of an element in bytes.
+        chunks: The shape of stored chunks. Regions contain whole chunks, unless these take much memory.
     """
     axes = tuple(sorted(range(len(shape)), key=lambda axis: str(dims[axis])))
     first, size = axes[0], math.prod(shape) // max(shape[axes[0]], 1)
-    step = max(1, _SLAB_BYTES // max(size * max(itemsize, 1), 1))
+    row_bytes = max(size * max(itemsize, 1), 1)
+    step = max(1, _SLAB_BYTES // row_bytes)
+    if chunks is not None and 0 < chunks[first] * row_bytes <= _LARGEST_SLAB_BYTES:
+        step = max(1, step // chunks[first]) * chunks[first]
     for start in range(0, shape[first], step):
         rows = slice(start, min(start + step, shape[first]))
         yield tuple(rows if axis == first else slice(None) for axis in range(len(shape))), axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,3 +129,9 @@ class FileHeader:
     file: SourceFile
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
+
+    def linked(self, names: Iterable[str]) -> set[str]:
+        """Return the names of the variables to which attributes of some variables refer: coordinates and grid mappings."""
+        attributes = [self.variables[name].attributes for name in names]
+        mappings = {str(item.get("grid_mapping")) for item in attributes}
+        return mappings | {part for item in attributes for part in str(item.get("coordinates", "")).split()}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files.claim import Claim
-from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.known import unknown_files
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import JobPlan
@@ -17,7 +17,7 @@ from zarrasync.bulk.files.planning import plan_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.statistics import check_statistics, merge_statistics
-from zarrasync.bulk.files.target import Target, read_target
+from zarrasync.bulk.files.target import Target, read_constants, read_target
 from zarrasync.display.progress import JobProgress
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.model.paths import join
@@ -130,7 +130,8 @@ class Job:
         """Return plans that would write the rows of all files again, which are known."""
         parameters = replace(self._parameters, append=False, region="auto")
         target = self._run(read_target(self.handle, parameters.dim))
-        headers = workers.headers(self._files, parameters.reader, self.handle.config)
+        self._run(read_constants(target, parameters.dim))
+        headers = self._headers(workers, self._files)
         if not parameters.dim:  # a single file is compared like a new dataset
             return [plan_job(headers, Target(target.handle), self._parameters)]
         if target.labels is not None:
@@ -143,6 +144,9 @@ class Job:
         ]
 
     # -------------------------------------------------------------- planning
+
+    def _headers(self, workers: Workers, files: Sequence[SourceFile]) -> list[FileHeader]:
+        return workers.headers(files, self._parameters.reader, self.handle.config, self._parameters.variables)
 
     def _plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
@@ -179,7 +183,8 @@ class Job:
                 return None, report, files
             if not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
-        plan = plan_job(workers.headers(files, parameters.reader, self.handle.config), target, parameters)
+            self._run(read_constants(target, parameters.dim))
+        plan = plan_job(self._headers(workers, files), target, parameters)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")

@@ -100,9 +100,11 @@ _files = _Files()
 """The files of a worker process, which keeps them open from one task to the next."""
 
 
-def _read_headers(files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
+def _read_headers(
+    files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str]
+) -> list[FileHeader]:
     """Return the headers of files, in a worker process."""
-    return _files.get(options, config).headers(files)
+    return _files.get(options, config).headers(files, chosen)
 
 
 def _run_task(task: _Task) -> IngestReport:
@@ -150,16 +152,25 @@ class Workers:
         """Return the open files of this process. They remain open until ``close`` is called."""
         return self._files.get(options, config)
 
-    def headers(self, files: Sequence[SourceFile], options: ReaderOptions, config: Config) -> list[FileHeader]:
-        """Return the headers of files."""
+    def headers(
+        self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str] = ()
+    ) -> list[FileHeader]:
+        """Return the headers of files.
+
+        Args:
+            files: The files.
+            options: How to open them.
+            config: The settings.
+            chosen: The names of the variables to store; empty for all.
+        """
         self._start()
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
-            return self.local_files(options, config).headers(files)
+            return self.local_files(options, config).headers(files, chosen)
         found: dict[int, list[FileHeader]] = {}
         own = self._config_of_each(config)
 
         def call(first: int) -> Callable[[], list[FileHeader]]:
-            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own)
+            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own, chosen)
 
         self._run(range(0, len(files), _HEADERS_PER_CALL), call, found.__setitem__)
         return [header for number in sorted(found) for header in found[number]]

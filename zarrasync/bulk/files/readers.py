@@ -13,6 +13,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import BadZipFile
@@ -54,7 +55,7 @@ _PHONY = "phony_dim_"
 class _Reader(Protocol):
     """An open file."""
 
-    def header(self, file: SourceFile) -> FileHeader: ...
+    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader: ...
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]: ...
 
@@ -121,8 +122,12 @@ class OpenFiles:
             for file in wanted:
                 self._copies.release(file)
 
-    def headers(self, files: Sequence[SourceFile]) -> list[FileHeader]:
+    def headers(self, files: Sequence[SourceFile], chosen: Sequence[str] = ()) -> list[FileHeader]:
         """Return the headers of files, with the values of small variables. The files are not kept open.
+
+        Args:
+            files: The files.
+            chosen: The names of the variables to store; empty for all. Others get no digest.
 
         Raises:
             ImportError: If xarray, or the package that reads the format, is not installed.
@@ -132,14 +137,14 @@ class OpenFiles:
         for start in range(0, len(files), _MOST_OPEN):
             batch = files[start : start + _MOST_OPEN]
             with self.prepared(batch):
-                found += [self._header(file) for file in batch]
+                found += [self._header(file, chosen) for file in batch]
         return found
 
-    def _header(self, file: SourceFile) -> FileHeader:
+    def _header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
             reader = _open(file.url, path, self._options)
             try:
-                return reader.header(file)
+                return reader.header(file, chosen)
             finally:
                 reader.close()
 
@@ -242,7 +247,7 @@ class _NumpyReader:
             self._arrays = {"values": np.load(path, mmap_mode="r")}
         self._dims = options.dims
 
-    def header(self, file: SourceFile) -> FileHeader:
+    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
         variables = {}
         for name, array in self._arrays.items():
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
@@ -309,13 +314,25 @@ class _XarrayReader:
                 raise
         self._dims, self._dim = options.dims, options.dim
 
-    def header(self, file: SourceFile) -> FileHeader:
+    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
         dataset = self._dataset
         attributes = _plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
         variables = {str(name): self._variable(str(name), file.name) for name in dataset.variables}
-        return FileHeader(file, variables, attributes)
+        header = FileHeader(file, variables, attributes)
+        return replace(header, variables={**variables, **self._with_digests(header, chosen)})
+
+    def _with_digests(self, header: FileHeader, chosen: Sequence[str]) -> dict[str, VariableHeader]:
+        """Return the large variables that must have the same values in all files, with digests of their values."""
+        variables, present = header.variables, [name for name in chosen if name in header.variables]
+        dims = {dim for name in present for dim in variables[name].dims}
+        used = {*present, *dims, *header.linked(present)} if chosen else set(variables)
+        return {
+            name: replace(variable, digest=self._digest(name, variable))
+            for name, variable in variables.items()
+            if name in used and variable.values is None and self._is_constant(name)
+        }
 
     def _variable(self, name: str, url: str) -> VariableHeader:
         variable = self._dataset.variables[name]
@@ -337,7 +354,6 @@ class _XarrayReader:
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
             np.array(variable.values) if is_small else None,
-            self._digest(name, dims) if not is_small and self._is_constant(name) else None,
         )
 
     def _is_constant(self, name: str) -> bool:
@@ -347,9 +363,9 @@ class _XarrayReader:
             return False
         return self._dim in dataset.sizes or name in dataset.coords
 
-    def _digest(self, name: str, dims: tuple[str, ...]) -> int:
+    def _digest(self, name: str, header: VariableHeader) -> int:
         variable, digest = self._dataset.variables[name], 0
-        for region, axes in slabs(dims, variable.shape, variable.dtype.itemsize):
+        for region, axes in slabs(header.dims, variable.shape, variable.dtype.itemsize, header.chunks):
             values = np.asarray(variable[region].values).transpose(axes)
             digest = checksum(values.astype(values.dtype.newbyteorder("="), copy=False), digest)
         return digest

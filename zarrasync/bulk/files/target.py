@@ -24,7 +24,7 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["Target", "read_target", "stored_attributes"]
+__all__ = ["Target", "read_constants", "read_target", "stored_attributes"]
 
 _SMALL_BYTES = 64 * 1024
 """Arrays up to this size are compared with the files."""
@@ -40,7 +40,7 @@ class Target:
         arrays: The arrays by name, as readers see them.
         dims: The dimensions of each array.
         labels: The labels of the rows, or ``None``.
-        values: The values of small arrays without rows.
+        values: The values of small arrays without rows; see ``read_constants``.
         digests: Digests of the values of large arrays without rows.
         journal: The files that were ingested before.
     """
@@ -86,7 +86,7 @@ class Target:
 
 
 async def read_target(handle: NodeHandle, dim: str) -> Target:
-    """Return the state of a destination, as readers of consolidated metadata see it.
+    """Return the state of a destination, as readers of consolidated metadata see it, without values of constants.
 
     Args:
         handle: The location of the group.
@@ -113,23 +113,33 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
     dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
     target = Target(handle_of(node), node, arrays, dims)
     target.journal = Journal.of(node.attrs)
-    length = target.length(dim)
-    values: dict[str, npt.NDArray[Any]] = {}
-    digests: dict[str, int] = {}
-    for name, array in arrays.items():
-        nbytes = math.prod(array.shape) * max(array.dtype.itemsize, 1)
-        if (name == dim and dims[name] == (dim,)) or (dim not in dims[name] and nbytes <= _SMALL_BYTES):
-            values[name] = np.asarray(await array.view[...].read())
-        elif dim and dim not in dims[name]:
-            digests[name] = await _digest(array, dims[name])
-    target.labels = values.pop(dim, None) if length else None
-    target.values, target.digests = values, digests
+    if target.length(dim) and dims.get(dim) == (dim,):
+        target.labels = np.asarray(await arrays[dim].view[...].read())
     return target
 
 
+async def read_constants(target: Target, dim: str) -> None:
+    """Read the values of small arrays without rows, and digests of large ones, to compare them with files.
+
+    Args:
+        target: The destination, which gets the values and digests.
+        dim: The dimension along which files are joined.
+    """
+    values: dict[str, npt.NDArray[Any]] = {}
+    digests: dict[str, int] = {}
+    for name, array in target.arrays.items():
+        if dim in target.dims[name]:
+            continue
+        if math.prod(array.shape) * max(array.dtype.itemsize, 1) <= _SMALL_BYTES:
+            values[name] = np.asarray(await array.view[...].read())
+        elif dim:
+            digests[name] = await _digest(array, target.dims[name])
+    target.values, target.digests = values, digests
+
+
 async def _digest(array: AsyncArray, dims: tuple[str | None, ...]) -> int:
-    digest = 0
-    for region, axes in slabs(dims, array.shape, array.dtype.itemsize):
+    digest, chunks = 0, array.chunks if array.metadata.edges is None else None
+    for region, axes in slabs(dims, array.shape, array.dtype.itemsize, chunks):
         digest = checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
     return digest
 

@@ -71,9 +71,7 @@ class Variables:
                     known = ", ".join(sorted(header.variables))
                     raise ShapeError(f"{header.file.name} has no variable {name!r}; its variables are {known}")
         dims = {dim for name in chosen for dim in first.variables[name].dims} | {self.dim}
-        attributes = [first.variables[name].attributes for name in chosen]
-        linked = {str(item.get("grid_mapping")) for item in attributes}
-        linked |= {part for item in attributes for part in str(item.get("coordinates", "")).split()}
+        linked = first.linked(chosen)
         optional = {
             name for name in linked - dims - set(chosen) if name in first.variables and not self._is_common(name)
         }

@@ -1,0 +1,99 @@
+"""Large variables without rows, which must be equal in all files: what is read of them, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.planned_job import PlannedJob
+from zarrasync.bulk.files.pool import Workers
+from zarrasync.errors import ShapeError
+
+xr = pytest.importorskip("xarray", reason="xarray opens the files")
+h5py = pytest.importorskip("h5py", reason="h5py locates the chunks")
+pytest.importorskip("netCDF4", reason="netCDF4 writes the files")
+
+LENGTH = 150
+"""Such a square of 64-bit numbers is larger than the values that headers contain."""
+
+
+def write(folder: Path, number: int, mask: int = 1, **attributes: str) -> str:
+    """Write a file of one row, with a large variable that has no rows."""
+    folder.mkdir(exist_ok=True)
+    square = ("y", "x"), np.random.default_rng(mask).normal(size=(LENGTH, LENGTH))
+    variables: dict[str, Any] = {"v": (("time", "y"), np.full((1, LENGTH), number), attributes), "mask": square}
+    path = folder / f"{number}.nc"
+    dataset = xr.Dataset(variables, {"time": ("time", [number])})
+    dataset.to_netcdf(path, engine="netcdf4", encoding={"mask": {"zlib": True, "chunksizes": (50, 150)}})
+    return str(path)
+
+
+def damage(path: str, name: str) -> None:
+    """Overwrite a chunk of a variable."""
+    with h5py.File(path) as file:
+        chunk = file[name].id.get_chunk_info(1)
+    with open(path, "r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\xff" * chunk.size)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"coordinates": "mask"}, {"grid_mapping": "mask"}], ids=str)
+async def test_variables_that_are_not_stored_are_not_read(api: Api, tmp_path: Path, attributes: dict[str, str]):
+    paths = [write(tmp_path, number, **attributes) for number in range(2)]
+    damage(paths[1], "mask")
+    if attributes:
+        with pytest.raises(ValueError, match=r"cannot read the header of .*1\.nc"):
+            await api(api.ingest(paths, {}, concat="time", variables="v"))
+        return
+    with pytest.raises(ValueError, match=r"cannot read the header of .*1\.nc"):
+        await api(api.ingest(paths, {}, concat="time"))
+    await api(api.ingest(paths, store := {}, concat="time", variables="v", verify=True))
+    assert sorted(sync.open_group(store)) == ["time", "v"]
+
+
+async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: Path):
+    first, same, other = write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2, mask=2)
+    await api(api.ingest(first, store := {}, concat="time", chunks={"y": 60, "x": 30}))
+    await api(api.ingest(same, store, concat="time", append=True))
+    with pytest.raises(ShapeError, match="'mask' must be the same in all files"):
+        await api(api.ingest(other, store, concat="time", append=True))
+
+
+def test_finishing_a_plan_does_not_read_constants(tmp_path: Path):
+    paths, store = [write(tmp_path / "nc", number) for number in range(2)], stores.MemoryStore()
+    sync.ingest(paths[0], store, concat="time")
+    plan, _ = make_job(FilesRequest(paths[1], store, "time", append=True)).plan_only(Workers())
+    assert plan is not None
+    counting = stores.CountingStore(store)
+    job = PlannedJob.of(plan, counting, za.config.get())
+    job.run_independently(Workers())
+    counting.reset()
+    job.finish()
+    assert counting.counts.bytes_read < LENGTH * LENGTH
+    assert len(sync.open_array(store, path="v")) == 2
+
+
+@pytest.mark.parametrize("dims", [("y", "x"), ("x", "y")])
+@pytest.mark.parametrize("chunks", [(7, 20), (40, 3), (100, 100), (0, 0), None], ids=str)
+def test_slabs_contain_whole_chunks(monkeypatch: pytest.MonkeyPatch, dims: Any, chunks: Any):
+    monkeypatch.setattr("zarrasync.bulk.checksum._SLAB_BYTES", 1000)
+    values = np.arange(6000, dtype="u1").reshape(100, 60)
+    regions = list(slabs(dims, values.shape, 1, chunks))
+    axis = dims.index("x")
+    cuts = [region[axis].start for region, _ in regions]
+    assert len(cuts) > 1 or chunks == (100, 100)
+    if chunks and chunks[axis]:
+        assert all(cut % chunks[axis] == 0 for cut in cuts)
+    for data in (values, values.astype(object)):
+        digest = 0
+        for region, axes in regions:
+            digest = checksum(data[region].transpose(axes), digest)
+        assert digest == checksum(data.transpose(sorted((0, 1), key=dims.__getitem__)))

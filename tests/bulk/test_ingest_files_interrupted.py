@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zarrasync import stores, sync
+from zarrasync import config, stores, sync
 from zarrasync.bulk.files import claim as claims
 from zarrasync.bulk.files import pool, runs
 from zarrasync.bulk.files.pool import Workers
@@ -338,6 +339,27 @@ def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, m
     two.update(plan="x")
     two.release()
     assert not values
+
+
+def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It notices when it has written a block that another job has taken over its claim."""
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 0.01)
+    day(0, lat=100, lon=400).to_netcdf(path := tmp_path / "0.nc")
+    out = tmp_path / "out.zarr"
+    calls: list[int] = []
+
+    def take_over(nbytes: int) -> None:
+        if not nbytes:
+            return
+        calls.append(nbytes)
+        (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "id": "x", "beat": 0, "state": "running"}))
+        wait_until(lambda: not any(thread.name == "zarrasync-claim" for thread in threading.enumerate()))
+
+    small = replace(config.get(), memory_budget=1 << 20, threads=1)
+    with pytest.raises(WriteConflictError, match="another job has taken over"):
+        sync.ingest(path, out, concat="time", chunks={"time": 1}, progress=take_over, config=small)
+    assert calls == [calls[0]]
+    assert not list(out.glob(".ingest/task-*"))
 
 
 @pytest.mark.slow

@@ -229,10 +229,15 @@ class PlannedJob:
                 done=done_elsewhere,
             )
             return
+
+        def written(nbytes: int) -> None:
+            self._claim.check()
+            (progress or ignore_progress)(nbytes)
+
         files = workers.local_files(plan.reader, config)
         runner = TaskRunner(plan, store, config, files, verify, "allow")  # tasks run one after the other
         for number in waiting:
-            done(number, runner.run(plan.parts[number], mark(number), permit, progress or ignore_progress))
+            done(number, runner.run(plan.parts[number], mark(number), permit, written))
 
     # -------------------------------------------------------------- publishing
 

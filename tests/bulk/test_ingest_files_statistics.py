@@ -12,6 +12,7 @@ import pytest
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.cli import main
+from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.errors import ChecksumError
 
 xr = pytest.importorskip("xarray")
@@ -84,6 +85,22 @@ async def test_a_single_file(api: Api, tmp_path: Path):
         await api(api.ingest(path, store, statistics=True))
 
 
+async def test_progress(api: Api, tmp_path: Path):
+    """The comparison is a job of its own, with the size of the values that it reads."""
+    ended: dict[str, tuple[int, int]] = {}
+
+    class Log(Monitor):
+        def ended(self, job: JobProgress, error: BaseException | None) -> None:
+            if job.parent is None:
+                ended[job.label] = job.done, job.total
+
+    paths, store = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
+    for _ in range(2):
+        await api(api.ingest(paths, store, concat="time", chunks={"time": 7}, statistics=True, progress=Log()))
+        assert ended.pop("compare out.zarr") == (2 * 3456, 2 * 3456)
+        assert "ingest out.zarr" in ended
+
+
 async def test_rows_without_labels_and_values_without_numbers(api: Api, tmp_path: Path):
     for number in range(3):
         names = np.array([f"a{number}", "b"])
@@ -108,7 +125,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert main(["ingest", *paths, "a.zarr", "--concat", "time", "--statistics", "--quiet", "--report", "a.html"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["variable", "values", "missing", "min", "max", "mean", "stored", "values"]
-    assert lines[2].split()[:3] == ["t2m", "2304", "0"]
+    assert lines[2].split()[:3] == ["t2m", "2,304", "0"]
     assert all(line.endswith("equal") for line in lines[2:])
     assert ">equal</td>" in Path("a.html").read_text()
     sync.open_array("a.zarr", path="t2m", mode="r+")[0] = 0

@@ -135,7 +135,8 @@ def test_bars_of_a_terminal(source, tmp_path):
     os.close(secondary)
     shown = os.read(primary, 1 << 16).decode()
     os.close(primary)
-    assert "copy /: 100%" in shown
+    assert "copy a.zarr: 100%" in shown
+    assert "| 32 B of 32 B [" in shown
     assert "\x1b[31m" not in shown
     assert done.stdout.startswith(b"1 array and 1 group")
 

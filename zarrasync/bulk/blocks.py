@@ -17,6 +17,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
@@ -69,7 +70,8 @@ async def write_blocks(
     assert isinstance(counting, CountingStore)
     ingestion = Ingestion(source, target, region, unaligned, report, concurrency)
     rows = source.shape[0] if source.shape else 0
-    with retries, report_progress(progress, ingestion.nbytes, f"ingest {target.name}", rows) as callback:
+    name = target.name if target.path else job_name(counting, "")
+    with retries, report_progress(progress, ingestion.nbytes, f"ingest {name}", rows) as callback:
         await ingestion.run(callback or ignore_progress, resume=resume, is_new=is_new, verify=verify)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests

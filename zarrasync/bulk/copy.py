@@ -20,6 +20,7 @@ from zarrasync.bulk.copy_files import check_free, copy_files, plan_files
 from zarrasync.bulk.copy_layout import check_names
 from zarrasync.bulk.copy_nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
 from zarrasync.bulk.copy_values import compare_arrays, copy_array
+from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.config import Config
@@ -142,7 +143,10 @@ async def copy(
         await check_free(target, list(files.values()))
     plan = CopyPlan(target, changes, files, overwrite, resume)
     total = sum(array.nbytes for array in arrays)
-    with retries, report_progress(progress, total, f"copy {root.name}", report=report) as callback:
+    with (
+        retries,
+        report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
+    ):
         run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
         try:
             async with store.in_use():

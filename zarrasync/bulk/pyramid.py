@@ -16,6 +16,7 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy_values import copy_array
 from zarrasync.bulk.downsample import Method, check_method
+from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.pyramid_levels import Reduction, compute_level
 from zarrasync.bulk.pyramid_plan import Factors, plan_levels
@@ -271,7 +272,9 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
         await _check_names(source, group)
     report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
     total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
-    with report_progress(request.progress, total, f"pyramid {source.array.name}", report=report) as callback:
+    with report_progress(
+        request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report
+    ) as callback:
         async with group.store.in_use() if dest is not None else nullcontext():
             finest = source.array
             if dest is not None:

@@ -13,6 +13,7 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate_chunks import check_chunks
 from zarrasync.bulk.validate_conventions import check_conventions
@@ -147,7 +148,7 @@ async def _validate(
         if data and isinstance(node.metadata, ArrayMetadata)
     }
     total = sum(array.nbytes for array in arrays.values())
-    with report_progress(progress if data else False, total, f"validate {handle.name}") as job:
+    with report_progress(progress if data else False, total, f"validate {job_name(handle.store, handle.path)}") as job:
         for path in validation.nodes:
             check_parent(validation, path)
             await check_node(validation, path)

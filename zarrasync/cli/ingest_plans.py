@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync import config as settings
-from zarrasync.bulk.files.functions import job_name, make_job
+from zarrasync.bulk.files.functions import make_job
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.job_names import job_name
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     CommandParser,

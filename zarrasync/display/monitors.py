@@ -42,19 +42,16 @@ class Bars(Monitor):
         self._bars[job] = self._tqdm(
             total=job.total or None,
             desc=printable(job.label),
-            unit="iB",
-            unit_scale=True,
-            unit_divisor=1024,
             leave=not is_part,
             delay=0.5 if is_part else 0,
-            bar_format=None if job.total else _WITHOUT_SIZE,
+            bar_format=_format_of(job),
             **self._width,
         )
 
     def sized(self, job: JobProgress) -> None:
         bar = self._bars.get(job)
         if bar is not None:
-            bar.bar_format = None if job.total else _WITHOUT_SIZE
+            bar.bar_format = _format_of(job)
             bar.reset(total=job.total or None)
 
     def advanced(self, job: JobProgress, nbytes: int, *, skipped: bool) -> None:
@@ -64,6 +61,7 @@ class Bars(Monitor):
         details = ", ".join(filter(None, (job.rows_text(), job.retries_text())))
         if details:
             bar.set_postfix_str(details, refresh=False)
+        bar.bar_format = _format_of(job)
         if skipped:  # not part of the rate
             bar.initial += nbytes
             bar.last_print_n += nbytes
@@ -74,6 +72,14 @@ class Bars(Monitor):
         if bar is not None:
             bar.leave = bar.leave and job.total > 0
             bar.close()
+
+
+def _format_of(job: JobProgress) -> str:
+    """Return the format of a bar, as tqdm's, but with sizes as in reports."""
+    if not job.total:
+        return _WITHOUT_SIZE
+    rate = f"{size_text(int(job.rate))}/s" if job.rate else "?"
+    return f"{{l_bar}}{{bar}}| {size_text(job.done)} of {size_text(job.total)} [{{elapsed}}<{{remaining}}, {rate}{{postfix}}]"
 
 
 class Lines(Monitor):

@@ -15,13 +15,14 @@ from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
 from zarrasync.metadata.create import check_options
 from zarrasync.nodes.open_nodes import resolve_node
-from zarrasync.stores import CountingStore, Store, resolve
+from zarrasync.stores import CountingStore, resolve
 
-__all__ = ["FilesRequest", "ingest_files", "job_name", "make_job"]
+__all__ = ["FilesRequest", "ingest_files", "make_job"]
 
 _ON_DUPLICATE = ("error", "skip", "replace")
 _ON_GAP = ("report", "error", "ignore")
@@ -96,10 +97,11 @@ def _run(request: FilesRequest) -> FilesReport:
             report = job.run(
                 workers,
                 verify=request.verify,
-                statistics=request.statistics,
                 unaligned=request.unaligned or job.handle.config.unaligned,
                 progress=progress,
             )
+        if request.statistics:
+            job.compare(workers, report, request.progress)
     finally:
         workers.close()
     if workers.is_local:
@@ -191,11 +193,3 @@ def _region(region: Any, dim: str) -> Any:
     if isinstance(region, tuple | list) and len(region) == 1:
         return _region(region[0], dim)
     raise ValueError(f"the region must be 'auto' or {{{dim!r}: slice(start, stop)}}, found {region!r}")
-
-
-def job_name(store: Store, path: str) -> str:
-    """Return a short name of a dataset for progress and metrics: the end of its location, or its path in the store."""
-    location = store.location(path)
-    place = location[-1] if isinstance(location, tuple) else ""
-    name = place.rstrip("/").rpartition("/")[2] if isinstance(place, str) else ""
-    return name or f"/{path}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.known import unknown_files
@@ -18,7 +19,8 @@ from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.statistics import check_statistics, merge_statistics
 from zarrasync.bulk.files.target import Target, read_constants, read_target
-from zarrasync.display.progress import JobProgress
+from zarrasync.bulk.job_names import job_name
+from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import erase_node
@@ -53,6 +55,7 @@ class Job:
         self.handle = handle
         self._files, self._parameters, self._mode, self._wait = list(files), parameters, mode, wait
         self._claim = Claim(handle.store, handle.path)
+        self._plan_of_run: JobPlan | None = None
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
@@ -62,7 +65,6 @@ class Job:
         workers: Workers,
         *,
         verify: bool = False,
-        statistics: bool = False,
         unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> FilesReport:
@@ -71,7 +73,6 @@ class Job:
         Args:
             workers: Where to read headers and run tasks.
             verify: Whether to compare stored values with the files.
-            statistics: Whether to compare statistics of the stored rows with the files, also of known files if none is new.
             unaligned: Whether tasks may share chunks.
             progress: The progress of the job, whose size is set after planning.
         """
@@ -88,12 +89,7 @@ class Job:
                 permit = None if workers.is_local else self._claim.permit()
                 job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
                 job.complete(verify=verify)
-        if statistics:
-            for plan in self._stored_plans(workers) if job is None else [job.plan]:
-                report.statistics = merge_statistics(
-                    [report.statistics, workers.statistics(plan, self.handle.store, self.handle.config)]
-                )
-            check_statistics(report.statistics, self.handle.name, self.handle.store)
+        self._plan_of_run = None if job is None else job.plan
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -125,6 +121,22 @@ class Job:
                 save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report
+
+    def compare(self, workers: Workers, report: FilesReport, progress: ProgressLike) -> None:
+        """Add statistics of the files and of the rows that ``run`` has stored to its report. If no file was new, of all rows.
+
+        Raises:
+            ChecksumError: If they differ.
+        """
+        begin, store, config = clock.monotonic(), self.handle.store, self.handle.config
+        plans = self._stored_plans(workers) if self._plan_of_run is None else [self._plan_of_run]
+        total = sum(plan.task_bytes(part) for plan in plans for part in plan.parts)
+        name = f"compare {job_name(store, self.handle.path)}"
+        with report_progress(progress, total, name, report=report) as advance:
+            found = [workers.statistics(plan, store, config, advance or ignore_progress) for plan in plans]
+            report.statistics = merge_statistics(found)
+            check_statistics(report.statistics, self.handle.name, store)
+        report.seconds += clock.monotonic() - begin
 
     def _stored_plans(self, workers: Workers) -> list[JobPlan]:
         """Return plans that would write the rows of all files again, which are known."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.copies import remove_abandoned_copies
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
@@ -33,6 +34,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.text import counted
 from zarrasync.errors import StoreError
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Workers"]
@@ -221,19 +223,34 @@ class Workers:
             return config
         return replace(config, threads=max(1, config.pool_size // self._processes))
 
-    def statistics(self, plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
-        """Return the statistics of all values that a plan writes, in the files and as stored."""
+    def statistics(
+        self, plan: JobPlan, store: Store, config: Config, progress: Progress = ignore_progress
+    ) -> list[VariableStatistics]:
+        """Return the statistics of all values that a plan writes, in the files and as stored.
+
+        Args:
+            plan: The plan.
+            store: The store of the destination.
+            config: The settings.
+            progress: Called with the number of bytes that were compared since the last call.
+        """
         parts: dict[int, list[VariableStatistics]] = {}
+
+        def done(number: int, part: list[VariableStatistics]) -> None:
+            parts[number] = part
+            progress(plan.task_bytes(plan.parts[number]))
+
         if self.is_local:
             runner = TaskRunner(plan, store, config, self.local_files(plan.reader, config))
-            parts = {number: part_statistics(runner, part) for number, part in enumerate(plan.parts)}
+            for number, part in enumerate(plan.parts):
+                done(number, part_statistics(runner, part))
         else:
             own = self._config_of_each(config)
 
             def call(number: int) -> Callable[[], list[VariableStatistics]]:
                 return partial(_part_statistics, plan.for_part(plan.parts[number]), store, own)
 
-            self._run(range(len(plan.parts)), call, parts.__setitem__)
+            self._run(range(len(plan.parts)), call, done)
         return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
 
     def _run(

@@ -89,7 +89,9 @@ def table_of(statistics: Sequence[VariableStatistics]) -> Table:
     rows = [
         (
             item.name,
-            *(number_text(getattr(item.files, key)) for key in ("count", "invalid", "minimum", "maximum", "mean")),
+            f"{item.files.count:,}",
+            f"{item.files.invalid:,}",
+            *(number_text(value) for value in (item.files.minimum, item.files.maximum, item.files.mean)),
             "; ".join(item.differences) or "equal",
         )
         for item in statistics

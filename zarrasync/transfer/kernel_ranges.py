@@ -15,10 +15,13 @@ from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_maps import Const
 from zarrasync.indexing.transform import Transform
 
-__all__ = ["AT_ONCE", "RangesReader"]
+__all__ = ["AT_ONCE", "FILE", "RangesReader"]
 
 AT_ONCE = 1 << 16
 """Bytes that are read without a budget, and that an event loop may decode itself."""
+
+FILE = 1 << 14
+"""Bytes that are decoded in the time that opening and closing a file takes."""
 
 
 class RangesReader:
@@ -33,17 +36,41 @@ class RangesReader:
         counter: Called with what a read needed.
     """
 
-    __slots__ = ("_address", "_address_of", "_array", "_counter", "_dtype", "_most_at_once", "_order", "_pack")
+    __slots__ = (
+        "_address",
+        "_address_of",
+        "_array",
+        "_chunk_shape",
+        "_counter",
+        "_dtype",
+        "_most_at_once",
+        "_order",
+        "_pack",
+        "_work",
+    )
 
     def __init__(
         self, array: ArrayStruct, chain: BoundChain, most_at_once: int, counter: Callable[[Traffic], None] | None = None
     ) -> None:
         self._array, self._address = array, ctypes.addressof(array)
+        inner = chain.innermost_chain
+        self._work, self._chunk_shape = inner.nbytes + (0 if array.is_sharded else FILE), inner.spec.shape
         self._dtype, self._order = chain.spec.dtype.numpy, chain.memory_axis_order
         self._most_at_once, self._counter = most_at_once, counter
         self._pack: Callable[..., bytes] = struct.Struct(f"={4 + 3 * len(chain.spec.shape)}q").pack
         has_buffer = self._order is None and self._dtype.isbuiltin == 1 and self._dtype.kind in "biufc"
         self._address_of = _address_of_buffer if has_buffer else _address_of_array
+
+    def suits(self, transform: Transform, most: int) -> bool:
+        """Return whether a selection is a range along each axis, and can be read in the time of decoding ``most`` bytes."""
+        ranges = transform.ranges()
+        if ranges is None:
+            return False
+        total = self._work
+        for at, chunk in enumerate(self._chunk_shape):
+            start, step, length = ranges[3 * at : 3 * at + 3]
+            total *= (start + (length - 1) * step) // chunk - start // chunk + 1
+        return total <= most
 
     def read(self, transform: Transform, most: int | None = None) -> Array | None:
         """Read a selection.

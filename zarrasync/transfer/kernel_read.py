@@ -12,17 +12,16 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at, runs_of_groups
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
 from zarrasync.transfer.kernel_points import kernel_points
+from zarrasync.transfer.kernel_ranges import FILE
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, run_jobs
 
-__all__ = ["KernelRead"]
+__all__ = ["ALONE", "KernelRead"]
 
-_ALONE = 1 << 20
+ALONE = 1 << 20
 """Bytes that one thread reads in less time than sharing the work would take."""
 _POINT = 4096
 """Bytes that are read in the time that reading one element of a raw chunk takes."""
-_FILE = 1 << 14
-"""Bytes that are decoded in the time that opening and closing a file takes."""
 _MOST = 4096
 """Chunks in one call, between which it cannot be cancelled by Ctrl-C."""
 
@@ -56,9 +55,9 @@ class KernelRead:
     async def run(self) -> Sequence[ChunkRun]:
         """Read, and return the runs of chunks that are left to Python because the kernel cannot read them."""
         part, placement, config = self._part, self._placement, self._chunks.config
-        work = self._bytes_to_decode() + part.total * _FILE
-        threads = min(config.pool_size, 1 + work // _ALONE) if work > _ALONE else 1
-        if threads == 1 and part.total <= _MOST and work <= _ALONE:
+        work = self._bytes_to_decode() + part.total * FILE
+        threads = min(config.pool_size, 1 + work // ALONE) if work > ALONE else 1
+        if threads == 1 and part.total <= _MOST and work <= ALONE:
             self._run_stretch(part, 0, part.total)
             return self._left
         parts: Sequence[KernelPart] = [part]

@@ -18,7 +18,7 @@ from zarrasync.indexing.points import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.content_budget import ContentBudget
-from zarrasync.transfer.kernel_read import KernelRead
+from zarrasync.transfer.kernel_read import ALONE, KernelRead
 from zarrasync.transfer.kernel_runs import read_runs
 from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
@@ -73,6 +73,8 @@ async def read(
         single = find_single_chunk(chunks, transform)
         if single is not None:
             return await read_single_chunk(chunks, transform, single, missing)
+        if missing == "fill" and (result := await _read_ranges(chunks, transform)) is not None:
+            return result
     layout = transform.layout
     buffer = None if out is None else layout.to_buffer(out)
     if out is not None and buffer is not None and not np.may_share_memory(buffer, out):
@@ -86,6 +88,18 @@ async def read(
     if absent:
         raise missing_chunks(chunks, absent)
     return layout.to_result(plan.buffer) if out is None else out
+
+
+async def _read_ranges(chunks: Chunks, transform: Transform) -> Array | None:
+    """Read a selection of a few local chunks with one call of the kernel, without a plan; ``None`` if it cannot."""
+    reader = None if chunks.unproven else chunks.ranges_reader
+    if reader is None or not reader.suits(transform, ALONE):
+        return None
+
+    async def run() -> Array | None:
+        return reader.read(transform, ALONE)
+
+    return await run_in_worker(run, computing=chunks.store.near)
 
 
 async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:

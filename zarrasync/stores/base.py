@@ -31,10 +31,9 @@ from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
-from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["Store"]
+__all__ = ["Store", "Transaction"]
 
 
 class Store(ABC):
@@ -493,3 +492,25 @@ class Store(ABC):
 
     def __hash__(self) -> int:
         return hash(self.identity)
+
+
+class Transaction(ABC):
+    """Changes that become visible when they are committed. Without that, they have no effect.
+
+    Attributes:
+        store: The store for the changes. Only the process that began the transaction can use it.
+    """
+
+    store: Store
+
+    @abstractmethod
+    def commit(self, message: str) -> None:
+        """Make the changes visible.
+
+        Args:
+            message: A description for the history.
+
+        Raises:
+            WriteConflictError: If others have committed changes meanwhile. Nothing has become visible then.
+            StoreError: If the store failed.
+        """

@@ -11,11 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.stores.base import Transaction
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
 from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.locations import Location
 from zarrasync.stores.options import environment_variable
-from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
 __all__ = ["IcechunkStore", "open_repository"]

@@ -16,9 +16,8 @@ from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
-from zarrasync.stores.base import Store
+from zarrasync.stores.base import Store, Transaction
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.transactions import Transaction
 from zarrasync.stores.values import Listing, Request, Value
 
 __all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]

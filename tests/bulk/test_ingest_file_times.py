@@ -11,6 +11,7 @@ import pytest
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.bulk.files import layout
+from zarrasync.bulk.files.report import FilesReport
 from zarrasync.errors import CodecError, ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -153,6 +154,7 @@ def test_units_of_each_file_in_other_processes(tmp_path: Path, monkeypatch: pyte
     paths = [write(tmp_path / "nc", n, np.array([n], "i4"), unit, width=40) for n, unit in enumerate(units)]
     options: dict[str, Any] = {"concat": "time", "chunks": {"time": 1}, "processes": processes}
     report = sync.ingest(paths, tmp_path / "out.zarr", verify=True, **options)
+    assert isinstance(report, FilesReport)
     assert report.tasks == 4
     assert stored(tmp_path / "out.zarr") == [0, 25, 2, 27]
 

@@ -25,7 +25,7 @@ LENGTH = 150
 """Such a square of 64-bit numbers is larger than the values that headers contain."""
 
 
-def write(folder: Path, number: int, mask: int = 1, **attributes: str) -> str:
+def write(folder: Path, number: int, mask: int = 1, **attributes: Any) -> str:
     """Write a file of one row, with a large variable that has no rows."""
     folder.mkdir(exist_ok=True)
     square = ("y", "x"), np.random.default_rng(mask).normal(size=(LENGTH, LENGTH))
@@ -46,7 +46,7 @@ def damage(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"coordinates": "mask"}, {"grid_mapping": "mask"}], ids=str)
-async def test_variables_that_are_not_stored_are_not_read(api: Api, tmp_path: Path, attributes: dict[str, str]):
+async def test_variables_that_are_not_stored_are_not_read(api: Api, tmp_path: Path, attributes: dict[str, Any]):
     paths = [write(tmp_path, number, **attributes) for number in range(2)]
     damage(paths[1], "mask")
     if attributes:

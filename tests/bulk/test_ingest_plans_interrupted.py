@@ -21,6 +21,7 @@ from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.report import FilesReport
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 
 pytest.importorskip("xarray")
@@ -233,6 +234,8 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     expected = dict(out)
     PlannedJob.of(plan, store, za.config.get()).publish()
     assert sync.open_array(out, path="values").shape == (2, 2, 3)
-    assert sync.ingest(str(tmp_path / "*.npy"), out, **options).known == 2
+    report = sync.ingest(str(tmp_path / "*.npy"), out, **options)
+    assert isinstance(report, FilesReport)
+    assert report.known == 2
     assert sync.open_array(out, path="values")[:, 0, 0].tolist() == [0, 1]
     assert out.keys() == expected.keys()

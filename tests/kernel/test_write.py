@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +293,20 @@ def test_missing_functions(tmp_path: Path, prefixes: tuple[str, ...], monkeypatc
     described = asyncio.run(za.open_array(tmp_path / "a"))._chunks.kernel_array
     assert (described is None) == (prefixes == ("blosc_",))
     assert described is None or not described.can_write
+
+
+def test_a_folder_that_is_replaced_during_a_change(tmp_path: Path):
+    """The change is in the new folder."""
+    values = np.random.default_rng(0).integers(0, 1 << 30, (1, 4 << 20))
+    array = sync.create_array(tmp_path / "a", data=values, chunks=values.shape, config={"native": "require"})
+    folder = tmp_path / "a" / "c" / "0"
+    shutil.copytree(folder, tmp_path / "copy")
+    with ThreadPoolExecutor(1) as crew:
+        change = crew.submit(array.__setitem__, (0, slice(5, 9)), 7)
+        while len(os.listdir(folder)) < 2 and not change.done():  # until there is a temporary file
+            pass
+        folder.rename(tmp_path / "old")
+        (tmp_path / "copy").rename(folder)
+        change.result()
+    assert sync.open_array(tmp_path / "a")[0, 4:10].tolist() == [values[0, 4], 7, 7, 7, 7, values[0, 9]]
+    assert len(os.listdir(folder)) == 1

@@ -362,6 +362,17 @@ int za_version_of(int file, struct za_version *version)
     return 1;
 }
 
+/* Whether the path of a chunk, whose last part is `name`, still leads to the folder that was entered. */
+static int is_in_place(struct za_folder *folder, char *name)
+{
+    struct stat entered, found;
+    name[-1] = '\0';
+    int same = fstat(folder->handle, &entered) == 0 && stat(folder->path, &found) == 0 && entered.st_dev == found.st_dev &&
+               entered.st_ino == found.st_ino;
+    name[-1] = '/';
+    return same;
+}
+
 /* Whether the file of a chunk has a version. */
 static int has_version(int folder, const char *name, const struct za_version *expected)
 {
@@ -382,7 +393,7 @@ int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *s
     int file = create_file(handle, temporary);
     if (file < 0)
         return 0;
-    int stored = fill_file(file, data, size);
+    int stored = fill_file(file, data, size) && is_in_place(folder, name);
     if (stored && expected->size < 0) /* a link is not made if the name exists */
         stored = linkat(handle, temporary, handle, name, 0) == 0;
     else if (stored && has_version(handle, name, expected) && renameat(handle, temporary, handle, name) == 0)

@@ -116,8 +116,10 @@ static int cut_inner(struct write *write, const int64_t *origin, int64_t number)
 {
     int64_t inner[ZA_MAX_AXES];
     for (int i = 0; i < write->box.axis_count; i++) {
-        int64_t stride = write->array->inner_strides[i];
-        inner[i] = origin[i] + number / stride * write->axes[i].inner;
+        int64_t stride = write->array->inner_strides[i], offset = number / stride * write->axes[i].inner;
+        if (offset > INT64_MAX - origin[i]) /* beyond all indices */
+            return 0;
+        inner[i] = origin[i] + offset;
         number %= stride;
     }
     return cut_box(write, inner, 1);
@@ -320,8 +322,11 @@ static int read_old(struct write *write, struct za_folder *folder, const int64_t
     int file = za_open_chunk(folder, coords);
     uint8_t *value;
     version->size = -1;
-    if (file == ZA_NO_FILE)
+    if (file == ZA_NO_FILE) {
+        write->worker->traffic.reads++;
+        write->worker->traffic.absent++;
         return 1;
+    }
     if (file == ZA_FAILED)
         return 0;
     int64_t size = ZA_FAILED;

@@ -52,11 +52,11 @@ class KernelWrite:
 
     def __init__(self, chunks: Chunks, array: ArrayStruct, part: KernelPart) -> None:
         self._chunks, self._array, self._part = chunks, array, part
-        pairs = zip(part.projection.source, chunks.metadata.grid.axes, strict=True)
-        self._columns = [numbers_of(touched(*pair)) for pair in pairs]
+        source = part.projection.source
+        self._columns = [numbers_of(touched(*pair)) for pair in zip(source, chunks.metadata.grid.axes, strict=True)]
         self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
-        pairs = zip(part.projection.source, chunks.chain.spec.shape, strict=True)
-        whole = [_count_whole(selector, length) for selector, length in pairs if isinstance(selector, slice)]
+        lengths = zip(source, chunks.chain.spec.shape, strict=True)
+        whole = [_count_whole(selector, length) for selector, length in lengths if isinstance(selector, slice)]
         self._has_whole = 0 not in whole
         self._is_whole = math.prod(whole) == part.total
         self.left: list[ChunkRun] = []
@@ -178,7 +178,8 @@ def write_part(
         *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), int(stages)),
     )
     chunks.count_files(own)
-    return statuses.raw
+    result: bytes = statuses.raw
+    return result
 
 
 def _count_whole(selector: slice, length: int) -> int:

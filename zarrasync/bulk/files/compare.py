@@ -100,7 +100,9 @@ def check_fit(
             f"{name!r} has the data type {_type_name(header)} in {url}, but {_type_name(like)} in {like_url}; "
             + _hint_for_types(name, header, like, is_stored=is_stored)
         )
-    differing = [(key,) for key in _SCALING if not _is_same(header.attributes, like.attributes, key)]
+    differing: list[tuple[str, ...]] = [
+        (key,) for key in _SCALING if not _is_same(header.attributes, like.attributes, key)
+    ]
     if not differing and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
         differing = [_MISSING]
     for keys in differing:

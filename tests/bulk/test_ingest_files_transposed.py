@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.bulk.files import readers, target
+from zarrasync.bulk.files import layout, readers, target
+from zarrasync.bulk.files.report import FilesReport
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray")
@@ -64,6 +66,28 @@ async def test_processes(api: Api, tmp_path: Path):
     await api(api.ingest(paths, one := {}, concat="time"))
     await api(api.ingest(paths, tmp_path / "out.zarr", concat="time", processes=2, verify=True))
     np.testing.assert_array_equal(*[sync.open_array(store, path="t2m")[:] for store in (one, tmp_path / "out.zarr")])
+
+
+@pytest.mark.parametrize("is_row", [False, True])
+@pytest.mark.parametrize("where", ["processes", "executor"])
+async def test_square_variables_in_several_tasks(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_row: bool
+):
+    """The transposed values of a square have the right shape, so only the values show an axis in the wrong place."""
+    monkeypatch.setattr(layout, "_TASK_BYTES", 1)
+    values = np.random.default_rng(1).random((6, 30, 30))
+    for number, row in enumerate(values):
+        dataset = xr.Dataset({"t": (("y", "x"), row)})
+        dataset = dataset if is_row else dataset.expand_dims(time=[number])
+        dataset.transpose(*("yx" if number < 3 else "xy"), ...).to_netcdf(tmp_path / f"{number}.nc")
+    with ThreadPoolExecutor(2) as executor:
+        workers = {"processes": {"processes": 2}, "executor": {"executor": executor}}[where]
+        paths, out = sorted(tmp_path.glob("*.nc")), tmp_path / "out.zarr"
+        report = await api(api.ingest(paths, out, concat="time", chunks={"time": 1}, verify=True, **workers))
+    assert isinstance(report, FilesReport)
+    assert report.tasks == 6
+    with xr.open_dataset(out, engine="zarrasync") as found:
+        np.testing.assert_array_equal(found.t.transpose("time", "y", "x"), values)
 
 
 async def test_files_that_are_one_row_each(api: Api, tmp_path: Path):

@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,14 @@ def test_a_task_is_sent_without_the_files_of_others():
     assert len(pickle.dumps(own)) < 2000
     assert [array.name for array in plan.for_part(parts[-1]).arrays] == ["w"]
     assert plan.for_part(parts[-1]).files == [files[0]]
+
+
+def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
+    names = [item.name for item in fields(ArrayPlan) if item.default_factory is dict]
+    assert set(names) >= {"source_units", "source_orders"}
+    array = ArrayPlan("t", "rows", {}, **{name: {"5": name, "6": "another"} for name in names})
+    own = array.for_files({3: 0, 5: 1})
+    assert {name: getattr(own, name) for name in names} == {name: {"1": name} for name in names}
 
 
 @pytest.mark.slow

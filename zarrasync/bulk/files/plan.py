@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 
 __all__ = ["ArrayPlan", "JobPlan", "Part"]
 
+T = TypeVar("T")
 _VERSION = 1
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
@@ -83,8 +84,11 @@ class ArrayPlan:
 
     def for_files(self, numbers: Mapping[int, int]) -> ArrayPlan:
         """Return a plan for some of the files, which get other numbers."""
-        units = {str(own): self.source_units.get(str(number)) for number, own in numbers.items()}
-        return replace(self, source_units={own: found for own, found in units.items() if found is not None})
+
+        def own(items: Mapping[str, T]) -> dict[str, T]:
+            return {str(new): items[str(number)] for number, new in numbers.items() if str(number) in items}
+
+        return replace(self, source_units=own(self.source_units), source_orders=own(self.source_orders))
 
     def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the inline values."""

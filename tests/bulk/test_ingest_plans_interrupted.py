@@ -27,7 +27,7 @@ from zarrasync.errors import NodeNotFoundError, WriteConflictError
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 from tests.support.dying import dying_store, in_child, names
-from tests.support.netcdf import assert_same, joined, visible_length, write_days
+from tests.support.netcdf import assert_same, day, joined, visible_length, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 CHUNKS = {"time": 10, "lat": 4}
@@ -180,6 +180,39 @@ def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
         else:
             job.abandon()
             assert [path for path in store.root.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("has_claims", [True, False])
+def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
+    """The dataset contains its files in any case, so that does not show whether the plan was finished."""
+    dataset, path, jobs = day(0).assign(count=("time", np.arange(24))), tmp_path / "day0.nc", list[PlannedJob]()
+    dataset.to_netcdf(path)
+    store = stores.LocalStore(tmp_path / "out.zarr")
+    store.conditional = has_claims
+    sync.ingest(path, store, concat="time")
+    for name in ("t2m", "count"):  # the plan contains the values of the second one
+        sync.open_array(store, path=name, mode="r+")[:] = -1
+
+    def make() -> PlannedJob:
+        plan, _ = make_job(FilesRequest([path], store, "time", region="auto")).plan_only(Workers())
+        assert plan is not None
+        assert {array.name for array in plan.arrays if array.kind == "inline"} == {"count", "time"}
+        jobs.append(PlannedJob.of(plan, store, za.config.get()))
+        return jobs[-1]
+
+    if has_claims:
+        make().abandon()
+        with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
+            jobs[-1].finish()
+    make().run_independently(Workers())
+    report = jobs[-1].finish(verify=True, statistics=True)
+    assert "the plan was finished before" not in report.notes
+    assert_same(store.root, dataset)
+    if has_claims:
+        with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
+            jobs[-1].finish()
+    else:
+        jobs[-1].finish()
 
 
 class HandingStore(stores.LocalStore):

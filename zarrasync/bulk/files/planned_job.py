@@ -92,6 +92,10 @@ class PlannedJob:
         Args:
             verify: Whether to compare values of the plan with the stored ones.
             statistics: Whether to compare statistics of the stored rows with the files.
+
+        Raises:
+            NodeNotFoundError: If tasks have not been run.
+            WriteConflictError: If the plan was abandoned, or it was finished and adds no rows, so that nothing shows that.
         """
         begin = clock.monotonic()
         report = self._finish(verify=verify)
@@ -106,7 +110,8 @@ class PlannedJob:
         plan = self.plan
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
         target = self._run(read_target(self._handle, plan.dim))
-        if not self._claim.is_in_progress(plan.digest) and target.contains(plan):
+        is_visible = plan.adds_rows and target.contains(plan)  # the dataset had the rows of other plans before
+        if is_visible and not self._claim.is_in_progress(plan.digest):
             self._claim.remove_folder()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
             return report

@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from zarrasync import stores
+from zarrasync import stores, sync
 from zarrasync.stores.temporary_names import temporary_path
 
-__all__ = ["DyingStore", "dying_store", "in_child", "names"]
+__all__ = ["DyingStore", "die_at", "dying_store", "in_child", "names"]
 
 
 class DyingStore(stores.LocalStore):
@@ -50,6 +51,35 @@ def dying_store(out: Path, puts: int) -> DyingStore:
     store = DyingStore(out)
     store.left = puts
     return store
+
+
+class _DyingAtStore(stores.LocalStore):
+    """A store whose process is killed before it stores or erases a value."""
+
+    at = ("", "")
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        self._check("put", [key])
+        return await super().put(key, data, if_version=if_version)
+
+    async def erase_values(self, keys: Any) -> None:
+        self._check("erase", keys := list(keys))
+        await super().erase_values(keys)
+
+    def _check(self, operation: str, keys: Iterable[str]) -> None:
+        if operation == self.at[0] and self.at[1] in keys:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(operation: str, key: str, sources: Any, out: Path, **options: Any) -> None:
+    """Ingest files in a process that is killed before it stores (``"put"``) or erases (``"erase"``) a value."""
+
+    def run() -> None:
+        store = _DyingAtStore(out)
+        store.at = (operation, key)
+        sync.ingest(sources, store, **options)
+
+    assert in_child(run) == -signal.SIGKILL
 
 
 def names(out: Path) -> list[str]:

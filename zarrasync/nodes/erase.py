@@ -1,10 +1,12 @@
 """Erasing nodes in an order that leaves no invalid data after an interruption.
 
-A file belongs to a node if a Zarr format uses names like its name (``formats.may_be_zarr``). Other files belong to the
-user.
+A file belongs to a node if a Zarr format uses names like its name (``formats.may_be_zarr``), or if it describes what an
+interrupted job has stored in the node. Other files belong to the user.
 """
 
 from __future__ import annotations
+
+import re
 
 from zarrasync import formats
 from zarrasync.display.text import counted
@@ -14,7 +16,15 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["erase_node", "leftover_chunks"]
+__all__ = ["JOB_FOLDER", "JOB_RECORD", "JOB_TASK", "erase_node", "leftover_chunks"]
+
+JOB_FOLDER = ".ingest"
+"""Name of the folder with the state of a job that writes many files into a group. It lies in the group."""
+JOB_RECORD = "record"
+"""Name of the value in that folder that describes the result that the job publishes."""
+JOB_TASK = "task-"
+"""How the names of values in that folder begin that mark finished tasks."""
+_JOB_RESULT = re.compile(rf"(?:.*/)?{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*)")
 
 
 async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
@@ -36,15 +46,18 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
 async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:
     """Erase the keys that start with a prefix.
 
-    Documents are erased first, so that an interruption leaves no array with only some of its chunks. Blocking stores need
-    no such order if all keys are erased, because they erase a prefix at once.
+    Results of interrupted jobs are erased first, so that no later job counts erased values as stored. Then documents are
+    erased, so that an interruption leaves no array with only some of its chunks. Blocking stores need no such order if all
+    keys are erased, because they erase a prefix at once.
     """
     keys = await store.list_prefix(prefix)
-    kept = [] if all_files else [key for key in keys if not formats.may_be_zarr(key)]
+    results = {key for key in keys if _JOB_RESULT.fullmatch(key)}
+    kept = [] if all_files else [key for key in keys if key not in results and not formats.may_be_zarr(key)]
     if kept or not store.blocking:
         documents = [key for key in keys if formats.is_document(key)]
-        if documents:
-            await store.erase_values(documents)
+        for group in (sorted(results), documents):
+            if group:
+                await store.erase_values(group)
     if kept:
         await _erase_others(store, prefix, KeyIndex(keys), KeyIndex(kept))
     else:

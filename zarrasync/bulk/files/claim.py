@@ -24,6 +24,7 @@ from zarrasync.bulk.files import runs
 from zarrasync.bulk.files.runs import Observed, Permit, read_content, read_contents
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import join
+from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK
 from zarrasync.stores import Store
 from zarrasync.stores.temporary_names import process_name
 
@@ -32,7 +33,6 @@ __all__ = ["Claim"]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
-_FOLDER = ".ingest"
 _OWN = ("owner", "id", "beat", "state")
 
 
@@ -49,7 +49,7 @@ class Claim:
 
     def __init__(self, store: Store, path: str) -> None:
         self._store = store
-        self._folder, self._prefix = join(path, _FOLDER), f"{path}/" if path else ""
+        self._folder, self._prefix = join(path, JOB_FOLDER), f"{path}/" if path else ""
         self._key = f"{self._folder}/claim"
         self.is_enabled = store.conditional and store.writeable
         self.found: dict[str, Any] = {}
@@ -154,7 +154,7 @@ class Claim:
         return json.dumps(self._content).encode()
 
     def _describe(self) -> str:
-        return f"/{self._folder.removesuffix(_FOLDER).rstrip('/')} in {self._store!r}"
+        return f"/{self._folder.removesuffix(JOB_FOLDER).rstrip('/')} in {self._store!r}"
 
     # -------------------------------------------------------------- keeping
 
@@ -206,12 +206,12 @@ class Claim:
         """Return the numbers of the finished tasks of a plan."""
         if not self.is_enabled or not self._store.listable:
             return set()
-        prefix = f"{self._folder}/task-{digest}-"
+        prefix = f"{self._folder}/{JOB_TASK}{digest}-"
         return {int(key.removeprefix(prefix)) for key in self._keys() if key.startswith(prefix)}
 
     def task_key(self, digest: str, number: int) -> str:
         """Return the key of the value that marks a task as finished; empty without claims."""
-        return f"{self._folder}/task-{digest}-{number}" if self.is_enabled else ""
+        return f"{self._folder}/{JOB_TASK}{digest}-{number}" if self.is_enabled else ""
 
     def permit(self) -> Permit | None:
         """Return the permission for other processes to run tasks of this job."""
@@ -304,7 +304,7 @@ class Claim:
 
     @property
     def _record_key(self) -> str:
-        return f"{self._folder}/record"
+        return f"{self._folder}/{JOB_RECORD}"
 
     def _erase_marks(self) -> None:
         self._run(self._store.erase_values([key for key in self._keys() if key != self._key]))

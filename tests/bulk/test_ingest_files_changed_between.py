@@ -1,0 +1,62 @@
+"""Datasets that are changed, erased or replaced after a job that writes them was killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api
+from zarrasync.cli import main
+from zarrasync.errors import ShapeError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.dying import die_at
+from tests.support.netcdf import assert_same, joined, write_days
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+OPTIONS: dict[str, Any] = {"concat": "time", "chunks": {"time": 10, "lat": 4}}
+PUBLISHED = ("erase", ".ingest/record")
+"""This happens as soon as the result is published."""
+PUBLISHING = ("put", "zarr.json")
+"""This makes new rows visible, after the shapes of arrays."""
+
+
+def write_unlabelled(folder: Path, count: int) -> list[Path]:
+    """Write files whose rows have no labels, so that only the journal tells which ones a dataset contains."""
+    paths = write_days(folder, range(count))
+    for path in paths:
+        with xr.open_dataset(path) as opened:
+            dataset = opened.drop_vars("time").load()
+        dataset.to_netcdf(path)
+    return paths
+
+
+async def test_a_group_that_was_replaced_contains_no_files(api: Api, tmp_path: Path):
+    """The group is replaced after a job has published its files, and before it has removed its own state."""
+    paths = write_unlabelled(tmp_path / "nc", 2)
+    die_at(*PUBLISHED, paths, out := tmp_path / "out.zarr", **OPTIONS)
+    await api(api.create_group(out, overwrite=True))
+    assert (out / ".ingest/claim").exists()
+    with pytest.raises(ShapeError, match="has the variable 't2m', but the destination does not"):
+        await api(api.ingest(paths, out, append=True, **OPTIONS))
+    await api(api.ingest(paths, out, mode="w", **OPTIONS))
+    with xr.open_zarr(out) as stored:
+        assert stored["t2m"].notnull().all()
+
+
+@pytest.mark.parametrize("event", [PUBLISHED, PUBLISHING])
+async def test_values_that_were_erased_are_written_again(api: Api, tmp_path: Path, event: tuple[str, str]):
+    """The dataset is erased after its job was killed, while or after it published the result of all tasks."""
+    paths = write_days(tmp_path / "nc", range(2))
+    die_at(*event, paths, out := tmp_path / "out.zarr", **OPTIONS)
+    assert list(out.glob(".ingest/task-*"))
+    if event != PUBLISHED:
+        await api(api.create_group(out))  # a folder without a group is not erased
+    assert main(["rm", "-y", str(out)]) == 0
+    report = await api(api.ingest(paths, out, **OPTIONS))
+    assert (report.known, report.skipped) == (0, 0)
+    assert_same(out, joined(paths))

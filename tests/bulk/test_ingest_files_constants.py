@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.files import pool
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.report import FilesReport
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="xarray opens the files")
@@ -57,6 +61,32 @@ async def test_variables_that_are_not_stored_are_not_read(api: Api, tmp_path: Pa
         await api(api.ingest(paths, {}, concat="time"))
     await api(api.ingest(paths, store := {}, concat="time", variables="v", verify=True))
     assert sorted(sync.open_group(store)) == ["time", "v"]
+
+
+@pytest.mark.parametrize("mask", [1, 2])
+@pytest.mark.parametrize("attribute", ["coordinates", "grid_mapping"])
+async def test_only_the_first_file_refers_to_a_large_variable(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, mask: int
+):
+    """It is compared in all files, also if headers are read elsewhere, and left out if they differ."""
+    monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 1)
+    paths = [write(tmp_path, 0, **{attribute: "mask"}), *(write(tmp_path, n) for n in (1, 2)), write(tmp_path, 3, mask)]
+    for number in (0, 2):
+        with ThreadPoolExecutor(number) if number else contextlib.nullcontext() as executor:
+            report = await api(api.ingest(paths, store := {}, concat="time", variables="v", executor=executor))
+        assert isinstance(report, FilesReport)
+        assert ("mask: left out, because files differ in it" in report.notes) == (mask == 2)
+        assert ("mask" in sync.open_group(store)) == (mask == 1)
+
+
+async def test_large_constants_of_numpy_files_are_compared(api: Api, tmp_path: Path):
+    long = np.random.default_rng(1).random(20_000)
+    for number in range(3):
+        np.savez(tmp_path / f"{number}.npz", rows=np.full((20_000, 1), number), long=long + (number == 2))
+    paths = [tmp_path / f"{number}.npz" for number in range(3)]
+    await api(api.ingest(paths[:2], {}, concat="dim_1"))
+    with pytest.raises(ShapeError, match="'long' must be the same in all files"):
+        await api(api.ingest(paths, {}, concat="dim_1"))
 
 
 async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: Path):

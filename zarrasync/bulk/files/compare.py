@@ -12,7 +12,7 @@ from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.times import convert_times, units_of
 from zarrasync.errors import ShapeError
 
-__all__ = ["check_fit", "has_rows", "is_equal", "row_count"]
+__all__ = ["check_equal", "check_fit", "has_rows", "is_comparable", "is_equal", "row_count"]
 
 _SCALING = ("scale_factor", "add_offset", "_Unsigned")
 """Attributes that determine the meaning of stored numbers."""
@@ -176,6 +176,13 @@ def _sizes(header: VariableHeader) -> str:
     return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
 
 
+def is_comparable(header: VariableHeader, like: VariableHeader) -> bool:
+    """Return whether the values of a variable are known in two headers, or digests of them."""
+    if header.values is not None and like.values is not None:
+        return True
+    return header.dtype == like.dtype and None not in (header.digest, like.digest)
+
+
 def check_equal(
     name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str, *, is_needed: bool = False
 ) -> None:
@@ -195,9 +202,7 @@ def check_equal(
     """
     values, like_values = header.values, like.values
     if values is None or like_values is None:
-        is_different = bool(
-            header.dtype == like.dtype and None not in (header.digest, like.digest) and header.digest != like.digest
-        )
+        is_different = is_comparable(header, like) and header.digest != like.digest
     else:
         own, units = units_of(header.attributes), units_of(like.attributes)
         if own is not None and units is not None and own != units:

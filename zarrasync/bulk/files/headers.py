@@ -130,6 +130,11 @@ class FileHeader:
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
 
+    def linked_names(self, names: Iterable[str]) -> set[str]:
+        """Return the names of dimensions of some variables, and of variables to which their attributes refer."""
+        present = [name for name in names if name in self.variables]
+        return {dim for name in present for dim in self.variables[name].dims} | self.linked(present)
+
     def linked(self, names: Iterable[str]) -> set[str]:
         """Return the names of the variables to which attributes of some variables refer: coordinates and grid mappings."""
         attributes = [self.variables[name].attributes for name in names]

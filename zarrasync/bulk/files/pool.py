@@ -103,10 +103,10 @@ _files = _Files()
 
 
 def _read_headers(
-    files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str]
+    files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
 ) -> list[FileHeader]:
     """Return the headers of files, in a worker process."""
-    return _files.get(options, config).headers(files, chosen)
+    return _files.get(options, config).headers(files, names, with_linked=False)
 
 
 def _run_task(task: _Task) -> IngestReport:
@@ -157,7 +157,7 @@ class Workers:
     def headers(
         self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str] = ()
     ) -> list[FileHeader]:
-        """Return the headers of files.
+        """Return the headers of files. Variables that belong to the chosen ones in the first file are compared in all.
 
         Args:
             files: The files.
@@ -166,13 +166,22 @@ class Workers:
             chosen: The names of the variables to store; empty for all.
         """
         self._start()
+        if not chosen:
+            return self._headers(files, options, config, ())
+        first = self.local_files(options, config).headers(files[:1], chosen)
+        names = sorted({*chosen}.union(*(header.linked_names(chosen) for header in first)))
+        return first + self._headers(files[1:], options, config, names)
+
+    def _headers(
+        self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
+    ) -> list[FileHeader]:
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
-            return self.local_files(options, config).headers(files, chosen)
+            return self.local_files(options, config).headers(files, names, with_linked=False)
         found: dict[int, list[FileHeader]] = {}
         own = self._config_of_each(config)
 
         def call(first: int) -> Callable[[], list[FileHeader]]:
-            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own, chosen)
+            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own, names)
 
         self._run(range(0, len(files), _HEADERS_PER_CALL), call, found.__setitem__)
         return [header for number in sorted(found) for header in found[number]]

@@ -13,7 +13,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import BadZipFile
@@ -24,8 +23,8 @@ import numpy.typing as npt
 from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
-from zarrasync.bulk.checksum import checksum, slabs
 from zarrasync.bulk.files.copies import LocalCopies
+from zarrasync.bulk.files.digests import add_digests
 from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_numpy, is_zarr, reason_of_failure
 from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
@@ -55,7 +54,7 @@ _PHONY = "phony_dim_"
 class _Reader(Protocol):
     """An open file."""
 
-    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader: ...
+    def header(self, file: SourceFile) -> FileHeader: ...
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]: ...
 
@@ -122,12 +121,15 @@ class OpenFiles:
             for file in wanted:
                 self._copies.release(file)
 
-    def headers(self, files: Sequence[SourceFile], chosen: Sequence[str] = ()) -> list[FileHeader]:
+    def headers(
+        self, files: Sequence[SourceFile], chosen: Sequence[str] = (), *, with_linked: bool = True
+    ) -> list[FileHeader]:
         """Return the headers of files, with the values of small variables. The files are not kept open.
 
         Args:
             files: The files.
             chosen: The names of the variables to store; empty for all. Others get no digest.
+            with_linked: Whether the variables that belong to the chosen ones in each file also get digests.
 
         Raises:
             ImportError: If xarray, or the package that reads the format, is not installed.
@@ -137,14 +139,17 @@ class OpenFiles:
         for start in range(0, len(files), _MOST_OPEN):
             batch = files[start : start + _MOST_OPEN]
             with self.prepared(batch):
-                found += [self._header(file, chosen) for file in batch]
+                found += [self._header(file, chosen, with_linked=with_linked) for file in batch]
         return found
 
-    def _header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
+    def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
             reader = _open(file.url, path, self._options)
             try:
-                return reader.header(file, chosen)
+                header = reader.header(file)
+                names = set(chosen or header.variables)
+                names |= header.linked_names(names) if with_linked else set()
+                return add_digests(header, names, self._options.dim, reader.read)
             finally:
                 reader.close()
 
@@ -247,7 +252,7 @@ class _NumpyReader:
             self._arrays = {"values": np.load(path, mmap_mode="r")}
         self._dims = options.dims
 
-    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
+    def header(self, file: SourceFile) -> FileHeader:
         variables = {}
         for name, array in self._arrays.items():
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
@@ -312,27 +317,15 @@ class _XarrayReader:
                 if reason := reason_of_failure(url, options):
                     raise ImportError(reason) from error
                 raise
-        self._dims, self._dim = options.dims, options.dim
+        self._dims = options.dims
 
-    def header(self, file: SourceFile, chosen: Sequence[str]) -> FileHeader:
+    def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
         attributes = _plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
         variables = {str(name): self._variable(str(name), file.name) for name in dataset.variables}
-        header = FileHeader(file, variables, attributes)
-        return replace(header, variables={**variables, **self._with_digests(header, chosen)})
-
-    def _with_digests(self, header: FileHeader, chosen: Sequence[str]) -> dict[str, VariableHeader]:
-        """Return the large variables that must have the same values in all files, with digests of their values."""
-        variables, present = header.variables, [name for name in chosen if name in header.variables]
-        dims = {dim for name in present for dim in variables[name].dims}
-        used = {*present, *dims, *header.linked(present)} if chosen else set(variables)
-        return {
-            name: replace(variable, digest=self._digest(name, variable))
-            for name, variable in variables.items()
-            if name in used and variable.values is None and self._is_constant(name)
-        }
+        return FileHeader(file, variables, attributes)
 
     def _variable(self, name: str, url: str) -> VariableHeader:
         variable = self._dataset.variables[name]
@@ -355,20 +348,6 @@ class _XarrayReader:
             name in self._dataset.coords,
             np.array(variable.values) if is_small else None,
         )
-
-    def _is_constant(self, name: str) -> bool:
-        """Return whether a variable must have the same values in all files."""
-        dataset = self._dataset
-        if not self._dim or self._dim in dataset.variables[name].dims:
-            return False
-        return self._dim in dataset.sizes or name in dataset.coords
-
-    def _digest(self, name: str, header: VariableHeader) -> int:
-        variable, digest = self._dataset.variables[name], 0
-        for region, axes in slabs(header.dims, variable.shape, variable.dtype.itemsize, header.chunks):
-            values = np.asarray(variable[region].values).transpose(axes)
-            digest = checksum(values.astype(values.dtype.newbyteorder("="), copy=False), digest)
-        return digest
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:
         return np.asarray(self._dataset.variables[name][region].values)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.compare import check_equal, has_rows, is_equal, row_count
+from zarrasync.bulk.files.compare import check_equal, has_rows, is_comparable, is_equal, row_count
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.target import Target
@@ -97,6 +97,8 @@ class Variables:
         if self._has_rows(name):
             return True
         first, *others = self.all_headers(name)
+        if not all(is_comparable(other, first) for other in others):
+            return False
         try:
             for other in others:
                 check_equal(name, other, "", first, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import zlib
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.bulk.files import journal
+from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
@@ -138,6 +140,71 @@ async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
     sync.open_group(store, mode="r+")["values"].resize((2, 2, 3))
     await api(api.ingest(pattern, store, **OPTIONS))
     assert rows(store) == [0, 1, 102]
+
+
+@pytest.mark.parametrize("names", [10, 1])
+async def test_rows_that_other_files_have_taken(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int):
+    """The values of a file are gone if the rows of another file are where they were."""
+    monkeypatch.setattr(journal, "_MOST_FILES", names)
+    paths, store = [tmp_path / f"{number}.npy" for number in range(4)], dict[str, bytes]()
+    write(tmp_path, range(4))
+    await api(api.ingest(paths[:2], store, **OPTIONS))
+    sync.open_group(store, mode="r+")["values"].resize((1, 2, 3))
+    await api(api.ingest(paths[2], store, **OPTIONS))
+    assert rows(store) == [0, 2]
+    report = await api(api.ingest(paths[:3], store, **OPTIONS))
+    assert (report.known, report.files) == (2, 1)
+    assert rows(store) == [0, 2, 1]
+    region = {"concat": "time", "dims": "lat,lon", "region": {"time": slice(0, 1)}}
+    await api(api.ingest(paths[3], store, **region))
+    assert rows(store) == [3, 2, 1]
+    write(tmp_path, range(4), add=100)
+    await api(api.ingest(paths[:4], store, **OPTIONS, on_duplicate="replace", verify=True))
+    assert rows(store) == [103, 102, 101, 100]
+
+
+@pytest.mark.parametrize("names", [10, 1])
+async def test_a_file_that_has_lost_some_rows(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int):
+    monkeypatch.setattr(journal, "_MOST_FILES", names)
+    options: dict[str, Any] = {"concat": "time", "dims": "time,x"}
+    paths, store = [tmp_path / f"{number}.npy" for number in range(3)], dict[str, bytes]()
+    for number, path in enumerate(paths):
+        np.save(path, np.full((4, 3), number, "f4"))
+    await api(api.ingest(paths[:2], store, **options))
+    await api(api.ingest(paths[2], store, region={"time": slice(2, 6)}, **options))
+    for number in range(2):
+        with pytest.raises(NodeExistsError, match=rf"{number}.npy has changed .* or only some of its rows are left"):
+            await api(api.ingest(paths[number], store, append=True, **options))
+        with pytest.raises(ShapeError, match=rf"{number}.npy has 4 rows, but 2 in the destination"):
+            await api(api.ingest(paths[number], store, append=True, on_duplicate="replace", **options))
+    assert (await api(api.ingest(paths[2], store, append=True, **options))).known == 1
+
+
+async def test_two_files_in_the_journal_of_an_earlier_version_have_the_same_rows(api: Api, tmp_path: Path):
+    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
+    await api(api.ingest(pattern, store, **OPTIONS))
+    group = sync.open_group(store, mode="r+")
+    value: dict[str, Any] = dict(group.attrs[journal.ATTRIBUTE])
+    files = [list(file) for file in value["files"]]
+    files[1][3:5] = files[2][3:5]
+    group.attrs[journal.ATTRIBUTE] = {**value, "files": files}
+    write(tmp_path / "x", range(3), add=100)
+    with pytest.raises(ShapeError, match=r"1.npy and .*2.npy have the same row 2 in the destination"):
+        await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))
+    assert rows(store) == [0, 1, 2]
+
+
+def test_written_rows():
+    """All files and jobs on an axis of a few rows, compared with sets of rows."""
+    spans = [(start, stop) for start, stop in combinations(range(7), 2)]
+    for first, second in product(spans, spans):
+        written = WrittenRows([Rows(*first, ""), Rows(*second, ""), Rows(0, 7, "labels"), Rows(0, 0, "")])
+        taken = {*range(*first), *range(*second)}
+        for span in spans:
+            left = set(range(*span)) - taken
+            assert written.overlap(Rows(*span, "")) == (len(left) < span[1] - span[0])
+            assert written.rest(Rows(*span, "")) == (Rows(min(left), max(left) + 1, "") if left else None)
+            assert not written.overlap(Rows(*span, "labels"))
 
 
 def test_the_command_names_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.older_files import OlderFiles, Rows
+from zarrasync.bulk.files.older_files import OlderFiles, overwritten
 
 __all__ = ["ATTRIBUTE", "Journal", "digest_labels"]
 
@@ -78,12 +79,24 @@ class Journal:
     def with_files(
         self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
     ) -> Journal:
-        """Return a journal with more files. A file with the same URL is replaced."""
+        """Return a journal with more files.
+
+        A file with the same URL is replaced. A file whose rows are all written again by others is left out. If only some of
+        them are, it counts as changed.
+        """
         added = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
         urls = {file.url for file in added}
-        merged = {file: own for file, own in self.files.items() if file.url not in urls} | added
+        written, merged = WrittenRows(added.values()), dict[SourceFile, Rows]()
+        for file, own in self.files.items():
+            if file.url in urls:
+                continue
+            if not written.overlap(own):
+                merged[file] = own
+            elif rest := written.rest(own):
+                merged[overwritten(file.url)] = rest
+        merged |= added
         oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
-        older = self.older.changed(urls, {file: merged.pop(file) for file in oldest})
+        older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
         return Journal(dim, parameters, merged, older, self.omitted)
 
     def to_json(self) -> dict[str, Any]:

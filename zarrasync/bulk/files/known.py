@@ -20,7 +20,7 @@ def unknown_files(
     """Return the files that were not ingested before, and messages for the report.
 
     Rows with labels are also compared by their labels later. Rows without labels are known by their files alone, so each
-    file can be added once. If it has changed, its rows can be replaced.
+    file can be added once. If it has changed, or another file was written over some of its rows, they can be replaced.
 
     Args:
         files: The files of the job.
@@ -54,7 +54,7 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
     first, (start, stop) = next(iter(changed.items()))
     return NodeExistsError(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
-        f"{others}. The rows have no labels in {dim!r}, so they would be added a second time; pass on_duplicate='replace' to "
+        f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second time; pass on_duplicate='replace' to "
         f"write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
         "write only the rows of this file again",
         path=target.handle.path,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -186,7 +187,7 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
     """Return the first row of each file whose rows replace the rows of an earlier version, by the file's number.
 
     Raises:
-        ShapeError: If the number of rows differs.
+        ShapeError: If the number of rows differs, or two files have the same rows.
     """
     if variables.parameters.on_duplicate != "replace":
         return {}
@@ -204,7 +205,19 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
                 wanted=(stored,),
             )
         places[number] = rows.start
+    _check_disjoint(variables, places)
     return places
+
+
+def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
+    """Raise an error if two files replace the same rows. Earlier versions have recorded such files."""
+    for number, other in pairwise(sorted(places, key=places.__getitem__)):
+        if places[number] + variables.row_counts[number] > places[other]:
+            one, two = (variables.headers[n].file.name for n in (number, other))
+            raise ShapeError(
+                f"{one} and {two} have the same row {places[other]} in the destination, so only one of them can be replaced; "
+                f"pass region={{{variables.dim!r}: slice(…)}} with one file, or ingest all files into a new destination"
+            )
 
 
 def _merge_region(variables: Variables, region: slice, length: int, labels: Labels | None) -> Axis:

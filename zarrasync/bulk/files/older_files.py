@@ -12,26 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.headers import SourceFile
 
-__all__ = ["OlderFiles", "Rows"]
+__all__ = ["OlderFiles", "overwritten"]
 
 _COLUMNS = ("<u8", "<u4", "<i8", "<i8", "<u4", "u1")
 """The types of the members of a record; the digest is a number, and a flag that is 0 for rows without labels."""
-
-
-class Rows(NamedTuple):
-    """The rows of a file.
-
-    Attributes:
-        start: The first row.
-        stop: The row after the last one.
-        digest: A digest of their labels, which is empty if they have none.
-    """
-
-    start: int
-    stop: int
-    digest: str
 
 
 class _Record(NamedTuple):
@@ -62,15 +49,23 @@ class OlderFiles:
         record = self.records.get(_digest(url, 8))
         return None if record is None else record.rows
 
-    def changed(self, without: Collection[str], more: Mapping[SourceFile, Rows]) -> OlderFiles:
+    def changed(self, without: Collection[str], written: WrittenRows, more: Mapping[SourceFile, Rows]) -> OlderFiles:
         """Return other records.
 
         Args:
             without: The URLs of files to leave out.
+            written: Rows that are written over rows of other files.
             more: Files to add.
         """
         outdated = {_digest(url, 8) for url in without} if self.records else set()
-        records = {url: record for url, record in self.records.items() if url not in outdated}
+        state, records = _state(overwritten("")), dict[int, _Record]()
+        for url, record in self.records.items():
+            if url in outdated:
+                continue
+            if not written.overlap(record.rows):
+                records[url] = record
+            elif rest := written.rest(record.rows):
+                records[url] = _Record(state, rest)
         records.update((_digest(file.url, 8), _Record(_state(file), rows)) for file, rows in more.items())
         return OlderFiles(records)
 
@@ -108,6 +103,11 @@ class OlderFiles:
                 for url, state, start, stop, digest, is_labelled in zip(*columns, strict=True)
             }
         )
+
+
+def overwritten(url: str) -> SourceFile:
+    """Return a file that is never equal to one with the same URL. It stands for a file that has lost some of its rows."""
+    return SourceFile(url, None, "overwritten")
 
 
 def _state(file: SourceFile) -> int:

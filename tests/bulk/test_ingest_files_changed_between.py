@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api
+from zarrasync import sync
 from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
@@ -59,4 +61,52 @@ async def test_values_that_were_erased_are_written_again(api: Api, tmp_path: Pat
     assert main(["rm", "-y", str(out)]) == 0
     report = await api(api.ingest(paths, out, **OPTIONS))
     assert (report.known, report.skipped) == (0, 0)
+    assert_same(out, joined(paths))
+
+
+def resize_all(out: Path, length: int) -> None:
+    group = sync.open_group(out, mode="r+")
+    for _, array in group.arrays():
+        if array.dimension_names[0] == "time":
+            array.resize((length, *array.shape[1:]))
+
+
+@pytest.mark.parametrize("event", [PUBLISHED, PUBLISHING])
+@pytest.mark.parametrize("length", [12, 24, 60, 0])
+async def test_a_changed_dataset_can_be_replaced(api: Api, tmp_path: Path, event: tuple[str, str], length: int):
+    """Rows are removed or added, or an array is deleted, after a job was killed that publishes rows."""
+    paths = write_days(tmp_path / "nc", range(2))
+    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **OPTIONS)
+    die_at(*event, paths, out, append=True, **OPTIONS)
+    if length:
+        resize_all(out, length)
+    else:
+        shutil.rmtree(out / "t2m")
+    await api(api.ingest(paths, out, mode="w", **OPTIONS))
+    assert_same(out, joined(paths))
+    assert not (out / ".ingest").exists()
+
+
+@pytest.mark.parametrize("event", [PUBLISHED, PUBLISHING])
+@pytest.mark.parametrize("length", [12, 24])
+async def test_rows_that_were_removed_are_written_again(api: Api, tmp_path: Path, event: tuple[str, str], length: int):
+    """Rows are removed after a job was killed that publishes rows. They do not come back as fill values."""
+    paths = write_days(tmp_path / "nc", range(2))
+    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **OPTIONS)
+    die_at(*event, paths, out, append=True, **OPTIONS)
+    resize_all(out, length)
+    report = await api(api.ingest(paths, out, append=True, on_duplicate="skip", **OPTIONS))
+    is_undone = any("another writer has changed it since" in note for note in report.notes)
+    assert is_undone == (event == PUBLISHING)
+    assert_same(out, joined(paths))
+
+
+async def test_rows_that_are_appended_again(api: Api, tmp_path: Path):
+    """The journal contains the files already, but their rows were removed, then the job that adds them is killed."""
+    paths = write_days(tmp_path / "nc", range(2))
+    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **OPTIONS)
+    sync.ingest(paths, out, append=True, **OPTIONS)
+    resize_all(out, 24)
+    die_at("put", "t2m/zarr.json", paths, out, append=True, **OPTIONS)
+    await api(api.ingest(paths, out, append=True, **OPTIONS))
     assert_same(out, joined(paths))

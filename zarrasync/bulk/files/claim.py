@@ -279,10 +279,12 @@ class Claim:
     # -------------------------------------------------------------- publishing
 
     def begin_publishing(self, record: Mapping[str, Any]) -> None:
-        """Store what will be published, so that another job can complete it if this process ends meanwhile."""
-        if self.is_enabled:
-            self._run(self._store.put(self._record_key, json.dumps(record).encode()))
-            self.update(publishing=True)
+        """Store what will be published, so that another job can complete it if this process ends meanwhile.
+
+        Claims must be enabled.
+        """
+        self._run(self._store.put(self._record_key, json.dumps(record).encode()))
+        self.update(publishing=True)
 
     @property
     def is_publishing(self) -> bool:

@@ -79,7 +79,6 @@ class Job:
         begin = clock.monotonic()
         with self._claim:
             self._claim.acquire(self._wait)
-            complete_earlier_job(self._claim, self.handle)
             job, report = self._plan(workers)
             if progress is not None:
                 progress.report = report
@@ -112,7 +111,6 @@ class Job:
                 return job.plan, report
         with self._claim:
             self._claim.acquire(self._wait)
-            complete_earlier_job(self._claim, self.handle)
             job, report = self._plan(workers)
             if job is None:
                 self._claim.release()
@@ -163,11 +161,16 @@ class Job:
     def _plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
 
-        From now on the claim belongs to this plan.
+        From now on the claim belongs to this plan. The result of an interrupted job is published before, but a dataset
+        that will be replaced is not changed before all headers were read.
         """
+        is_replaced = self._mode == "w"
+        notes = [] if is_replaced else complete_earlier_job(self._claim, self.handle)
         job, report, files = self._make_plan(workers)
+        report.notes[:0] = notes
         if job is None:
             return None, report
+        complete_earlier_job(self._claim, self.handle, is_replaced=is_replaced)
         plan = job.plan
         self._check_unfinished(plan)
         if self._claim.found.get("plan") != plan.digest:

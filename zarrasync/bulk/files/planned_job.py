@@ -14,6 +14,7 @@ from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.republish import publication_record, publish_again
 from zarrasync.bulk.files.runs import Permit
 from zarrasync.bulk.files.statistics import check_statistics
 from zarrasync.bulk.files.target import read_target
@@ -116,15 +117,18 @@ class PlannedJob:
             report.notes.append("the plan was finished before")
             return report
         self._claim.acquire(self._wait, plan.digest)
+        changes: list[str] = []
         try:
             if self._claim.is_publishing:  # an earlier call was killed
-                _publish_again(self._claim, self._handle)
+                changes = publish_again(self._claim, self._handle)
                 self._claim.release()
             else:
                 self.complete(verify=verify)
         except BaseException:
             self._claim.plan_only()
             raise
+        if changes:
+            raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
         return report
 
     def abandon(self) -> None:
@@ -268,7 +272,8 @@ class PlannedJob:
             )
         self._claim.check()
         self._run(write_inline(plan, self._handle, verify=verify))
-        self._claim.begin_publishing({"plan": plan.recorded.to_json()})
+        if self._claim.is_enabled:
+            self._claim.begin_publishing(publication_record(plan, self._handle))
         self.publish()
         self._claim.release()
 
@@ -279,26 +284,22 @@ class PlannedJob:
         self._run(publish_group(self.plan, self._handle))
 
 
-def complete_earlier_job(claim: Claim, handle: NodeHandle) -> None:
+def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:
     """Publish the result of an interrupted job that had begun to publish, and remove its marks from the claim.
 
     Args:
         claim: The claim, which this process has.
         handle: The location of the destination.
+        is_replaced: Whether the dataset will be replaced, so that the result is not needed.
+
+    Returns:
+        A message if the result could not be published, because another writer has changed the dataset.
     """
-    if claim.is_publishing:
-        _publish_again(claim, handle)
-        claim.end_publishing()
-
-
-def _publish_again(claim: Claim, handle: NodeHandle) -> None:
-    """Publish what an earlier owner of the claim has begun to publish. Without a record, all is published."""
-    record = claim.unpublished()
-    if record is None:
-        return
-    plan = JobPlan.from_json(record["plan"])
-    place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
-    PlannedJob(plan, place, claim).publish()
+    if not claim.is_publishing:
+        return []
+    notes = [] if is_replaced else publish_again(claim, handle)
+    claim.end_publishing()
+    return notes
 
 
 async def erase_arrays(handle: NodeHandle, names: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
+from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import find_all
@@ -30,7 +31,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-__all__ = ["inline_parts", "publish_arrays", "publish_group", "write_inline"]
+__all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -50,16 +51,37 @@ async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = Fals
 
 async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
-    fill = target.metadata.spec.fill_value
     for region, values in inline_parts(plan, array, target.dtype):
         await target.view[region].write(values)
-        if verify:
-            stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
-            if checksum(stored) != checksum(transfer.as_array(values, target.dtype, fill)):
-                raise ChecksumError(
-                    f"verification failed: {target.name} in {target.store!r} differs from the files; another writer may "
-                    "have changed it"
-                )
+        if verify and not await _is_stored(target, region, values):
+            raise ChecksumError(
+                f"verification failed: {target.name} in {target.store!r} differs from the files; another writer may have "
+                "changed it"
+            )
+
+
+async def _is_stored(target: AsyncArray, region: Any, values: Any) -> bool:
+    """Return whether a region of an array contains some values."""
+    fill = target.metadata.spec.fill_value
+    stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
+    return checksum(stored) == checksum(transfer.as_array(values, target.dtype, fill))
+
+
+async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
+    """Return whether the values that the plan contains of an array are stored; true for other arrays.
+
+    Args:
+        plan: The plan.
+        array: One of its arrays.
+        handle: The location of the group.
+    """
+    if array.kind != "inline":
+        return True
+    target = planned_array(plan, array, handle.store, handle.config)
+    for region, values in inline_parts(plan, array, target.dtype):
+        if not await _is_stored(target, region, values):
+            return False
+    return True
 
 
 def inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:

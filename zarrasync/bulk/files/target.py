@@ -66,7 +66,7 @@ class Target:
             (a, one), (b, other), *_ = sizes.items()
             raise ShapeError(
                 f"{one!r} of {self.handle.name} has {a} rows along {dim!r}, but {other!r} has {b}; resize() the arrays to "
-                "the same length",
+                "the same length, or pass mode='w' to replace the dataset",
                 found=(a,),
                 wanted=(b,),
             )

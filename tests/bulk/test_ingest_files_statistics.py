@@ -119,6 +119,25 @@ async def test_rows_without_labels_and_values_without_numbers(api: Api, tmp_path
         await api(api.ingest(np.arange(3), {}, statistics=True))
 
 
+@pytest.mark.parametrize("width", [3, 40], ids=["values in the plan", "values of tasks"])
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_strings_and_complex_numbers_are_compared(api: Api, tmp_path: Path, is_text: bool, width: int):
+    paths = [tmp_path / f"{number}.npz" for number in range(2)]
+    for number, path in enumerate(paths):
+        values = np.arange(4 * width).reshape(4, width) + number
+        np.savez(path, data=values.astype("U5") if is_text else values + 1j)
+    options: dict[str, Any] = {"concat": "row", "dims": "row,x", "append": True, "statistics": True}
+    report = await api(api.ingest(paths, store := {}, **options))
+    (data,) = report.statistics
+    assert (data.files.count, data.differences) == (8 * width, [])
+    assert data.to_dict()["files"] == data.to_dict()["stored"]
+    assert data.to_dict()["files"]["checksum"] != "0"
+    assert (await api(api.ingest(paths, store, **options))).known == 2
+    sync.open_array(store, path="data", mode="r+")[1, 2] = "bad" if is_text else 7j
+    with pytest.raises(ChecksumError, match=r"data: checksum [0-9a-f]+ in the files, [0-9a-f]+ stored"):
+        await api(api.ingest(paths, store, **options))
+
+
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     paths = [str(path) for path in write_days(tmp_path / "nc", range(2))]

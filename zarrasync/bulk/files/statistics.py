@@ -15,6 +15,7 @@ from zarrasync import formats, transfer
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.publish import inline_parts
 from zarrasync.bulk.files.target import stored_attributes
@@ -39,6 +40,8 @@ __all__ = [
 
 _FACTS = {"values": "count", "missing": "invalid", "infinite": "infinite", "min": "minimum", "max": "maximum"}
 """Names of exact statistics for users, and in summaries."""
+_NUMBERS = "biufmM"
+"""Kinds of data types whose values have a minimum, a maximum and a mean. Checksums of others are compared."""
 _PRECISION = 1e-9
 """Relative difference of means that come from the same values in another order."""
 
@@ -51,11 +54,14 @@ class VariableStatistics:
         name: The name of the variable.
         files: Statistics of the decoded values in the files.
         stored: The same of the stored values. ``invalid`` is the number of missing values.
+        checksums: For values without a mean, such as strings: the sums of the checksums of all blocks, in the files and as
+            stored.
     """
 
     name: str
     files: Summary = field(default_factory=Summary)
     stored: Summary = field(default_factory=Summary)
+    checksums: tuple[int, int] | None = None
 
     @property
     def differences(self) -> list[str]:
@@ -65,17 +71,26 @@ class VariableStatistics:
         own, stored = self.files.mean, self.stored.mean
         if (own is None) != (stored is None) or not math.isclose(own or 0, stored or 0, rel_tol=_PRECISION):
             found.append(("mean", own, stored))
-        return [f"{name} {_text(own)} in the files, {_text(stored)} stored" for name, own, stored in found]
+        texts = [(name, _text(own), _text(stored)) for name, own, stored in found]
+        if self.checksums is not None and self.checksums[0] != self.checksums[1]:
+            texts.append(("checksum", f"{self.checksums[0]:x}", f"{self.checksums[1]:x}"))
+        return [f"{name} {own} in the files, {stored} stored" for name, own, stored in texts]
 
     def merge(self, other: VariableStatistics) -> None:
         """Include the statistics of other values."""
         self.files.merge(other.files)
         self.stored.merge(other.stored)
+        if other.checksums is not None:
+            files, stored = self.checksums or (0, 0)
+            self.checksums = files + other.checksums[0], stored + other.checksums[1]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as JSON values."""
         keys = [*_FACTS.items(), ("mean", "mean")]
         sides = {side: {name: getattr(getattr(self, side), key) for name, key in keys} for side in ("files", "stored")}
+        if self.checksums is not None:
+            for side, value in zip(sides.values(), self.checksums, strict=True):
+                side["checksum"] = f"{value:x}"
         return {"name": self.name, **sides, "differences": self.differences}
 
 
@@ -167,17 +182,19 @@ def _compare(
     attributes = stored_attributes(target.metadata, formats.by_name(target.zarr_format))
     for region, read in blocks:
         values = transfer.cast(transfer.as_array(read(), target.dtype, fill), target.dtype)
-        stored = bridge.run(target.view[region].read(), blocking=target.store.blocking)
-        _add(result.files, values, attributes)
-        _add(result.stored, transfer.as_array(stored, target.dtype, fill), attributes)
+        found = bridge.run(target.view[region].read(), blocking=target.store.blocking)
+        stored = transfer.as_array(found, target.dtype, fill)
+        result.merge(VariableStatistics(array.name, _summary(values, attributes), _summary(stored, attributes)))
+        if values.dtype.kind not in _NUMBERS:
+            result.merge(VariableStatistics(array.name, checksums=(checksum(values), checksum(stored))))
     return result
 
 
-def _add(summary: Summary, values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> None:
-    """Add values to a summary, without packing and without missing values."""
-    if values.dtype.kind not in "biufmM":  # strings, for example, have no mean
-        summary.count += values.size
-        return
+def _summary(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> Summary:
+    """Return the statistics of values, without packing and without missing values."""
+    if values.dtype.kind not in _NUMBERS:
+        return Summary(values.size)
+    summary = Summary()
     if values.dtype.kind in "mM":
         values = values.astype("i8")
     is_missing = find_missing(values, attributes)
@@ -190,3 +207,4 @@ def _add(summary: Summary, values: npt.NDArray[Any], attributes: Mapping[str, An
     summary.add(numbers)
     summary.count += missing
     summary.invalid += missing
+    return summary

@@ -12,7 +12,7 @@ import zarrasync as za
 from tests.support.api import Api
 from tests.support.blocks import VALUES
 from zarrasync import stores
-from zarrasync.errors import NodeExistsError, NodeTypeError, UnsupportedOperation
+from zarrasync.errors import NodeExistsError, NodeTypeError, StoreError, UnsupportedOperation
 
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
@@ -168,3 +168,23 @@ async def test_another_file_is_refused_although_no_chunk_of_the_first_is_stored(
     await api(api.ingest(one, store, mode="w", chunks=3))
     await api(api.ingest(one, store, chunks=3))
     await api(api.ingest(np.ones(9), store, chunks=3))  # arrays in memory have no identity
+
+
+async def test_an_interrupted_replacement_is_not_complete(api: Api, tmp_path: Path):
+    """Chunks of the first file do not count as chunks of the second one."""
+    one, two = tmp_path / "a.npy", tmp_path / "b.npy"
+    np.save(one, np.full(9, 1.0))
+    np.save(two, np.full(9, 2.0))
+    memory = stores.MemoryStore()
+    await api(api.ingest(one, memory, chunks=3))
+    faulty = stores.FaultyStore(memory, fails=lambda operation, key: operation == "put" and key == "c/2")
+    with pytest.raises(StoreError, match="simulated failure"):
+        await api(api.ingest(two, faulty, mode="r+"))
+    for path in (one, two):
+        with pytest.raises(
+            NodeExistsError, match=r"contains only some values of .*b.npy, .* repeat it with mode='r\+'"
+        ):
+            await api(api.ingest(path, memory, chunks=3))
+    await api(api.ingest(two, memory, mode="r+"))
+    assert (await api(api.ingest(two, memory, chunks=3))).skipped > 0
+    np.testing.assert_array_equal(await api((await api(api.open_array(memory)))[...]), np.full(9, 2.0))

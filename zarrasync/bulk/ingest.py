@@ -17,7 +17,7 @@ from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.identify import means_files
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.bulk.source_records import check_record, identify_source, record_of
+from zarrasync.bulk.source_records import check_record, identify_source, record_of, unfinished
 from zarrasync.bulk.sources import Source, open_source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
@@ -229,10 +229,11 @@ async def ingest(
         refuse_self_overwrite(counting.inner, normalize_path(path), source)
     async with counting.in_use():
         target, is_new = await _open_target(resolved, counting, path, mode, region, config, options, file)
-        if file is not None and not is_new and mode == "a":
+        replacing = None if is_new or mode == "a" else file
+        if replacing is not None:
+            await target.update_attributes(record_of(unfinished(replacing)))
+        elif file is not None and not is_new:
             check_record(target.attrs, file, target.path, counting)
-        elif file is not None and not is_new:  # all values are replaced
-            await target.update_attributes(record_of(file))
         opening = counting.reset()
         report = await write_blocks(
             resolved,
@@ -245,7 +246,10 @@ async def ingest(
             concurrency=concurrency,
             progress=progress,
         )
-    report.requests += opening.requests
+        if replacing is not None:
+            await target.update_attributes(record_of(replacing))
+        closing = counting.reset()
+    report.requests += opening.requests + closing.requests
     report.seconds = clock.monotonic() - begin
     return report
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from zarrasync.bulk.files.engines import is_zarr
@@ -15,10 +16,12 @@ from zarrasync.bulk.files.identify import identity_of
 from zarrasync.errors import NodeExistsError
 from zarrasync.stores.local import local_path
 
-__all__ = ["check_record", "identify_source", "record_of"]
+__all__ = ["check_record", "identify_source", "record_of", "unfinished"]
 
 _ATTRIBUTE = "zarrasync_sources"
 _VERSION = 1
+_UNFINISHED = "unfinished"
+"""The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
 
 
 def identify_source(url: str, group: str = "") -> SourceFile:
@@ -57,6 +60,11 @@ def record_of(
     return {_ATTRIBUTE: {"version": _VERSION, "files": sorted(files, key=repr)}}
 
 
+def unfinished(file: SourceFile) -> SourceFile:
+    """Return what to record instead of a file while its values replace other ones. It equals no file."""
+    return replace(file, stamp=_UNFINISHED)
+
+
 def check_record(
     attributes: Mapping[str, Any], file: SourceFile, place: str, store: Any, paths: Collection[str] = ("",)
 ) -> None:
@@ -70,20 +78,29 @@ def check_record(
         paths: The paths of the arrays below the node.
 
     Raises:
-        NodeExistsError: If one was ingested from another file, or the file has changed.
+        NodeExistsError: If one was ingested from another file, the file has changed, or replacing values was interrupted.
     """
     for path in paths:
         record = _records(attributes).get(path)
         if record is None or record == file:
             continue
         name = f"/{'/'.join(part for part in (place, path) if part)}"
-        what = "which has changed since" if record.url == file.url else f"not {file.url}"
         raise NodeExistsError(
-            f"{name} in {store!r} contains the values of {record.url}, {what}; pass mode='w' to replace them, or write to another "
-            "path",
+            f"{name} in {store!r} contains {_difference(record, file)}",
             path=name.strip("/"),
             store=repr(store),
         )
+
+
+def _difference(record: SourceFile, file: SourceFile) -> str:
+    """Return the end of a message about an array that was not ingested from a file."""
+    if record.stamp == _UNFINISHED:
+        return (
+            f"only some values of {record.url}, because an ingestion with mode='r+' was interrupted; repeat it with mode='r+', "
+            "or pass mode='w' to replace all values"
+        )
+    what = "which has changed since" if record.url == file.url else f"not {file.url}"
+    return f"the values of {record.url}, {what}; pass mode='w' to replace them, or write to another path"
 
 
 def _records(attributes: Mapping[str, Any]) -> dict[str, SourceFile]:

@@ -93,13 +93,14 @@ async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
         assert dict(array.attrs) == {"unit": "K"}
 
 
-async def test_bad_sources(api: Api):
+async def test_bad_sources(api: Api, tmp_path: Path):
+    (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(TypeError, match="needs shape and dtype"):
         await api(api.ingest(lambda region: None, {}))
     with pytest.raises(TypeError, match="cannot ingest an object"):
         await api(api.ingest(5, {}))
     with pytest.raises(TypeError, match=r"neither an .npy file nor an array"):
-        await api(api.ingest("x.csv", {}))
+        await api(api.ingest(str(tmp_path / "x.csv"), {}))
     with pytest.raises(ShapeError, match=r"have shape \(1,\), expected \(4,\)"):
         await api(api.ingest(lambda region: np.zeros(1), {}, shape=(4,), dtype="i4", chunks=4))
     with pytest.raises(ShapeError, match="tuple of 1 slices"):

@@ -31,6 +31,8 @@ __all__ = ["KernelWrite", "write_part"]
 
 _ALONE = 1 << 18
 """Bytes that one thread writes in less time than sharing the work would take."""
+_FILE = 1 << 15
+"""Bytes that are written in the time that making a file takes."""
 _SMALL = 1 << 16
 """Bytes of a single chunk below which it is written without the byte budget, which takes longer than the write."""
 _MOST = 256
@@ -82,7 +84,7 @@ class KernelWrite:
         if total == 1 and nbytes <= _SMALL:
             self._write_stretch(flag, progress, 0, 1)
             return
-        threads = max(1, min(config.pool_size, total, total * nbytes // _ALONE))
+        threads = max(1, min(config.pool_size, total, total * (nbytes + _FILE) // _ALONE))
         length = max(1, min(_MOST, config.batch_bytes // nbytes, -(-total // threads)))
         if self._stages and length > (width := len(self._columns[-1])):
             length -= length % width  # whole folders

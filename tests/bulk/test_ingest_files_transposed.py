@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.bulk.files import layout, readers, target
+from zarrasync.bulk.files import headers, layout
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.errors import ShapeError
 
@@ -41,11 +41,10 @@ def write(path: Path, dataset: Any, order: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("limit", [0, readers._SMALL_BYTES])
+@pytest.mark.parametrize("limit", [0, headers._SMALL_BYTES])
 async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
     """With a limit of 0, no values are in the headers, so constant variables are compared by their digests."""
-    for module in (readers, target):
-        monkeypatch.setattr(module, "_SMALL_BYTES", limit or 200)
+    monkeypatch.setattr(headers, "_SMALL_BYTES", limit or 200)
     paths = [write(tmp_path / f"{n}.nc", dataset_of(n), order) for n, order in enumerate(ORDERS)]
     expected = xr.concat([xr.load_dataset(p).transpose(*ORDERS[0], ...) for p in paths], "time", data_vars="minimal")
     for last, first in enumerate((0, 3), 4):  # the order of the first file counts
@@ -112,11 +111,10 @@ async def test_files_that_are_one_row_each(api: Api, tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("limit", [0, readers._SMALL_BYTES])
+@pytest.mark.parametrize("limit", [0, headers._SMALL_BYTES])
 async def test_constants_that_differ(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
     """The transposed values have the shape and the bytes of the others."""
-    for module in (readers, target):
-        monkeypatch.setattr(module, "_SMALL_BYTES", limit or 100)
+    monkeypatch.setattr(headers, "_SMALL_BYTES", limit or 100)
     one, other = dataset_of(0), dataset_of(1)
     other["area"] = (("lon", "lat"), one.area.to_numpy())
     paths = [write(tmp_path / f"{n}.nc", dataset, ORDERS[0]) for n, dataset in enumerate((one, other))]

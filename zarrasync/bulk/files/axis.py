@@ -45,14 +45,12 @@ class Axis:
         segments: The rows to write, sorted by their place in the destination.
         length: The length of the axis afterwards.
         duplicates: The number of rows of files that were left out, or replaced by a row of a later file.
-        replaced: The number of rows of the destination that are written again.
         gaps: The labels before and after each gap.
     """
 
     segments: tuple[Segment, ...]
     length: int
     duplicates: int = 0
-    replaced: int = 0
     gaps: tuple[tuple[Any, Any], ...] = ()
 
 
@@ -72,7 +70,7 @@ def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] 
             segments.append(Segment(first, first + count, source, 0))
         if source not in places:
             length += count
-    return Axis(tuple(sorted(segments)), length, replaced=sum(counts[source] for source in places))
+    return Axis(tuple(sorted(segments)), length)
 
 
 def merge_rows(
@@ -138,7 +136,6 @@ def merge_rows(
         _segments(place[kept], rows.source[chosen[kept]] - 1, rows.row[chosen[kept]]),
         rows.count + int(np.count_nonzero(~exists)),
         len(repeats) + int(np.count_nonzero(~kept)),
-        int(np.count_nonzero(exists & kept)),
         tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in _gaps(rows.keys[tail])),
     )
 

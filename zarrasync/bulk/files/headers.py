@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["FileHeader", "ReaderOptions", "SourceFile", "VariableHeader"]
+__all__ = ["FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
+
+_SMALL_BYTES = 64 * 1024
+"""Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
 
 _SIGNATURE = re.compile(
     r"(x-amz-|x-goog-|awsaccesskeyid=|googleaccessid=|signature=|expires=|key-pair-id=|policy=|(access_?)?token=|"
@@ -17,6 +21,16 @@ _SIGNATURE = re.compile(
     re.IGNORECASE,
 )
 """Parameters of presigned URLs of S3, Google Cloud Storage, CloudFront and Azure."""
+
+
+def is_small(shape: Sequence[int], itemsize: int) -> bool:
+    """Return whether the values of a variable or array are read together with its metadata.
+
+    Args:
+        shape: The shape.
+        itemsize: The size of an element in bytes; 0 if it varies.
+    """
+    return math.prod(shape) * max(itemsize, 1) <= _SMALL_BYTES
 
 
 @dataclass(frozen=True)

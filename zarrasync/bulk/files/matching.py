@@ -236,7 +236,7 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
             f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
             "their labels with region='auto'"
         )
-    return replace(stack_rows(variables.row_counts, start), length=length, replaced=count)
+    return replace(stack_rows(variables.row_counts, start), length=length)
 
 
 def _observations(variables: Variables, axis: Axis) -> list[str]:

@@ -27,7 +27,7 @@ from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.digests import add_digests
 from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_numpy, is_zarr, reason_of_failure
 from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
-from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
+from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
 from zarrasync.bulk.files.identify import identity_of
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError, ZarrError
@@ -43,10 +43,6 @@ _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
 _MOST_PLACES = 1 << 19
 """Maximum number of places of chunks that are kept for all variables, unless a single one has more."""
-_SMALL_BYTES = 64 * 1024
-"""Variables up to this size are read with the header."""
-
-
 _PHONY = "phony_dim_"
 """How the libraries of HDF5 name axes without a name begin."""
 
@@ -257,7 +253,7 @@ class _NumpyReader:
         for name, array in self._arrays.items():
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
             dims = unnamed if self._dims is None else _named(name, array.shape, self._dims, file.name)
-            values = np.array(array) if array.nbytes <= _SMALL_BYTES else None
+            values = np.array(array) if is_small(array.shape, array.dtype.itemsize) else None
             variables[name] = VariableHeader(dims, array.shape, _dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})
 
@@ -338,7 +334,6 @@ class _XarrayReader:
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
-        is_small = math.prod(variable.shape) * max(variable.dtype.itemsize, 1) <= _SMALL_BYTES
         return VariableHeader(
             dims,
             tuple(variable.shape),
@@ -346,7 +341,7 @@ class _XarrayReader:
             attributes,
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
-            np.array(variable.values) if is_small else None,
+            np.array(variable.values) if is_small(variable.shape, variable.dtype.itemsize) else None,
         )
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:

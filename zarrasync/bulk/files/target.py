@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.files.headers import is_small
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
@@ -25,9 +25,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
 __all__ = ["Target", "read_constants", "read_target", "stored_attributes"]
-
-_SMALL_BYTES = 64 * 1024
-"""Arrays up to this size are compared with the files."""
 
 
 @dataclass
@@ -130,7 +127,7 @@ async def read_constants(target: Target, dim: str) -> None:
     for name, array in target.arrays.items():
         if dim in target.dims[name]:
             continue
-        if math.prod(array.shape) * max(array.dtype.itemsize, 1) <= _SMALL_BYTES:
+        if is_small(array.shape, array.dtype.itemsize):
             values[name] = np.asarray(await array.view[...].read())
         elif dim:
             digests[name] = await _digest(array, target.dims[name])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import re
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -16,11 +18,12 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import config, sync
 from zarrasync.bulk.files import pool
 from zarrasync.bulk.files.axis import Segment
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
+from zarrasync.bulk.files.identify import identity_of
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
@@ -147,3 +150,54 @@ def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
         with pytest.raises(ChecksumError, match=r"time in .* differs from the files"):
             again.finish(verify=True)
         assert not (out / "zarr.json").exists()
+
+
+def open_paths(folder: Path) -> list[str]:
+    """Return the paths below a folder that this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(folder))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only /proc shows open files")
+@pytest.mark.parametrize("kind", ["local", "remote"])
+async def test_threads_of_an_executor_leave_no_open_files(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """Files and local copies of remote files are closed and deleted at the end of the job."""
+    sources: Any = write_days(tmp_path / "nc", range(4))
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    if kind == "remote":
+        for path in sources:
+            memory.pipe(f"/executor/{path.name}", path.read_bytes())
+        sources = [f"memory://executor/{path.name}" for path in sources]
+    (copies := tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    with ThreadPoolExecutor(2) as executor:
+        await api(api.ingest(sources, {}, concat="time", executor=executor, statistics=True))
+    assert open_paths(tmp_path) == []
+    assert list(copies.iterdir()) == []
+    if kind == "remote":
+        memory.rm("/executor", recursive=True)
+
+
+def test_a_worker_keeps_the_files_of_few_jobs_open(tmp_path: Path):
+    """The files of earlier jobs are closed, except for those that a task still reads."""
+    (path,) = write_days(tmp_path, [0])
+    file, settings = identity_of(str(path), {}), config.get()
+    ways = [ReaderOptions(dim=str(number)) for number in range(4)]
+    shared = pool._SharedFiles()
+    with shared.use(ways[0], settings) as first:
+        for way in ways[1:]:
+            with shared.use(way, settings) as files:
+                files.read(file, "t2m", (slice(0, 1), slice(None), slice(None)))
+        assert [way.dim for way, _ in shared._known] == ["0", "3"]
+        shared.forget([(ways[0], settings)])
+        with shared.use(ways[0], settings) as again:
+            assert again is not first
+    assert {way.dim for way, _ in shared._known} == {"3", "0"}
+    shared.forget(list(shared._known))
+    assert not shared._known
+    assert not shared._users

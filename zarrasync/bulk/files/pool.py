@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
@@ -40,12 +41,14 @@ from zarrasync.transfer.unaligned import Unaligned
 __all__ = ["Workers"]
 
 T = TypeVar("T")
+_WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
 _log = logging.getLogger(__name__)
 _MOST_CRASHES = 3
 """A task whose process ends this many times fails."""
 _START_METHOD = "spawn"
 """Forked processes would inherit locks that threads of this process hold."""
 _HEADERS_PER_CALL = 8
+_MOST_WAYS = 2
 _POLL_SECONDS = 0.5
 _SILENT_SECONDS = 30.0
 """Time without a finished task after which the workers of a cluster are counted."""
@@ -80,45 +83,70 @@ def _do_nothing() -> None:
     """Do nothing: a call that starts a process."""
 
 
-class _Files:
-    """The open files of a process, for each way to open them."""
+class _SharedFiles:
+    """The open files of a process that runs tasks of several jobs. They remain open from one task to the next.
+
+    At most the files of the last two ways to open them remain open, and those that tasks read.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[ReaderOptions, Config], OpenFiles] = {}
+        self._known: OrderedDict[_WayToOpen, OpenFiles] = OrderedDict()
+        self._users: Counter[OpenFiles] = Counter()
         self._lock = thread_lock()
 
-    def get(self, options: ReaderOptions, config: Config) -> OpenFiles:
+    @contextmanager
+    def use(self, options: ReaderOptions, config: Config) -> Iterator[OpenFiles]:
+        """Return the open files. They are not closed before the end of this context."""
+        key = options, config
         with self._lock:
-            if (options, config) not in self._known:
-                self._known[options, config] = OpenFiles(options, config)
-            return self._known[options, config]
+            if key not in self._known:
+                self._known[key] = OpenFiles(options, config)
+            self._known.move_to_end(key)
+            files = self._known[key]
+            self._users[files] += 1
+        try:
+            yield files
+        finally:
+            with self._lock:
+                self._users -= Counter([files])
+                is_forgotten = self._known.get(key) is not files and files not in self._users
+                idle = [known for known, other in self._known.items() if other not in self._users]
+                unused = [self._known.pop(known) for known in idle[: max(len(self._known) - _MOST_WAYS, 0)]]
+            for other in [*unused, files] if is_forgotten else unused:
+                other.close()
 
-    def close(self) -> None:
-        while self._known:
-            self._known.popitem()[1].close()
+    def forget(self, ways: Iterable[_WayToOpen]) -> None:
+        """Close the files that were opened in some ways. Tasks that still read them close them when they end."""
+        with self._lock:
+            forgotten = [self._known.pop(way) for way in ways if way in self._known]
+            unused = [files for files in forgotten if files not in self._users]
+        for files in unused:
+            files.close()
 
 
-_files = _Files()
-"""The files of a worker process, which keeps them open from one task to the next."""
+_files = _SharedFiles()
+"""The files of a process that runs tasks for others. It is this process if the executor has threads."""
 
 
 def _read_headers(
-    files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
+    files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str]
 ) -> list[FileHeader]:
     """Return the headers of files, in a worker process."""
-    return _files.get(options, config).headers(files, names, with_linked=False)
+    with _files.use(options, config) as opened:
+        return opened.headers(files, chosen)
 
 
 def _run_task(task: _Task) -> IngestReport:
     """Run the only task of a plan, in a worker process."""
-    files = _files.get(task.plan.reader, task.config)
-    runner = TaskRunner(task.plan, task.store, task.config, files, task.verify, task.unaligned)
-    return runner.run(task.plan.parts[0], task.mark, task.permit)
+    with _files.use(task.plan.reader, task.config) as opened:
+        runner = TaskRunner(task.plan, task.store, task.config, opened, task.verify, task.unaligned)
+        return runner.run(task.plan.parts[0], task.mark, task.permit)
 
 
 def _part_statistics(plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
     """Return the statistics of the only task of a plan, in a worker process."""
-    return part_statistics(TaskRunner(plan, store, config, _files.get(plan.reader, config)), plan.parts[0])
+    with _files.use(plan.reader, config) as opened:
+        return part_statistics(TaskRunner(plan, store, config, opened), plan.parts[0])
 
 
 class Workers:
@@ -143,7 +171,8 @@ class Workers:
             raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
         self._processes, self._executor = processes, executor
         self._pool: ProcessPoolExecutor | None = None
-        self._files = _Files()
+        self._files: dict[_WayToOpen, OpenFiles] = {}
+        self._shared = set[_WayToOpen]()
 
     @property
     def is_local(self) -> bool:
@@ -152,7 +181,10 @@ class Workers:
 
     def local_files(self, options: ReaderOptions, config: Config) -> OpenFiles:
         """Return the open files of this process. They remain open until ``close`` is called."""
-        return self._files.get(options, config)
+        key = options, config
+        if key not in self._files:
+            self._files[key] = OpenFiles(options, config)
+        return self._files[key]
 
     def headers(
         self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str] = ()
@@ -178,7 +210,7 @@ class Workers:
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
             return self.local_files(options, config).headers(files, names, with_linked=False)
         found: dict[int, list[FileHeader]] = {}
-        own = self._config_of_each(config)
+        own = self._config_of_each(options, config)
 
         def call(first: int) -> Callable[[], list[FileHeader]]:
             return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own, names)
@@ -215,7 +247,7 @@ class Workers:
         Raises:
             StoreError: If processes that run the same task ended several times.
         """
-        own = self._config_of_each(config)
+        own = self._config_of_each(plan.reader, config)
 
         def call(number: int) -> Callable[[], IngestReport]:
             part = plan.for_part(plan.parts[number])
@@ -223,12 +255,13 @@ class Workers:
 
         self._run(numbers, call, done)
 
-    def _config_of_each(self, config: Config) -> Config:
+    def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
 
         The memory budget is not divided: with less memory, each process would decode chunks of the files several times.
         """
         if self._executor is not None:
+            self._shared.add((options, config))
             return config
         return replace(config, threads=max(1, config.pool_size // self._processes))
 
@@ -254,7 +287,7 @@ class Workers:
             for number, part in enumerate(plan.parts):
                 done(number, part_statistics(runner, part))
         else:
-            own = self._config_of_each(config)
+            own = self._config_of_each(plan.reader, config)
 
             def call(number: int) -> Callable[[], list[VariableStatistics]]:
                 return partial(_part_statistics, plan.for_part(plan.parts[number]), store, own)
@@ -345,7 +378,9 @@ class Workers:
 
     def close(self) -> None:
         """Close the files of this process, and end the processes that this object has started."""
-        self._files.close()
+        while self._files:
+            self._files.popitem()[1].close()
+        _files.forget(self._shared)
         pool, self._pool = self._pool, None
         if pool is not None:
             # Asking them to end can take forever: one that is killed meanwhile may hold a lock that others wait for.

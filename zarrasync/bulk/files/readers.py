@@ -170,6 +170,7 @@ class OpenFiles:
             with _lock_of(file.url):
                 reader.close()
         self._copies.close()
+        self._memory = MemoryPool()  # the old one may keep memory
 
     @contextmanager
     def _local_path(self, file: SourceFile, *, for_values: bool = False) -> Iterator[str]:

@@ -58,7 +58,8 @@ def test_a_task_is_sent_without_the_files_of_others():
 def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
     names = [item.name for item in fields(ArrayPlan) if item.default_factory is dict]
     assert set(names) >= {"source_units", "source_orders"}
-    array = ArrayPlan("t", "rows", {}, **{name: {"5": name, "6": "another"} for name in names})
+    numbered: dict[str, Any] = {name: {"5": name, "6": "another"} for name in names}
+    array = ArrayPlan("t", "rows", {}, **numbered)
     own = array.for_files({3: 0, 5: 1})
     assert {name: getattr(own, name) for name in names} == {name: {"1": name} for name in names}
 

@@ -180,13 +180,13 @@ def write_part(
         *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), int(stages)),
     )
     chunks.count_files(own)
-    result: bytes = statuses.raw
-    return result
+    return statuses.raw
 
 
 def _count_whole(selector: slice, length: int) -> int:
     """Return how many chunks of a length a slice with step 1 contains."""
-    return max(0, selector.stop // length + -selector.start // length)
+    count: int = selector.stop // length + -selector.start // length
+    return max(0, count)
 
 
 def _keeps_fill(chunks: Chunks) -> int:

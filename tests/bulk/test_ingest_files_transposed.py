@@ -80,7 +80,7 @@ async def test_square_variables_in_several_tasks(
         dataset = dataset if is_row else dataset.expand_dims(time=[number])
         dataset.transpose(*("yx" if number < 3 else "xy"), ...).to_netcdf(tmp_path / f"{number}.nc")
     with ThreadPoolExecutor(2) as executor:
-        workers: dict[str, Any] = {"processes": {"processes": 2}, "executor": {"executor": executor}}[where]
+        workers: dict[str, Any] = {"processes": 2} if where == "processes" else {"executor": executor}
         paths, out = sorted(tmp_path.glob("*.nc")), tmp_path / "out.zarr"
         report = await api(api.ingest(paths, out, concat="time", chunks={"time": 1}, verify=True, **workers))
     assert isinstance(report, FilesReport)

@@ -124,7 +124,8 @@ def check_statistics(statistics: Iterable[VariableStatistics], name: str, store:
     if wrong:
         raise ChecksumError(
             f"the statistics of {name} in {store!r} differ from the files: {'; '.join(wrong)}. Another writer may have changed "
-            "the rows; write them again with region='auto'"
+            "the rows, or another file with the same labels is stored; compare the values before you write them again with "
+            "region='auto'"
         )
 
 

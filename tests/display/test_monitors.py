@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -148,7 +149,7 @@ def test_many_parts_do_not_fill_the_terminal(monkeypatch):
 
     class Kept(tqdm):
         def __init__(self, **options: Any) -> None:
-            super().__init__(**{**options, "file": open(os.devnull, "w")})  # noqa: SIM115  # closed with the process
+            super().__init__(**{**options, "file": io.StringIO()})
             made.append(self)
 
     with report_progress(Bars(Kept), 100, "copy a") as job, ExitStack() as stack:

@@ -98,7 +98,8 @@ class KernelWrite:
     def _write_stretch(self, flag: CancelFlag, progress: Progress | None, begin: int, end: int) -> None:
         """Write the chunks ``begin`` to ``end`` of the selection, numbered in C order.
 
-        Folders that do not exist appear in one step, and need no locks. The other chunks are locked and replaced.
+        Folders that do not exist appear in one step, and need no locks. Other whole chunks are locked together and replaced,
+        and those that are written in part are changed one by one.
         """
         if not self._has_whole:
             statuses = bytes([PART]) * (end - begin)
@@ -110,12 +111,8 @@ class KernelWrite:
             replaced = drive(self._replace(flag, begin + first, begin + last))
             statuses = statuses[:first] + replaced + statuses[last:]
         if PART in statuses:
-            statuses = bytes(
-                [
-                    drive(self._change(flag, begin + number)) if status == PART else status
-                    for number, status in enumerate(statuses)
-                ]
-            )
+            pairs = enumerate(statuses, begin)
+            statuses = bytes([drive(self._change(flag, n)) if status == PART else status for n, status in pairs])
         if LEFT in statuses:
             self.left.extend(self._runs(number for number, status in enumerate(statuses, begin) if status == LEFT))
         if progress is not None:

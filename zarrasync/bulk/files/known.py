@@ -54,8 +54,8 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
     first, (start, stop) = next(iter(changed.items()))
     return NodeExistsError(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
-        f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second time; pass on_duplicate='replace' to "
-        f"write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
+        f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
+        f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
         "write only the rows of this file again",
         path=target.handle.path,
         store=repr(target.handle.store),

@@ -1911,7 +1911,7 @@ def ingest(
             unless the source has a data type and the options specify another one.
         statistics: For files: compare the number of values and of missing values, the minimum, the maximum and the mean of
             each variable, in the files and as stored. Both are read again after the job, and decoded in the same way. If no
-            file is new, all rows of the files are compared.
+            file is new, the rows of all files are compared, except rows with labels that another file has.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.

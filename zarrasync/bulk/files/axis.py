@@ -12,7 +12,7 @@ import numpy.typing as npt
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "OnDuplicate", "Segment", "merge_rows", "stack_rows"]
+__all__ = ["Axis", "OnDuplicate", "Segment", "find_own_rows", "merge_rows", "stack_rows"]
 
 OnDuplicate: TypeAlias = Literal["error", "skip", "replace"]
 """What happens to a row whose label exists already."""
@@ -137,6 +137,42 @@ def merge_rows(
         rows.count + int(np.count_nonzero(~exists)),
         len(repeats) + int(np.count_nonzero(~kept)),
         tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in _gaps(rows.keys[tail])),
+    )
+
+
+def find_own_rows(
+    labels: Sequence[Labels],
+    names: Sequence[str],
+    existing: Labels,
+    spans: Sequence[tuple[int, int]],
+    others: Sequence[tuple[int, int]],
+) -> Axis:
+    """Return the rows of the destination that certainly come from one of its files. All others count as duplicates.
+
+    Args:
+        labels: The labels of each file, all with the same units.
+        names: The names of the files, for messages.
+        existing: The labels of the destination.
+        spans: The first row of each file in the destination, and the row after its last one. Rows of others may lie between.
+        others: The same of the other files of the destination.
+
+    Raises:
+        ShapeError: If the labels of a file are not in order.
+    """
+    rows = _Rows([existing, *labels], ["the destination", *names], str)
+    old_keys, keys = rows.keys[: rows.count], rows.keys[rows.count :]
+    source, row = rows.source[rows.count :] - 1, rows.row[rows.count :]
+    place = np.searchsorted(old_keys, keys)
+    start, stop = np.array(spans, "i8").reshape(-1, 2)[source].T
+    candidates = np.isin(keys, old_keys) & (start <= place) & (place < stop)
+    owners = np.bincount(place[candidates], minlength=rows.count)
+    for first, last in others:
+        owners[first:last] += 1
+    candidates[candidates] = owners[place[candidates]] == 1
+    return Axis(
+        _segments(place[candidates], source[candidates], row[candidates]),
+        rows.count,
+        int(np.count_nonzero(~candidates)),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
@@ -17,7 +16,8 @@ from zarrasync.bulk.files.planned_job import PlannedJob, complete_earlier_job, e
 from zarrasync.bulk.files.planning import plan_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
-from zarrasync.bulk.files.statistics import check_statistics, merge_statistics
+from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
+from zarrasync.bulk.files.stored_rows import match_stored
 from zarrasync.bulk.files.target import Target, read_constants, read_target
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
@@ -127,31 +127,27 @@ class Job:
             ChecksumError: If they differ.
         """
         begin, store, config = clock.monotonic(), self.handle.store, self.handle.config
-        plans = self._stored_plans(workers) if self._plan_of_run is None else [self._plan_of_run]
-        total = sum(plan.task_bytes(part) for plan in plans for part in plan.parts)
+        if (plan := self._plan_of_run) is None:
+            plan = self._stored_plan(workers)
+            report.notes += plan.notes
+        total = sum(map(plan.task_bytes, plan.parts))
         name = f"compare {job_name(store, self.handle.path)}"
         with report_progress(progress, total, name, report=report) as advance:
-            found = [workers.statistics(plan, store, config, advance or ignore_progress) for plan in plans]
-            report.statistics = merge_statistics(found)
-            check_statistics(report.statistics, self.handle.name, store)
+            report.statistics = workers.statistics(plan, store, config, advance or ignore_progress)
+            is_uncommitted = store.bounded and self._plan_of_run is not None
+            hint = "nothing was committed, so repeat the call" if is_uncommitted else way_to_write_again(plan)
+            check_statistics(report.statistics, self.handle.name, store, hint)
         report.seconds += clock.monotonic() - begin
 
-    def _stored_plans(self, workers: Workers) -> list[JobPlan]:
-        """Return plans that would write the rows of all files again, which are known."""
-        parameters = replace(self._parameters, append=False, region="auto")
-        target = self._run(read_target(self.handle, parameters.dim))
-        self._run(read_constants(target, parameters.dim))
+    def _stored_plan(self, workers: Workers) -> JobPlan:
+        """Return a plan that would write the rows of all files again, which are known."""
+        dim = self._parameters.dim
         headers = self._headers(workers, self._files)
-        if not parameters.dim:  # a single file is compared like a new dataset
-            return [plan_job(headers, Target(target.handle), self._parameters)]
-        if target.labels is not None:
-            return [plan_job(headers, target, parameters)]
-        rows = [(header, target.journal.rows(header.file.recorded)) for header in headers]
-        return [
-            plan_job([header], target, replace(parameters, region=slice(own.start, own.stop)))
-            for header, own in rows
-            if own is not None
-        ]
+        if not dim:  # a single file is compared like a new dataset
+            return plan_job(headers, Target(self.handle), self._parameters)
+        target = self._run(read_target(self.handle, dim))
+        self._run(read_constants(target, dim))
+        return plan_job(headers, target, self._parameters, match_stored)
 
     # -------------------------------------------------------------- planning
 

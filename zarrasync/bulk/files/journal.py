@@ -76,6 +76,11 @@ class Journal:
     def _rows_of_urls(self) -> dict[str, Rows]:
         return {file.url: rows for file, rows in self.files.items()}
 
+    def rows_of_others(self, files: Sequence[SourceFile]) -> list[Rows]:
+        """Return the rows of all files but some."""
+        urls = {file.url for file in files}
+        return [own for url, own in self._rows_of_urls.items() if url not in urls] + self.older.rows_of_others(urls)
+
     def with_files(
         self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
     ) -> Journal:

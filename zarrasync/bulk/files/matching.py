@@ -20,7 +20,7 @@ from zarrasync.bulk.files.variables import Variables
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
-__all__ = ["Match", "match_files"]
+__all__ = ["Match", "check_variables", "find_labels", "match_files", "show_label"]
 
 Labels: TypeAlias = Sequence[npt.NDArray[Any]]
 """The labels of each file, in the units of the destination."""
@@ -49,9 +49,9 @@ def match_files(variables: Variables) -> Match:
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
     """
-    _check_variables(variables)
+    check_variables(variables)
     _check_destination(variables)
-    labels = _find_labels(variables)
+    labels = find_labels(variables)
     axis = _merge(variables, labels)
     return Match(axis, _spans(axis, labels, variables), _observations(variables, axis))
 
@@ -59,26 +59,45 @@ def match_files(variables: Variables) -> Match:
 # ------------------------------------------------------------------ variables
 
 
-def _check_variables(variables: Variables) -> None:
-    """Check that each variable fits together in all files and in the destination."""
+def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
+    """Check that each variable fits together in all files and in the destination.
+
+    Args:
+        variables: The variables.
+        any_dtype: Whether the files may have other data types than the destination.
+
+    Raises:
+        ShapeError: If one does not fit.
+    """
     headers, names, target = variables.headers, variables.names, variables.target
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
     for name in names:
         is_needed = name in axes
         axis, (first, *others) = variables.axis(name), variables.all_headers(name)
-        any_dtype = "dtype" in variables.parameters.encoding.get(name, {})
+        are_converted = variables.are_converted(name)
         for source, other in zip(headers[1:], others, strict=True):
-            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=any_dtype)
+            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted)
             if axis is None:
                 check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
         if name in target.arrays:
             like = _stored_header(target, name)
             text = f"{target.handle.name} of {target.handle.store!r}"
+            any_stored = any_dtype or are_converted
             for source, header in zip(headers, (first, *others), strict=True):
-                check_fit(name, header, source.file.name, like, text, axis, is_stored=True)
+                check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_stored, is_stored=True)
             if axis is None:
-                check_equal(name, first, first_url, like, text, is_needed=is_needed)
+                check_equal(name, _converted(first, like), first_url, like, text, is_needed=is_needed)
+
+
+def _converted(header: VariableHeader, like: VariableHeader) -> VariableHeader:
+    """Return a variable with the data type of the stored one. The units of times are converted before their data type."""
+    are_known = header.values is not None and like.values is not None
+    if not are_known or header.dtype == like.dtype or units_of(header.attributes) is not None:
+        return header
+    assert header.values is not None
+    assert like.values is not None
+    return replace(header, values=header.values.astype(like.values.dtype))
 
 
 def _stored_header(target: Target, name: str) -> VariableHeader:
@@ -115,7 +134,7 @@ def _check_destination(variables: Variables) -> None:
 # ------------------------------------------------------------------ labels
 
 
-def _find_labels(variables: Variables) -> Labels | None:
+def find_labels(variables: Variables) -> Labels | None:
     """Return the labels of each file, or ``None`` if the rows have no labels."""
     name = variables.dim
     if name not in variables.names:
@@ -147,7 +166,7 @@ def _check_labels(variables: Variables) -> None:
             )
 
 
-def _show(variables: Variables, label: Any) -> str:
+def show_label(variables: Variables, label: Any) -> str:
     """Return a label as users know it: a date, if it is a time."""
     units = variables.units(variables.dim)
     if units is None:
@@ -179,7 +198,7 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
         target.labels,
         on_duplicate=parameters.on_duplicate,
         only_existing=parameters.region is not None,
-        show=lambda label: _show(variables, label),
+        show=lambda label: show_label(variables, label),
     )
 
 

@@ -49,6 +49,11 @@ class OlderFiles:
         record = self.records.get(_digest(url, 8))
         return None if record is None else record.rows
 
+    def rows_of_others(self, urls: Collection[str]) -> list[Rows]:
+        """Return the rows of all files but those with some URLs."""
+        named = self._digests(urls)
+        return [record.rows for url, record in self.records.items() if url not in named]
+
     def changed(self, without: Collection[str], written: WrittenRows, more: Mapping[SourceFile, Rows]) -> OlderFiles:
         """Return other records.
 
@@ -57,7 +62,7 @@ class OlderFiles:
             written: Rows that are written over rows of other files.
             more: Files to add.
         """
-        outdated = {_digest(url, 8) for url in without} if self.records else set()
+        outdated = self._digests(without)
         state, records = _state(overwritten("")), dict[int, _Record]()
         for url, record in self.records.items():
             if url in outdated:
@@ -68,6 +73,9 @@ class OlderFiles:
                 records[url] = _Record(state, rest)
         records.update((_digest(file.url, 8), _Record(_state(file), rows)) for file, rows in more.items())
         return OlderFiles(records)
+
+    def _digests(self, urls: Collection[str]) -> set[int]:
+        return {_digest(url, 8) for url in urls} if self.records else set()
 
     def to_text(self) -> str:
         """Return the records as a string."""

@@ -115,6 +115,7 @@ class JobPlan:
         parameters: A digest of the parameters that determine stored values.
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
+        left_out: The number of rows of the files that the plan does not write, because other rows have their labels.
     """
 
     zarr_format: int
@@ -130,6 +131,7 @@ class JobPlan:
     parameters: str = ""
     journal: Sequence[tuple[int, int, str]] = ()
     notes: Sequence[str] = ()
+    left_out: int = 0
 
     @property
     def is_new(self) -> bool:
@@ -201,6 +203,7 @@ class JobPlan:
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
         document = {**self.recorded.to_json(), "notes": []}
+        del document["left_out"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:

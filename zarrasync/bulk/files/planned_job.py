@@ -16,7 +16,7 @@ from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_in
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.republish import publication_record, publish_again
 from zarrasync.bulk.files.runs import Permit
-from zarrasync.bulk.files.statistics import check_statistics
+from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
 from zarrasync.bulk.files.target import read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
 from zarrasync.config import Config
@@ -103,7 +103,8 @@ class PlannedJob:
         if statistics:
             with closing(Workers()) as workers:
                 report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
-            check_statistics(report.statistics, self._handle.name, self._handle.store)
+            hint = way_to_write_again(self.plan)
+            check_statistics(report.statistics, self._handle.name, self._handle.store, hint)
         report.seconds = clock.monotonic() - begin
         return report
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync.bulk.files.axis import Axis
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.layout import array_metadata, check_names, split_rows
-from zarrasync.bulk.files.matching import match_files
+from zarrasync.bulk.files.matching import Match, match_files
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.target import Target
@@ -30,8 +30,19 @@ _MINOR_VALUES = 16
 """A variable with at most this many values in a row is small."""
 
 
-def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> JobPlan:
+def plan_job(
+    headers: Sequence[FileHeader],
+    target: Target,
+    parameters: Parameters,
+    match_rows: Callable[[Variables], Match] = match_files,
+) -> JobPlan:
     """Return the plan of a job.
+
+    Args:
+        headers: The headers of the files.
+        target: The destination.
+        parameters: The parameters of the job.
+        match_rows: Returns the place of each row.
 
     Raises:
         ShapeError: If the files do not fit together or into the destination.
@@ -39,7 +50,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     """
     variables = Variables(headers, target, parameters)
     check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
-    match = match_files(variables)
+    match = match_rows(variables)
     arrays = _Layout(variables, match.axis).arrays()
     path, format_ = target.handle.path, target.handle.format
     is_new = target.group is None
@@ -58,6 +69,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
         [*variables.notes, *match.notes],
+        match.axis.duplicates,
     )
 
 

@@ -23,7 +23,7 @@ from zarrasync.bulk.files.tasks import TaskRunner, planned_array
 from zarrasync.bulk.files.times import find_missing
 from zarrasync.bulk.statistics import Summary, number_text
 from zarrasync.config import Config
-from zarrasync.display.text import Table
+from zarrasync.display.text import Table, counted
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
@@ -36,6 +36,7 @@ __all__ = [
     "merge_statistics",
     "part_statistics",
     "table_of",
+    "way_to_write_again",
 ]
 
 _FACTS = {"values": "count", "missing": "invalid", "infinite": "infinite", "min": "minimum", "max": "maximum"}
@@ -114,8 +115,14 @@ def table_of(statistics: Sequence[VariableStatistics]) -> Table:
     return Table(("variable", ">values", ">missing", ">min", ">max", ">mean", "stored values"), rows)
 
 
-def check_statistics(statistics: Iterable[VariableStatistics], name: str, store: Store) -> None:
+def check_statistics(statistics: Iterable[VariableStatistics], name: str, store: Store, hint: str) -> None:
     """Check that no variable differs.
+
+    Args:
+        statistics: The statistics.
+        name: The name of the dataset.
+        store: Its store.
+        hint: What to do if one differs.
 
     Raises:
         ChecksumError: If one does.
@@ -124,9 +131,26 @@ def check_statistics(statistics: Iterable[VariableStatistics], name: str, store:
     if wrong:
         raise ChecksumError(
             f"the statistics of {name} in {store!r} differ from the files: {'; '.join(wrong)}. Another writer may have changed "
-            "the rows, or another file with the same labels is stored; compare the values before you write them again with "
-            "region='auto'"
+            f"the rows; {hint}"
         )
+
+
+def way_to_write_again(plan: JobPlan) -> str:
+    """Return how to write the rows of a plan again, without replacing rows of other files."""
+    files = counted(len(plan.files), "file") if len(plan.files) > 1 else plan.files[0].name
+    if not plan.dim:
+        return f"write {files} again with mode='w'"
+    if plan.left_out:
+        return (
+            f"other files have some of the labels of {files}, so writing all of its rows again would replace theirs: "
+            "compare the values, or ingest all files into a new dataset"
+        )
+    if any(digest for _, _, digest in plan.journal):
+        return f"write the rows of only {files} again with region='auto'"
+    if len(plan.files) > 1:
+        return f"write the rows of single files again with region={{{plan.dim!r}: slice(…)}}"
+    ((start, stop, _),) = plan.journal
+    return f"write the rows of {files} again with region={{{plan.dim!r}: slice({start}, {stop})}}"
 
 
 def merge_statistics(parts: Iterable[Iterable[VariableStatistics]]) -> list[VariableStatistics]:

@@ -191,9 +191,16 @@ class Variables:
         """Return the data type of the stored values of a variable."""
         if name in self.target.arrays:
             return self.target.arrays[name].metadata.dtype.numpy
+        return self._requested_dtype(name) or _dtype(self.headers[0].variables[name].dtype)
+
+    def are_converted(self, name: str) -> bool:
+        """Return whether the parameters request the data type of the stored values, so that files may have others."""
+        dtype = self._requested_dtype(name)
+        return dtype is not None and dtype == self.dtype(name)
+
+    def _requested_dtype(self, name: str) -> np.dtype[Any] | None:
         options = {**self.parameters.layout, **self.parameters.encoding.get(name, {})}
-        dtype = options.get("dtype") or self.headers[0].variables[name].dtype
-        return np.dtype(object) if dtype == "str" else dtypes.from_numpy(dtype).numpy
+        return _dtype(options["dtype"]) if options.get("dtype") else None
 
     def units(self, name: str) -> TimeUnits | None:
         """Return the units that the times of a variable are converted to; ``None`` for other variables.
@@ -252,3 +259,7 @@ class Variables:
         header = self.headers[number]
         attributes = header.variables[name].attributes
         return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(object) if dtype == "str" else dtypes.from_numpy(dtype).numpy

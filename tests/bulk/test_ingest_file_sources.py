@@ -8,25 +8,27 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
 import fsspec
+import fsspec.asyn
 import numpy as np
 import pytest
 
 from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import sync
-from zarrasync.bulk.files import pool
+from zarrasync.bulk.files import identify, pool
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.cli import main
-from zarrasync.errors import ShapeError
+from zarrasync.errors import NodeExistsError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -357,3 +359,54 @@ async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[s
     report = await api(api.ingest(f"{url}/*.nc", store := {}, concat="time", source_options=options, verify=True))
     assert (report.files, report.rows) == (40, 960)
     np.testing.assert_allclose(stored(store, "netcdf"), np.concatenate([day(n).t2m for n in range(40)]), atol=0.01)
+
+
+async def test_files_in_memory(api: Api, tmp_path: Path):
+    """Their times are numbers in listings, and dates elsewhere."""
+    memory = fsspec.filesystem("memory")
+    for path in write_days(tmp_path / "nc", range(2)):
+        memory.pipe(f"/stamps/{path.name}", path.read_bytes())
+    await api(api.ingest("memory://stamps/*.nc", store := {}, concat="time", verify=True))
+    report = await api(api.ingest([f"memory://stamps/day{n}.nc" for n in range(2)], store, concat="time"))
+    assert (report.known, report.files) == (2, 0)
+    memory.pipe("/stamps/day1.nc", memory.cat("/stamps/day1.nc"))
+    with pytest.raises(NodeExistsError, match=r"day1.nc has changed since"):
+        await api(api.ingest("memory://stamps/*.nc", store, concat="time"))
+    memory.rm("/stamps", recursive=True)
+
+
+def test_listings_are_forgotten_where_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Threads share the filesystem of a server, which reads its listings on the thread of its event loop."""
+    threads: list[Any] = []
+    http = fsspec.get_filesystem_class("http")
+    monkeypatch.setattr(
+        http, "invalidate_cache", lambda self: threads.append(threading.current_thread()), raising=False
+    )
+    write_days(tmp_path, [0])
+    with http_server(tmp_path) as server:
+        assert find_files([f"{server}/day0.nc"], {})[0].size
+    assert threads == [fsspec.asyn.iothread[0]]
+
+
+def test_a_file_that_is_closed_while_a_thread_reads_it(tmp_path: Path):
+    """A process keeps few files open, so other threads may close one right after this one has found it."""
+    np.savez(tmp_path / "0.npz", values=np.arange(3))
+    files = OpenFiles(ReaderOptions())
+    file = find_files(tmp_path / "0.npz", {})[0]
+    reader = files._get(file, file.url)
+    files.close()
+    assert reader.read("values", (slice(1, 3),)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "name", "result"),
+    [
+        ("sftp://host/d/*.nc", "/d/*.nc", "/d/0.nc", "sftp://host/d/0.nc"),
+        ("github://org:repo@main/d/*.nc", "d/*.nc", "d/0.nc", "github://org:repo@main/d/0.nc"),
+        ("s3://bucket/*.nc", "bucket/*.nc", "bucket/0.nc", "s3://bucket/0.nc"),
+        ("https://host/*.nc", "https://host/*.nc", "https://host/0.nc", "https://host/0.nc"),
+        ("zip://*.nc::s3://bucket/a.zip", "*.nc", "0.nc", "zip://0.nc::s3://bucket/a.zip"),
+    ],
+)
+def test_urls_of_files_keep_the_host_of_their_pattern(url: str, path: str, name: str, result: str):
+    assert identify._address(name, url, path) == result

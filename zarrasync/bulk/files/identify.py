@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile
     found = filesystem.glob(path, detail=True)
     if not found:
         raise FileNotFoundError(f"no file matches {url!r}")
-    files = [SourceFile(_address(name, url), info.get("size"), _stamp(info)) for name, info in found.items()]
+    files = [SourceFile(_address(name, url, path), info.get("size"), _stamp(info)) for name, info in found.items()]
     unknown = [file.url for file in files if not file.stamp or is_zarr(file.url)]
     calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")
     known = dict(zip(unknown, calls, strict=True))
@@ -132,18 +133,46 @@ def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
-    filesystem.invalidate_cache()  # listings of earlier calls may be outdated
+    _forget_listings(filesystem)
     return filesystem, str(path)
 
 
-def _address(name: str, url: str) -> str:
-    """Return the URL of a file that matches a pattern."""
+def _forget_listings(filesystem: Any) -> None:
+    """Remove the listings that a filesystem has kept, because they may be outdated.
+
+    Threads share an asynchronous filesystem, whose event loop may be reading the listings.
+    """
+    if not filesystem.async_impl:
+        filesystem.invalidate_cache()
+        return
+    from fsspec.asyn import sync
+
+    async def forget() -> None:
+        filesystem.invalidate_cache()
+
+    sync(filesystem.loop, forget)
+
+
+def _address(name: str, url: str, path: str) -> str:
+    """Return the URL of a file that matches a pattern.
+
+    Args:
+        name: The name of the file in its filesystem.
+        url: The URL of the pattern.
+        path: The pattern in the filesystem.
+    """
     first, chain, rest = url.partition("::")
     protocol, separator, _ = first.partition("://")
     if "://" in name:
         return name if separator else f"{first}::{name}"
-    return f"{protocol}://{name if protocol == 'memory' else name.lstrip('/')}{chain}{rest}"
+    if separator and first.endswith(path):  # with the host, and as many slashes as the pattern
+        return f"{first.removesuffix(path)}{name}{chain}{rest}"
+    return f"{protocol}://{name.lstrip('/')}{chain}{rest}"
 
 
 def _stamp(info: Mapping[str, Any]) -> str:
-    return str(next((info[key] for key in _STAMPS if info.get(key)), "")).strip('"')
+    """Return the version or the time of a file. Some filesystems list times as numbers, which they return as dates elsewhere."""
+    stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
+    if isinstance(stamp, float) and stamp is info.get("created"):
+        stamp = datetime.fromtimestamp(stamp, UTC)
+    return str(stamp).strip('"')

@@ -262,7 +262,7 @@ class _NumpyReader:
         return np.asarray(self._arrays[name][region])
 
     def close(self) -> None:
-        self._arrays = {}
+        """Do nothing: another thread may be reading. NumPy closes the file when the last one has ended."""
 
 
 def _named(name: str, shape: tuple[int, ...], dims: tuple[str, ...], url: str) -> tuple[str, ...]:

@@ -41,6 +41,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "lz4": {"compressors": {"name": "numcodecs.lz4", "configuration": {}}},
     "gzip": {"compressors": "gzip"},
     "zlib": {"zarr_format": 2, "compressors": {"id": "zlib", "level": 1}, "chunk_key_encoding": FOLDERS},
+    "shuffle": {
+        "zarr_format": 2,
+        "filters": [{"id": "shuffle", "elementsize": 4}],
+        "compressors": {"id": "zlib", "level": 1},
+        "chunk_key_encoding": FOLDERS,
+    },
     "two checksums": {"compressors": ["crc32c", "zstd", "crc32c"]},
     "columns": {"order": "F", "compressors": "blosc"},
     "big-endian": {"compressors": None, "serializer": {"name": "bytes", "configuration": {"endian": "big"}}},

@@ -25,6 +25,7 @@ __all__ = [
     "MAX_AXES",
     "MAX_STEPS",
     "PART",
+    "SHUFFLE",
     "ZLIB",
     "ZSTD",
     "ArrayStruct",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 MAX_AXES, MAX_STEPS = 32, 8
-CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB = 1, 2, 3, 4, 5, 6
+CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB, SHUFFLE = 1, 2, 3, 4, 5, 6, 7
 """Codecs."""
 ABSENT, LEFT, EMPTY, LATER, PART = 1, 2, 3, 4, 5
 """What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, its folder exists, or only a
@@ -180,17 +181,19 @@ _ENCODERS = {
     GZIP: "zng_deflate",
     ZLIB: "zng_deflate",
 }
-"""A function of each codec's family, which is complete or missing. The kernel has the checksum itself."""
+"""A function of each codec's family, which is complete or missing."""
+_BUILT_IN = (CRC32C, SHUFFLE)
+"""Codecs that need no library."""
 
 
 def can_decode(kind: int) -> bool:
     """Return whether an installed library has the functions that decode a codec."""
-    return kind == CRC32C or symbols()[_DECODERS[kind]] is not None
+    return kind in _BUILT_IN or symbols()[_DECODERS[kind]] is not None
 
 
 def can_encode(kind: int) -> bool:
     """Return whether an installed library has the functions that encode a codec."""
-    return kind == CRC32C or symbols()[_ENCODERS[kind]] is not None
+    return kind in _BUILT_IN or symbols()[_ENCODERS[kind]] is not None
 
 
 def _largest_kept() -> int:
@@ -206,6 +209,7 @@ class Worker:
 
     Attributes:
         address: Of the ``za_worker``.
+        decode: ``zarrasync_decode``.
         read: ``zarrasync_read``.
         read_ranges: ``zarrasync_read_ranges``.
         sort_points: ``zarrasync_sort_points``.
@@ -219,6 +223,7 @@ class Worker:
         "_traffic",
         "address",
         "change",
+        "decode",
         "read",
         "read_points",
         "read_ranges",
@@ -233,6 +238,7 @@ class Worker:
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
+        self.decode = library.zarrasync_decode
         self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
         self.write, self.change = library.zarrasync_write, library.zarrasync_change
         self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)

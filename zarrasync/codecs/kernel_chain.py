@@ -22,7 +22,7 @@ from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.sharding import BoundSharding
 
-__all__ = ["describe_chain"]
+__all__ = ["describe_chain", "describe_chunk"]
 
 
 def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
@@ -41,7 +41,7 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
         if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
             return False
         chain = sharding.inner
-    if not _describe_chunk(chain, array.chain):
+    if not describe_chunk(chain, array.chain):
         return False
     array.lengths[: len(lengths)], array.inner_lengths[: len(lengths)] = lengths, chain.spec.shape
     places = chain.memory_axis_order or range(len(lengths))
@@ -70,8 +70,16 @@ def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
     return True
 
 
-def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
-    """Describe the codecs of a chunk that contains elements."""
+def describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
+    """Describe the codecs of a chunk that contains elements.
+
+    Args:
+        chain: The codecs.
+        described: Receives the description.
+
+    Returns:
+        Whether the kernel can decode such chunks.
+    """
     strides, stored, dtype = chain.raw_strides, chain.stored_dtype, chain.spec.dtype.numpy
     if strides is None or stored is None or not chain.raw_size or len(strides) > MAX_AXES:
         return False

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync._kernel.structs import GZIP, LZ4, ZLIB
+from zarrasync._kernel.structs import GZIP, LZ4, SHUFFLE, ZLIB
 from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
@@ -123,6 +123,8 @@ _DECODES_INTO_MEMORY = frozenset(("blosc", "zstd", "lz4", "shuffle"))
 """IDs of codecs whose decoders write large results into memory of the caller."""
 _SHUFFLED_SIZE = 4
 """The size of elements that numcodecs shuffles by default."""
+_MOST_SHUFFLED = 255
+"""The largest elements that the compiled kernel shuffles."""
 _DEFLATE_WINDOWS = {"zlib": ZLIB_WINDOW, "gzip": GZIP_WINDOW}
 
 
@@ -291,6 +293,9 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
             return (LZ4, self.codec.acceleration)
         if self.kind in _DEFLATE_WINDOWS:
             return (GZIP if self.kind == "gzip" else ZLIB, self.codec.level)
+        if self.kind == "shuffle":
+            size = self.config.get("elementsize", _SHUFFLED_SIZE)
+            return (SHUFFLE, size) if isinstance(size, int) and 0 < size <= _MOST_SHUFFLED else None
         return None
 
     @property

@@ -20,6 +20,7 @@ from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
+from zarrasync.transfer.kernel_decoder import KernelDecoder
 from zarrasync.transfer.kernel_ranges import AT_ONCE, RangesReader
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
@@ -111,6 +112,11 @@ class Chunks:
         """Let the store count what the last call of the kernel read and wrote."""
         if (counter := self.store.file_counter) is not None:
             counter(own.traffic())
+
+    @cached_property
+    def kernel_decoder(self) -> KernelDecoder | None:
+        """Decodes values with the compiled kernel, or ``None`` if that is not possible, or not faster."""
+        return None if kernel(self.config.native) is None else KernelDecoder.of(self.chain.innermost_chain)
 
     @property
     def concurrency(self) -> int:

@@ -206,7 +206,9 @@ class Placement:
         if memory is not None and (
             memory.in_output or (memory.boxes is not None and not _would_only_copy(chain, values, memory))
         ):
-            chain.decompress_into(values, memory.each)
+            decoder = self.chunks.kernel_decoder
+            if decoder is None or decoder.chain is not chain or not decoder.decode(values, memory.each):
+                chain.decompress_into(values, memory.each)
             if memory.in_output:
                 return
             boxes = memory.boxes

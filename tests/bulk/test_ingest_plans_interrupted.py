@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -200,19 +201,60 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
         jobs.append(PlannedJob.of(plan, store, za.config.get()))
         return jobs[-1]
 
-    if has_claims:
-        make().abandon()
-        with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
-            jobs[-1].finish()
+    def check_unfinished(job: PlannedJob) -> None:
+        if has_claims:
+            with pytest.raises(NodeNotFoundError, match="have not been run"):
+                job.finish()
+            job.abandon()
+            with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
+                job.finish()
+
+    check_unfinished(make())
     make().run_independently(Workers())
     report = jobs[-1].finish(verify=True, statistics=True)
     assert "the plan was finished before" not in report.notes
     assert_same(store.root, dataset)
-    if has_claims:
-        with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
-            jobs[-1].finish()
-    else:
-        jobs[-1].finish()
+    for _ in range(2):
+        assert "the plan was finished before" in jobs[-1].finish().notes
+    assert make().plan.digest == jobs[0].plan.digest  # it is made again, so it is not finished any more
+    assert "finished" not in sync.open_group(store).attrs["zarrasync_ingest"]
+    check_unfinished(jobs[-1])
+    make().run_independently(Workers())
+    assert "the plan was finished before" not in jobs[-1].finish().notes
+    assert "the plan was finished before" in jobs[0].finish().notes
+
+
+def test_an_abandoned_plan_is_not_finished_by_another_job(tmp_path: Path):
+    """The dataset then contains its files, which were added by the other job."""
+    paths, out, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr", tmp_path / "plan"
+    for append in (False, True):
+        plan_and_die(paths[: 1 + append], out, NEVER, plan, append)
+        continue_and_die("abandon", out, NEVER, plan)
+        sync.ingest(paths[: 1 + append], out, concat="time", chunks=CHUNKS, append=append)
+        assert "it was finished, abandoned, or replaced" in error_of(continue_and_die, "finish", out, NEVER, plan)
+
+
+def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
+    """It can be repeated, and reports that it was finished as soon as it was."""
+    path, out = write_days(tmp_path / "nc", [0])[0], tmp_path / "out.zarr"
+    sync.ingest(path, out, concat="time", chunks=CHUNKS)
+    request = FilesRequest([path], stores.LocalStore(out), "time", region="auto")
+
+    def finish(puts: int) -> list[str]:
+        return PlannedJob.of(plan, dying_store(out, puts), za.config.get()).finish().notes
+
+    for puts in itertools.count():
+        sync.open_array(out, path="t2m", mode="r+")[:] = -1
+        plan, _ = make_job(request).plan_only(Workers())
+        assert plan is not None
+        PlannedJob.of(plan, request.store, za.config.get()).run_independently(Workers())
+        is_killed = in_child(finish, puts) != 0
+        is_open = (out / ".ingest/claim").exists()
+        assert ("the plan was finished before" in finish(NEVER)) == (not is_open)
+        assert_same(out, joined([path]))
+        assert "the plan was finished before" in finish(NEVER)
+        if not is_killed:
+            break
 
 
 class HandingStore(stores.LocalStore):

@@ -116,6 +116,7 @@ class Job:
                 self._claim.release()
             else:
                 job.prepare()
+                job.forget_finish()
                 save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report

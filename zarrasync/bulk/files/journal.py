@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,8 @@ ATTRIBUTE = "zarrasync_ingest"
 _VERSION = 1
 _MOST_FILES = 4096
 """The journal contains the names of this many files, and digests of older ones."""
+_MOST_PLANS = 16
+"""The journal contains the digests of this many finished plans."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Journal:
         older: Further files, without their names.
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
         is_readable: Whether the attribute could be read. If not, files are omitted.
+        finished: The digests of the last plans for independent tasks that were finished.
     """
 
     dim: str = ""
@@ -43,6 +46,7 @@ class Journal:
     older: OlderFiles = field(default_factory=OlderFiles)
     omitted: int = 0
     is_readable: bool = True
+    finished: Sequence[str] = ()
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Journal:
@@ -55,7 +59,8 @@ class Journal:
                 return cls(omitted=1, is_readable=False)
             files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
             older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
-            return cls(value["dim"], value["parameters"], files, older, value["omitted"] - len(older))
+            omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
+            return cls(value["dim"], value["parameters"], files, older, omitted, finished=finished)
         except (KeyError, TypeError, IndexError, ValueError):
             return cls(omitted=1, is_readable=False)
 
@@ -102,7 +107,12 @@ class Journal:
         merged |= added
         oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
         older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
-        return Journal(dim, parameters, merged, older, self.omitted)
+        return Journal(dim, parameters, merged, older, self.omitted, finished=self.finished)
+
+    def with_plan(self, digest: str, *, is_finished: bool) -> Journal:
+        """Return a journal that contains a plan for independent tasks, or not, because it was made again."""
+        others = [other for other in self.finished if other != digest]
+        return replace(self, finished=[*others, digest][-_MOST_PLANS:] if is_finished else others)
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""
@@ -114,6 +124,7 @@ class Journal:
             "files": files,
             "omitted": self.omitted + len(self.older),
             **({"older": self.older.to_text()} if self.older.records else {}),
+            **({"finished": list(self.finished)} if self.finished else {}),
         }
 
     def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:

@@ -139,14 +139,6 @@ class JobPlan:
         return self.attributes is not None
 
     @property
-    def adds_rows(self) -> bool:
-        """Whether the dataset gets longer. Otherwise, the job writes rows that exist."""
-        return self.is_new or any(
-            array.axis is not None and array.shape is not None and array.shape[array.axis] < self.length
-            for array in self.arrays
-        )
-
-    @property
     def rows(self) -> int:
         """The number of rows to write."""
         return sum(segment.stop - segment.start for segment in self.segments)

@@ -44,11 +44,14 @@ class PlannedJob:
         handle: The location of the destination, in a ``CountingStore`` or another store.
         claim: The claim of the destination.
         wait: Seconds to wait for tasks of other processes, and for commands that have the claim.
+        is_independent: Whether the tasks run as commands of other processes.
     """
 
-    def __init__(self, plan: JobPlan, handle: NodeHandle, claim: Claim, wait: float = 600.0) -> None:
+    def __init__(
+        self, plan: JobPlan, handle: NodeHandle, claim: Claim, wait: float = 600.0, *, is_independent: bool = False
+    ) -> None:
         self.plan = plan
-        self._handle, self._claim, self._wait = handle, claim, wait
+        self._handle, self._claim, self._wait, self._is_independent = handle, claim, wait, is_independent
 
     @classmethod
     def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
@@ -60,7 +63,7 @@ class PlannedJob:
             config: The settings.
         """
         handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-        return cls(plan, handle, Claim(store, plan.path))
+        return cls(plan, handle, Claim(store, plan.path), is_independent=True)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self._handle.store.blocking)
@@ -96,7 +99,7 @@ class PlannedJob:
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
-            WriteConflictError: If the plan was abandoned, or it was finished and adds no rows, so that nothing shows that.
+            WriteConflictError: If the plan was abandoned or replaced.
         """
         begin = clock.monotonic()
         report = self._finish(verify=verify)
@@ -112,8 +115,7 @@ class PlannedJob:
         plan = self.plan
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
         target = self._run(read_target(self._handle, plan.dim))
-        is_visible = plan.adds_rows and target.contains(plan)  # the dataset had the rows of other plans before
-        if is_visible and not self._claim.is_in_progress(plan.digest):
+        if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
             self._claim.remove_folder()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
             return report
@@ -274,7 +276,7 @@ class PlannedJob:
         self._claim.check()
         self._run(write_inline(plan, self._handle, verify=verify))
         if self._claim.is_enabled:
-            self._claim.begin_publishing(publication_record(plan, self._handle))
+            self._claim.begin_publishing(publication_record(plan, self._handle, is_independent=self._is_independent))
         self.publish()
         self._claim.release()
 
@@ -282,7 +284,13 @@ class PlannedJob:
         """Store the documents that make the result visible. All values are stored. May be repeated."""
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        self._run(publish_group(self.plan, self._handle))
+        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
+
+    def forget_finish(self) -> None:
+        """Remove the record that an equal plan was finished before, because this one is not."""
+        target = self._run(read_target(self._handle, self.plan.dim))
+        if self.plan.digest in target.journal.finished:
+            self._run(publish_group(self.plan, self._handle, is_complete=False))
 
 
 def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:

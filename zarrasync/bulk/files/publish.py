@@ -6,10 +6,10 @@ consolidated metadata, such as xarray, see the dataset before or after the job, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
 __all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
+
+_Change: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Returns the attributes of the group after the job."""
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -152,15 +155,18 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
     await put_documents(store, missing, versions)
 
 
-async def publish_group(plan: JobPlan, handle: NodeHandle, *, is_complete: bool = True) -> None:
+async def publish_group(
+    plan: JobPlan, handle: NodeHandle, *, is_complete: bool = True, is_independent: bool = False
+) -> None:
     """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one.
 
     Args:
         plan: The plan.
         handle: The location of the group.
         is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
+        is_independent: Whether the journal shall contain the plan, because its tasks were independent.
     """
-    plan = plan if is_complete else replace(plan, files=(), journal=())
+    change = partial(_attributes, plan, is_complete=is_complete, is_independent=is_independent)
     above = _groups_above(handle)
     nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):
@@ -169,9 +175,9 @@ async def publish_group(plan: JobPlan, handle: NodeHandle, *, is_complete: bool 
     copies_key = handle.format.consolidated_key(handle.path)
     keys = handle.format.document_keys(handle.path, GroupMetadata)
     if copies_key not in keys or not handle.store.supports_consolidated_metadata:
-        await _put_group(plan, handle)
+        await _put_group(plan, handle, change)
     if copies_key is not None and handle.store.supports_consolidated_metadata:
-        make = partial(_copies, plan, handle)
+        make = partial(_copies, plan, handle, change)
         await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
     changed = [key for array in plan.arrays for key in array.documents]
     changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
@@ -190,33 +196,39 @@ def _groups_above(handle: NodeHandle) -> list[str]:
     return paths[::-1]
 
 
-async def _put_group(plan: JobPlan, handle: NodeHandle) -> None:
+async def _put_group(plan: JobPlan, handle: NodeHandle, change_attributes: _Change) -> None:
     """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
     place = handle.without_consolidated()
     if plan.is_new and (await find_all(place, [handle.path], (handle.format,), consolidated=None))[0] is None:
-        metadata = GroupMetadata(attributes=_attributes(plan, {}))
+        metadata = GroupMetadata(attributes=change_attributes({}))
         await put_documents(handle.store, handle.format.render(handle.path, metadata), {})
         return
 
     async def change(present: GroupMetadata) -> GroupMetadata:
-        return replace(present, attributes=_attributes(plan, present.attributes))
+        return replace(present, attributes=change_attributes(present.attributes))
 
     await MetadataCell(place, GroupMetadata()).change(change, fresh=True)
 
 
-def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(
+    plan: JobPlan, present: Mapping[str, Any], *, is_complete: bool, is_independent: bool
+) -> dict[str, Any]:
     """Return the attributes of the group. The files of other jobs remain in the journal, even if this one is late."""
-    journal = Journal.of(present).with_files(plan.dim, plan.parameters, plan.files, plan.journal)
+    files, rows = (plan.files, plan.journal) if is_complete else ((), ())
+    journal = Journal.of(present).with_files(plan.dim, plan.parameters, files, rows)
+    journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
     return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
 
 
-async def _copies(plan: JobPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
+async def _copies(
+    plan: JobPlan, handle: NodeHandle, change_attributes: _Change, group_documents: Mapping[str, bytes]
+) -> GroupCopies:
     """Return the documents of the group with the journal, and copies of all documents below."""
     format_, path = handle.format, handle.path
     keys = format_.document_keys(path)
     found = format_.parse(path, {key: group_documents.get(key) for key in keys})
     metadata = found if isinstance(found, GroupMetadata) else GroupMetadata()
-    metadata = replace(metadata, attributes=_attributes(plan, metadata.attributes))
+    metadata = replace(metadata, attributes=change_attributes(metadata.attributes))
     rendered: Mapping[str, Any] = format_.render(path, metadata)
     below = format_.parse_consolidated(path, group_documents) if found is not None else {}
     if below is None:  # the group had no copies

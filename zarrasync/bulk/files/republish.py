@@ -27,12 +27,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def publication_record(plan: JobPlan, handle: NodeHandle) -> dict[str, Any]:
+def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:
     """Return what ``publish_again`` needs to know.
 
     Args:
         plan: The plan whose result is published next.
         handle: The location of the group.
+        is_independent: Whether other processes have run the tasks of the plan.
     """
     was_recorded = False
     if not plan.is_new:  # the journal may contain the same files, if their rows were removed from the arrays
@@ -41,7 +42,7 @@ def publication_record(plan: JobPlan, handle: NodeHandle) -> dict[str, Any]:
             blocking=handle.store.blocking,
         )
         was_recorded = _is_recorded(plan, group)
-    return {"plan": plan.recorded.to_json(), "was_recorded": was_recorded}
+    return {"plan": plan.recorded.to_json(), "was_recorded": was_recorded, "is_independent": is_independent}
 
 
 def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
@@ -88,7 +89,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             return [note]
         run(publish_arrays(plan, place))
         claim.check()
-    run(publish_group(plan, place))
+    run(publish_group(plan, place, is_independent=record.get("is_independent", False)))
     return []
 
 

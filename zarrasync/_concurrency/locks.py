@@ -114,18 +114,21 @@ class KeyLocks:
         self._find, self._identities = find, list[Any]()
         self._stack: AsyncExitStack | None = None
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Sequence[Any]:
+        """Take the locks; return the identities, as they were found."""
         loop = None if driven() else asyncio.get_running_loop()
-        self._identities = list(dict.fromkeys(self._find()))
+        found = self._find()
+        self._identities = list(dict.fromkeys(found))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
                 _holders.update(dict.fromkeys(self._identities, _Holder(loop, is_shared=True)))
                 _held_locks.set(_held_locks.get() | {self})
-                return
+                return found
         async with AsyncExitStack() as stack:
             for identity in sorted(self._identities):
                 await stack.enter_async_context(KeyLock(identity))
             self._stack = stack.pop_all()
+        return found
 
     async def __aexit__(self, *error: object) -> None:
         if self._stack is not None:

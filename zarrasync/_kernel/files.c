@@ -43,11 +43,17 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
     (void)folder, (void)coords, (void)suffix, (void)data, (void)size;
     return 0;
 }
-int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode)
+int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
-    (void)folder, (void)coords, (void)device, (void)inode;
+    (void)folder, (void)coords, (void)place;
     return 0;
 }
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file)
+{
+    (void)folder, (void)coords, (void)lock_file;
+    return -1;
+}
+void za_unlock(int lock_file, int64_t position) { (void)lock_file, (void)position; }
 int za_version_of(int file, struct za_version *version)
 {
     (void)file, (void)version;
@@ -178,6 +184,7 @@ static int enter_folder(struct za_folder *folder, const int64_t *coords, char *n
     folder->handle = open(folder->path, FOLDER_FLAGS);
     name[-1] = '/';
     folder->is_absent = folder->handle < 0 && is_absent_error(errno);
+    folder->place.device = -1;
     for (int64_t i = 0; i + 1 < folder->array->axis_count; i++)
         folder->parent[i] = coords[i];
     return folder->handle >= 0 || folder->is_absent;
@@ -335,13 +342,63 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
 
 /* ---------------------------------------------------------------- changes */
 
-int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode)
+static struct za_place to_place(const struct stat *state)
+{
+    return (struct za_place){(int64_t)state->st_dev, (int64_t)state->st_ino};
+}
+
+static int is_same_place(const struct za_place *one, const struct za_place *other)
+{
+    return one->device == other->device && one->inode == other->inode;
+}
+
+int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
     struct stat state;
     char *name = write_name(folder, coords);
-    return name - folder->path > 1 && enter_folder(folder, coords, name) && folder->handle >= 0 &&
-           fstat(folder->handle, &state) == 0 && (int64_t)state.st_dev == device && (int64_t)state.st_ino == inode;
+    if (name - folder->path < 2 || (!is_same_folder(folder, coords) && !enter_folder(folder, coords, name)) ||
+        folder->handle < 0)
+        return 0;
+    if (folder->place.device < 0 && fstat(folder->handle, &state) == 0)
+        folder->place = to_place(&state);
+    return is_same_place(&folder->place, place);
 }
+
+/* Return the checksum of a name, which is that of zlib, or -1 if the name may be compared in another form. */
+static int64_t sum_name(const char *name)
+{
+    uint32_t sum = UINT32_MAX;
+    for (; *name != '\0'; name++) {
+        uint8_t letter = (uint8_t)*name;
+        if (letter >= 0x80)
+            return -1;
+        sum ^= letter >= 'A' && letter <= 'Z' ? letter + 32u : letter;
+        for (int i = 0; i < 8; i++)
+            sum = sum >> 1 ^ (sum & 1 ? 0xedb88320u : 0);
+    }
+    return (int64_t)~sum;
+}
+
+/* Lock or unlock a byte. On Linux, a lock belongs to the open file, elsewhere to the process. */
+static int set_lock(int file, short kind, int64_t position)
+{
+    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET, .l_start = (off_t)position, .l_len = 1};
+#if defined(__linux__)
+    return fcntl(file, F_OFD_SETLK, &lock) == 0;
+#else
+    return fcntl(file, F_SETLK, &lock) == 0;
+#endif
+}
+
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file)
+{
+    int64_t sum = sum_name(write_name(folder, coords));
+    uint64_t number = (uint64_t)folder->place.device + (uint64_t)folder->place.inode;
+    int64_t position = (int64_t)(number & INT32_MAX) << 32 | sum; /* as in local_locks.py */
+    return sum >= 0 && set_lock(lock_file, F_WRLCK, position) ? position : -1;
+}
+
+void za_unlock(int lock_file, int64_t position) { set_lock(lock_file, F_UNLCK, position); }
 
 static struct za_version to_version(const struct stat *state)
 {
@@ -365,12 +422,12 @@ int za_version_of(int file, struct za_version *version)
 /* Whether the path of a chunk, whose last part is `name`, still leads to the folder that was entered. */
 static int is_in_place(struct za_folder *folder, char *name)
 {
-    struct stat entered, found;
+    struct stat state = {0};
     name[-1] = '\0';
-    int same = fstat(folder->handle, &entered) == 0 && stat(folder->path, &found) == 0 && entered.st_dev == found.st_dev &&
-               entered.st_ino == found.st_ino;
+    int exists = stat(folder->path, &state) == 0;
     name[-1] = '/';
-    return same;
+    struct za_place found = to_place(&state);
+    return exists && is_same_place(&found, &folder->place);
 }
 
 /* Whether the file of a chunk has a version. */

@@ -29,7 +29,7 @@
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
 /* What became of a chunk. */
-enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3, ZA_LATER = 4, ZA_PART = 5 };
+enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3, ZA_LATER = 4 };
 
 /* ---------------------------------------------------------------- descriptions */
 
@@ -263,6 +263,11 @@ int64_t za_locate_group(const struct za_points *points, const struct za_array *a
 
 /* ---------------------------------------------------------------- files.c */
 
+/* Where a folder is, whatever path leads there. The device is -1 if that is not known. */
+struct za_place {
+    int64_t device, inode;
+};
+
 /* The names of chunks, relative to the directory of the chunks that precede the last coordinate. */
 struct za_folder {
     const struct za_array *array;
@@ -271,6 +276,7 @@ struct za_folder {
     int handle;       /* of the folder that `parent` names, or -1 */
     int is_absent;    /* whether that folder does not exist */
     int keeps;        /* whether to keep handles of folders, which pays for many chunks */
+    struct za_place place; /* of the handle, once it was asked for */
     int64_t parent[ZA_MAX_AXES];
 };
 
@@ -294,10 +300,14 @@ struct za_version {
     int64_t seconds, nanoseconds, inode, size;
 };
 
-/* Enter the folder of a chunk, which exists, if it is the one with this device and inode. */
-int za_enter_place(struct za_folder *folder, const int64_t *coords, int64_t device, int64_t inode);
+/* Enter the folder of a chunk, which exists, if it is the one at a place. */
+int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place);
+/* Lock a chunk in the folder that was entered, among all processes of the machine. Returns the position of the locked byte
+ * in the file of locks, or -1 if another process holds the lock. */
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file);
+void za_unlock(int lock_file, int64_t position);
 int za_version_of(int file, struct za_version *version);
-/* As za_store_chunk, if the file still has a version. The caller has entered the folder. */
+/* As za_store_chunk, if the file still has a version. The caller has entered the folder, and holds the lock. */
 int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
                   const struct za_version *expected);
 
@@ -360,19 +370,15 @@ KERNEL_EXPORT int64_t zarrasync_read_points(struct za_worker *worker, const stru
 /* Write the chunks `begin` … `end - 1` of a selection from `values`.
  *
  * Chunks that contain only the fill value are not stored unless `keeps_fill`; their status is ZA_EMPTY, and the caller
- * erases what is stored. Stops as zarrasync_read does. If `stages`, only folders of chunks that do not exist are written, which
- * needs no locks; the status of other chunks is ZA_LATER. Otherwise, the status of chunks that are written in part is ZA_PART,
- * and zarrasync_change writes them. */
+ * erases what is stored. Stops as zarrasync_read does.
+ *
+ * Without `places`, only folders of chunks that do not exist are written, which needs no locks; the status of other chunks is
+ * ZA_LATER. Otherwise, these are the places of the chunks' folders, and the caller holds the locks of the chunks within the
+ * process. Whole chunks are replaced. A chunk that is written in part is changed under the lock among processes, which is a byte
+ * of `lock_file` (-1 if there is none); it is left if another writer holds the lock or has changed the chunk meanwhile. */
 KERNEL_EXPORT void zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                    const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
                                    const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill,
-                                   int64_t stages);
-
-/* Change the chunk with a number in a selection, which may be written in part. The caller holds its lock, which is that of the
- * folder with this device and inode. Returns the za_status, which is ZA_LEFT if another writer has changed the chunk meanwhile,
- * or if it has to be erased. */
-KERNEL_EXPORT int64_t zarrasync_change(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
-                                       const uint8_t *values, int64_t number, const char *suffix, int64_t keeps_fill,
-                                       int64_t device, int64_t inode);
+                                   const struct za_place *places, int64_t lock_file);
 
 #endif

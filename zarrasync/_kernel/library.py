@@ -47,18 +47,7 @@ _SIGNATURES = {
         _Pointer,
         ctypes.c_char_p,
         _I64,
-        _I64,
-    ),
-    "zarrasync_change": (
-        _I64,
-        _Pointer,
-        _Pointer,
         ctypes.c_char_p,
-        _Pointer,
-        _I64,
-        ctypes.c_char_p,
-        _I64,
-        _I64,
         _I64,
     ),
 }

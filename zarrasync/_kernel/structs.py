@@ -24,7 +24,6 @@ __all__ = [
     "LZ4",
     "MAX_AXES",
     "MAX_STEPS",
-    "PART",
     "SHUFFLE",
     "ZLIB",
     "ZSTD",
@@ -42,9 +41,8 @@ __all__ = [
 MAX_AXES, MAX_STEPS = 32, 8
 CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB, SHUFFLE = 1, 2, 3, 4, 5, 6, 7
 """Codecs."""
-ABSENT, LEFT, EMPTY, LATER, PART = 1, 2, 3, 4, 5
-"""What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, its folder exists, or only a
-part of it is written."""
+ABSENT, LEFT, EMPTY, LATER = 1, 2, 3, 4
+"""What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, or its folder exists."""
 AXIS = struct.Struct("=11q")
 """``za_axis``, whose members have one size on all platforms that the kernel supports."""
 
@@ -215,14 +213,12 @@ class Worker:
         sort_points: ``zarrasync_sort_points``.
         read_points: ``zarrasync_read_points``.
         write: ``zarrasync_write``.
-        change: ``zarrasync_change``.
     """
 
     __slots__ = (
         "__weakref__",
         "_traffic",
         "address",
-        "change",
         "decode",
         "read",
         "read_points",
@@ -239,8 +235,8 @@ class Worker:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
         self.decode = library.zarrasync_decode
-        self.read, self.read_ranges = library.zarrasync_read, library.zarrasync_read_ranges
-        self.write, self.change = library.zarrasync_write, library.zarrasync_change
+        self.read, self.write = library.zarrasync_read, library.zarrasync_write
+        self.read_ranges = library.zarrasync_read_ranges
         self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)
         self.sort_points, self.read_points = library.zarrasync_sort_points, library.zarrasync_read_points
 

@@ -14,11 +14,12 @@ struct write {
     const volatile uint8_t *cancelled;
     const char *suffix; /* of temporary names */
     uint8_t *statuses;
-    int64_t first; /* the number of the chunk whose status is the first one */
+    int64_t first; /* the number of the chunk whose status and place are the first ones */
+    const struct za_place *places; /* null if only new folders are written */
+    int lock_file;
     struct za_cut cuts[ZA_MAX_AXES];
     struct za_box box;
     int is_inner;                 /* whether the box is in an inner chunk */
-    int changes;                  /* whether chunks are written in part, and the rest is known */
     const uint8_t *shard, *old;   /* the stored shard, and the stored (inner) chunk; null if there is none */
     int64_t shard_size, old_size;
 };
@@ -210,11 +211,6 @@ static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t
     for (int i = 0; i < write->box.axis_count; i++)
         origin[i] = coords[i] * write->axes[i].chunk;
     cut_box(write, origin, 0);
-    *status = ZA_LEFT;
-    if (!write->changes && !is_whole(write)) {
-        *status = ZA_PART;
-        return NULL;
-    }
     return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, NULL, size, status);
 }
 
@@ -225,19 +221,106 @@ static void set_status(struct write *write, int64_t begin, int64_t end, int stat
 
 static int is_cancelled(const struct write *write) { return write->cancelled != NULL && *write->cancelled; }
 
+/* Read the stored chunk, if there is one. Returns 0 if that fails. */
+static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version)
+{
+    const struct za_array *array = write->array;
+    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    int file = za_open_chunk(folder, coords);
+    uint8_t *value;
+    version->size = -1;
+    if (file == ZA_NO_FILE) {
+        write->worker->traffic.reads++;
+        write->worker->traffic.absent++;
+        return 1;
+    }
+    if (file == ZA_FAILED)
+        return 0;
+    int64_t size = ZA_FAILED;
+    if (za_version_of(file, version)) {
+        int64_t expected = version->size < array->value_limit ? version->size : array->value_limit;
+        size = za_read_value(write->worker, array, file, ZA_OLD, expected, &value);
+    }
+    za_close(file);
+    if (size < 0 || size != version->size)
+        return 0;
+    if (!array->is_sharded) {
+        write->old = value;
+        write->old_size = size;
+        return 1;
+    }
+    write->shard = value;
+    write->shard_size = size;
+    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
+}
+
+/* Whether a chunk is written in part. */
+static int is_part(struct write *write, const int64_t *coords)
+{
+    int64_t origin[ZA_MAX_AXES];
+    for (int i = 0; i < write->box.axis_count; i++)
+        origin[i] = coords[i] * write->axes[i].chunk;
+    cut_box(write, origin, 0);
+    return !is_whole(write);
+}
+
+/* Replace a chunk. Returns a za_status. */
+static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords)
+{
+    int64_t size;
+    int status;
+    const uint8_t *data = encode(write, coords, &size, &status);
+    if (data == NULL)
+        return status;
+    if (!za_store_chunk(folder, coords, write->suffix, data, size))
+        return ZA_LEFT;
+    count_write(write, size);
+    return ZA_DONE;
+}
+
+/* Change a chunk, whose lock is held. Returns a za_status. */
+static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords)
+{
+    struct za_version version;
+    int64_t size;
+    int status = ZA_LEFT;
+    write->shard = write->old = NULL;
+    const uint8_t *data = read_old(write, folder, coords, &version) ? encode(write, coords, &size, &status) : NULL;
+    write->shard = write->old = NULL;
+    if (data == NULL) /* an absent chunk needs not be erased; Python erases one if nobody has changed it */
+        return status == ZA_EMPTY && version.size < 0 ? ZA_DONE : ZA_LEFT;
+    if (!za_swap_chunk(folder, coords, write->suffix, data, size, &version))
+        return ZA_LEFT;
+    count_write(write, size);
+    return ZA_DONE;
+}
+
+/* Change a chunk under its lock. Returns a za_status. */
+static int lock_and_change(struct write *write, struct za_folder *folder, const int64_t *coords,
+                           const struct za_place *place)
+{
+    folder->keeps = 1; /* the lock is that of this folder */
+    if (write->lock_file < 0 || !za_enter_place(folder, coords, place))
+        return ZA_LEFT;
+    int64_t position = za_lock(folder, coords, write->lock_file);
+    if (position < 0)
+        return ZA_LEFT;
+    int status = change_chunk(write, folder, coords);
+    za_unlock(write->lock_file, position);
+    return status;
+}
+
 /* Replace the chunks `begin` … `end - 1`, one by one. */
 static void replace_chunks(struct write *write, struct za_folder *folder, int64_t begin, int64_t end)
 {
     struct za_walk walk;
     za_walk_start(&walk, write->axes, write->box.axis_count, begin);
     for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
-        int64_t size;
         int status = ZA_LEFT;
-        const uint8_t *data = is_cancelled(write) ? NULL : encode(write, walk.coords, &size, &status);
-        if (data != NULL && za_store_chunk(folder, walk.coords, write->suffix, data, size))
-            count_write(write, size);
-        else if (data != NULL)
-            status = ZA_LEFT;
+        if (!is_cancelled(write))
+            status = is_part(write, walk.coords)
+                         ? lock_and_change(write, folder, walk.coords, write->places + (n - write->first))
+                         : replace_chunk(write, folder, walk.coords);
         set_status(write, n, n + 1, status);
     }
 }
@@ -289,7 +372,8 @@ static void create_folders(struct write *write, struct za_folder *folder, int64_
 
 void zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                      const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
-                     const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill, int64_t stages)
+                     const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill,
+                     const struct za_place *places, int64_t lock_file)
 {
     struct write write = {.worker = worker, .array = array, .axes = axes, .values = values, .suffix = suffix};
     struct za_folder folder;
@@ -298,79 +382,17 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
     write.cancelled = cancelled;
     write.statuses = statuses;
     write.first = begin;
+    write.places = places;
+    write.lock_file = (int)lock_file;
     worker->traffic = (struct za_traffic){0};
     if (!za_folder_open(&folder, array, end - begin > 2)) {
         set_status(&write, begin, end, ZA_LEFT);
         return;
     }
-    write.changes = stages != 0; /* nothing is stored in new folders */
-    if (stages)
+    if (places == NULL)
         create_folders(&write, &folder, begin, end);
     else
         replace_chunks(&write, &folder, begin, end);
     za_folder_close(&folder);
     za_release_large(worker);
-}
-
-/* ---------------------------------------------------------------- changes */
-
-/* Read the stored chunk, if there is one. Returns 0 if that fails. */
-static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version)
-{
-    const struct za_array *array = write->array;
-    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
-    int file = za_open_chunk(folder, coords);
-    uint8_t *value;
-    version->size = -1;
-    if (file == ZA_NO_FILE) {
-        write->worker->traffic.reads++;
-        write->worker->traffic.absent++;
-        return 1;
-    }
-    if (file == ZA_FAILED)
-        return 0;
-    int64_t size = ZA_FAILED;
-    if (za_version_of(file, version)) {
-        int64_t expected = version->size < array->value_limit ? version->size : array->value_limit;
-        size = za_read_value(write->worker, array, file, ZA_OLD, expected, &value);
-    }
-    za_close(file);
-    if (size < 0 || size != version->size)
-        return 0;
-    if (!array->is_sharded) {
-        write->old = value;
-        write->old_size = size;
-        return 1;
-    }
-    write->shard = value;
-    write->shard_size = size;
-    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
-}
-
-int64_t zarrasync_change(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
-                         const uint8_t *values, int64_t number, const char *suffix, int64_t keeps_fill, int64_t device,
-                         int64_t inode)
-{
-    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values, .changes = 1};
-    struct za_folder folder;
-    struct za_version version;
-    struct za_walk walk;
-    int64_t size;
-    int status = ZA_LEFT;
-    write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
-    write.keeps_fill = keeps_fill != 0;
-    worker->traffic = (struct za_traffic){0};
-    if (!za_folder_open(&folder, array, 1))
-        return ZA_LEFT;
-    za_walk_start(&walk, axes, write.box.axis_count, number);
-    if (za_enter_place(&folder, walk.coords, device, inode) && read_old(&write, &folder, walk.coords, &version)) {
-        const uint8_t *data = encode(&write, walk.coords, &size, &status);
-        if (data != NULL && za_swap_chunk(&folder, walk.coords, suffix, data, size, &version))
-            count_write(&write, size);
-        else if (data != NULL || (status == ZA_EMPTY && version.size >= 0))
-            status = ZA_LEFT;
-    }
-    za_folder_close(&folder);
-    za_release_large(worker);
-    return status == ZA_EMPTY ? ZA_DONE : status; /* there is nothing to erase */
 }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import os
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
@@ -18,7 +18,7 @@ from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.lock_file import BETWEEN_PROCESSES, describe_holder, lock_byte, lock_file, unlock_byte
 
-__all__ = ["BETWEEN_PROCESSES", "FileLock", "Place", "held_places", "place_of", "places_of"]
+__all__ = ["BETWEEN_PROCESSES", "FileLock", "Place", "held_places", "lock_position", "place_of", "places_of"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 _MOST_REMOVALS = 10
@@ -84,6 +84,12 @@ def _directory_place(directory: str, create: Callable[[str], None]) -> tuple[int
     raise FileNotFoundError(errno.ENOENT, "other processes remove the directory", directory)
 
 
+def lock_position(place: Place) -> int:
+    """Return the position of the byte that stands for a place. The compiled kernel computes the same one."""
+    device, inode, name = place
+    return (device + inode) % (1 << 31) << 32 | zlib.crc32(os.fsencode(name))
+
+
 def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
@@ -139,7 +145,7 @@ class FileLock:
     async def _lock(self, place: Place) -> bool:
         """Lock a place; return whether that took waiting."""
         key_lock = KeyLock(place)
-        self._position = int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=7).digest(), "little")
+        self._position = lock_position(place)
         waited = await key_lock.acquire()
         try:
             self._file, waited_for_processes = await _acquire(self._position, self._path, self._seconds)

@@ -180,8 +180,8 @@ def _write(
 ) -> None:
     async def write(number: int, part: KernelPart) -> None:
         key = singles.key(number)
-        async with chunks.store.locks([key]):
-            (status,) = write_part(chunks, singles.array(key), part, range(1), flag)
+        async with chunks.store.locks([key]) as places:
+            (status,) = write_part(chunks, singles.array(key), part, range(1), flag, places)
         singles.note(number, status)
         if progress is not None and status != LEFT:
             progress(chunks.chain.nbytes)

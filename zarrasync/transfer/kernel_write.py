@@ -1,27 +1,28 @@
 """Writing local files with the compiled kernel: jobs, each of which writes a stretch of chunks.
 
-Whole chunks are replaced with one call for many of them. Chunks that are written in part are changed one by one, each under
-its file lock, because other processes may also change them.
+One call replaces many chunks. It locks a chunk that is written in part among all processes of the machine, because others may
+also change it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import os
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
-from zarrasync._kernel.structs import EMPTY, LATER, LEFT, PART, ArrayStruct, worker
+from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
-from zarrasync.stores.local_locks import held_places
+from zarrasync.stores.local_locks import Place
+from zarrasync.stores.lock_file import lock_file
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
@@ -56,11 +57,10 @@ class KernelWrite:
         self._chunks, self._array, self._part = chunks, array, part
         source = part.projection.source
         self._columns = [numbers_of(touched(*pair)) for pair in zip(source, chunks.metadata.grid.axes, strict=True)]
-        self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
         lengths = zip(source, chunks.chain.spec.shape, strict=True)
         whole = [_count_whole(selector, length) for selector, length in lengths if isinstance(selector, slice)]
-        self._has_whole = 0 not in whole
         self._is_whole = math.prod(whole) == part.total
+        self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns) and 0 not in whole
         self.left: list[ChunkRun] = []
         self.empty: list[str] = []
 
@@ -98,21 +98,14 @@ class KernelWrite:
     def _write_stretch(self, flag: CancelFlag, progress: Progress | None, begin: int, end: int) -> None:
         """Write the chunks ``begin`` to ``end`` of the selection, numbered in C order.
 
-        Folders that do not exist appear in one step, and need no locks. Other whole chunks are locked together and replaced,
-        and those that are written in part are changed one by one.
+        Folders that do not exist appear in one step, and need no locks. Other chunks are locked together.
         """
-        if not self._has_whole:
-            statuses = bytes([PART]) * (end - begin)
-        elif self._stages:
-            statuses = self._call(flag, begin, end, stages=True)
-        else:
-            statuses = bytes([LATER]) * (end - begin)
+        statuses = bytes([LATER]) * (end - begin)
+        if self._stages:
+            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag)
         for first, last in _stretches(statuses, LATER):
             replaced = drive(self._replace(flag, begin + first, begin + last))
             statuses = statuses[:first] + replaced + statuses[last:]
-        if PART in statuses:
-            pairs = enumerate(statuses, begin)
-            statuses = bytes([drive(self._change(flag, n)) if status == PART else status for n, status in pairs])
         if LEFT in statuses:
             self.left.extend(self._runs(number for number, status in enumerate(statuses, begin) if status == LEFT))
         if progress is not None:
@@ -129,36 +122,22 @@ class KernelWrite:
     async def _replace(self, flag: CancelFlag, begin: int, end: int) -> bytes:
         """Replace chunks under their locks; return their statuses."""
         keys = self._chunks.metadata.keys.encode_box(self._columns, begin, end)
-        async with self._chunks.store.locks(keys):
-            statuses = self._call(flag, begin, end, stages=False)
+        async with self._chunks.store.locks(keys) as places:
+            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places)
         if EMPTY in statuses:
             self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
         return statuses
 
-    async def _change(self, flag: CancelFlag, number: int) -> int:
-        """Change a chunk under its file lock; return what became of it."""
-        chunks, part, own = self._chunks, self._part, worker()
-        (key,) = chunks.metadata.keys.encode_box(self._columns, number, number + 1)
-        async with chunks.store.lock(key):
-            place = held_places.get().get(os.fsdecode(self._array.directory) + key)
-            if place is None or flag.cancelled:
-                return LEFT
-            device, inode, _ = place
-            status: int = own.change(
-                *(own.address, ctypes.addressof(self._array), part.axes, part.out, number),
-                *(temporary_path("").encode(), _keeps_fill(chunks), device, inode),
-            )
-            chunks.count_files(own)
-            return status
-
-    def _call(self, flag: CancelFlag, begin: int, end: int, *, stages: bool) -> bytes:
-        return write_part(self._chunks, self._array, self._part, range(begin, end), flag, stages=stages)
-
 
 def write_part(
-    chunks: Chunks, array: ArrayStruct, part: KernelPart, numbers: range, flag: CancelFlag, *, stages: bool = False
+    chunks: Chunks,
+    array: ArrayStruct,
+    part: KernelPart,
+    numbers: range,
+    flag: CancelFlag,
+    places: Sequence[Place] | None = None,
 ) -> bytes:
-    """Replace chunks with one call of the kernel.
+    """Write chunks with one call of the kernel.
 
     Args:
         chunks: The chunks.
@@ -166,15 +145,17 @@ def write_part(
         part: The elements to write.
         numbers: The numbers of the chunks, of all that the part touches.
         flag: Set when the write is cancelled.
-        stages: Whether to write only folders that do not exist, which needs no locks.
+        places: Where the chunks are. The caller holds their locks within the process. If there are none, only folders that do
+            not exist are written, which needs no locks.
 
     Returns:
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
+    folders = None if places is None else struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
     own.write(
-        *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
-        *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), int(stages)),
+        *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses, flag.address),
+        *(temporary_path("").encode(), _keeps_fill(chunks), folders, -1 if places is None else lock_file()),
     )
     chunks.count_files(own)
     return statuses.raw

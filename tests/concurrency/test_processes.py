@@ -230,28 +230,40 @@ def test_a_writer_that_is_killed_leaves_no_lock_and_no_torn_value(tmp_path: Path
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there are no signals that stop a process")
-def test_waiting_for_a_stopped_writer_raises(tmp_path: Path):
-    sync.create_array(tmp_path, shape=(10,), chunks=(10,), dtype="i4")
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({}, "c/0/1"),
+        ({"shards": (8, 4)}, "c/0/1"),
+        ({"zarr_format": 2}, "0.1"),
+        ({"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "/"}}}, "0/1"),
+    ],
+)
+@pytest.mark.parametrize("native", ["auto", "off"])
+def test_waiting_for_a_stopped_writer_raises(tmp_path: Path, native: str, options: dict[str, Any], key: str):
+    """The kernel and Python lock the same bytes."""
+    settings = {"total_timeout": 0.3, "native": native}
+    array = sync.create_array(tmp_path, shape=(8, 8), chunks=(4, 4), dtype="i4", config=settings, **options)
+    array[...] = 1
     code = """
-    import os, signal, sys
-    from zarrasync import stores, sync
-    put = stores.LocalStore.put
-    async def stopped(self, *args, **options):
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return await put(self, *args, **options)
-    stores.LocalStore.put = stopped
-    sync.open_array(sys.argv[1], mode="r+")[0] = 1
+    import asyncio, os, signal, sys
+    from zarrasync import stores
+    async def hold():
+        async with stores.LocalStore(sys.argv[1]).lock(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    asyncio.run(hold())
     """
-    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)])
+    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path), key])
     try:
         assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
-        with pytest.raises(WriteConflictError, match=r"process .* has been writing '.*c/0' for more than 0.3 s"):
-            sync.open_array(tmp_path, mode="r+", config={"total_timeout": 0.3})[5] = 1
+        with pytest.raises(WriteConflictError, match=rf"process .* has been writing '.*{key}' for more than 0.3 s"):
+            array[1:3, 3:6] = 2
+        array[1:3, :3] = 3  # another chunk
     finally:
         holder.send_signal(signal.SIGCONT)
         holder.wait()
-    sync.open_array(tmp_path, mode="r+")[5] = 2
-    assert sync.open_array(tmp_path)[...].tolist() == [1, 0, 0, 0, 0, 2, 0, 0, 0, 0]
+    array[1:3, 3:6] = 2
+    assert array[2].tolist() == [3, 3, 3, 2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

@@ -372,27 +372,57 @@ static int has_lists(const struct plan *plan)
     return found;
 }
 
-/* Change the chunks of a selection. `changed` tells which of all chunks have the new values afterwards. */
-static void change_chunks(struct za_worker *worker, const struct plan *plan, const uint8_t *values, int64_t keeps_fill,
-                          uint8_t *changed)
+/* A file whose bytes are locked. */
+static int lock_file(void)
+{
+    static int file = -1;
+    if (file < 0) {
+        char path[128];
+        snprintf(path, sizeof path, "%slocks", scratch());
+        file = open(path, O_RDWR | O_CREAT, 0600);
+    }
+    return file;
+}
+
+/* Find the folders of the chunks of a selection. Those without a stored chunk do not exist. */
+static void find_places(const struct plan *plan, const struct za_axis *axes, int64_t count, struct za_place *places)
 {
     char path[4096];
-    struct stat place;
-    for (int64_t n = 0; n < plan->selected_chunks; n++) {
+    struct stat state;
+    for (int64_t n = 0; n < count; n++) {
         struct za_walk walk;
         int64_t number = 0;
-        za_walk_start(&walk, plan->selected, (int)plan->array.axis_count, n);
+        za_walk_start(&walk, axes, (int)plan->array.axis_count, n);
         for (int64_t i = 0; i < plan->array.axis_count; i++)
             number = number * plan->whole[i].count + walk.coords[i];
         name_chunk(plan, number, path, sizeof path);
         strrchr(path, '/')[1] = '\0';
-        if (stat(path, &place) != 0) /* no chunk was stored there */
-            continue;
-        int64_t status = zarrasync_change(worker, &plan->array, plan->selected, values, n, ".partial", keeps_fill,
-                                          (int64_t)place.st_dev, (int64_t)place.st_ino);
-        require(status == ZA_DONE || status == ZA_LEFT, "the status is one of a change");
-        changed[number] = status == ZA_DONE;
+        int exists = stat(path, &state) == 0;
+        places[n] = (struct za_place){exists ? (int64_t)state.st_dev : 0, exists ? (int64_t)state.st_ino : 0};
     }
+}
+
+/* Write a selection over what is stored. `changed` tells which of all chunks have the new values afterwards. */
+static void change_chunks(struct za_worker *worker, const struct plan *plan, const uint8_t *values, int64_t keeps_fill,
+                          uint8_t *changed)
+{
+    const volatile uint8_t cancelled = 0;
+    struct za_place *places = malloc((size_t)plan->selected_chunks * sizeof *places);
+    uint8_t *statuses = malloc((size_t)plan->selected_chunks);
+    struct za_walk walk;
+    find_places(plan, plan->selected, plan->selected_chunks, places);
+    zarrasync_write(worker, &plan->array, plan->selected, values, 0, plan->selected_chunks, statuses, &cancelled, ".partial",
+                    keeps_fill, places, lock_file());
+    za_walk_start(&walk, plan->selected, (int)plan->array.axis_count, 0);
+    for (int64_t n = 0; n < plan->selected_chunks; n++, za_walk_on(&walk)) {
+        int64_t number = 0;
+        for (int64_t i = 0; i < plan->array.axis_count; i++)
+            number = number * plan->whole[i].count + walk.coords[i];
+        require(statuses[n] == ZA_DONE || statuses[n] == ZA_LEFT || statuses[n] == ZA_EMPTY, "the status is one of a write");
+        changed[number] = statuses[n] == ZA_DONE;
+    }
+    free(places);
+    free(statuses);
 }
 
 /* Read a selection of slices as ranges: either all of its elements, or what is left to other reads. */
@@ -442,16 +472,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     int64_t keeps_fill = take(&input, 2);
     zarrasync_write(worker, &plan.array, plan.whole, values, 0, plan.chunk_count, statuses, &cancelled, ".partial",
-                    keeps_fill, 1);
+                    keeps_fill, NULL, -1);
+    struct za_place *places = malloc((size_t)plan.chunk_count * sizeof *places);
+    find_places(&plan, plan.whole, plan.chunk_count, places);
     for (int64_t n = 0, end; n < plan.chunk_count; n = end) {
         for (end = n + 1; end < plan.chunk_count && statuses[end] == statuses[n];)
             end++;
         if (statuses[n] == ZA_LATER)
             zarrasync_write(worker, &plan.array, plan.whole, values, n, end, statuses + n, &cancelled, ".partial",
-                            keeps_fill, 0);
+                            keeps_fill, places + n, lock_file());
         for (int64_t k = n; k < end; k++)
             require(statuses[k] == ZA_DONE || statuses[k] == ZA_EMPTY, "whole chunks are written");
     }
+    free(places);
 
     uint8_t *changed = calloc((size_t)plan.chunk_count, 1);
     int changes = !has_lists(&plan) && take(&input, 2);

@@ -300,13 +300,20 @@ def test_a_folder_that_is_replaced_during_a_change(tmp_path: Path):
     values = np.random.default_rng(0).integers(0, 1 << 30, (1, 4 << 20))
     array = sync.create_array(tmp_path / "a", data=values, chunks=values.shape, config={"native": "require"})
     folder = tmp_path / "a" / "c" / "0"
-    shutil.copytree(folder, tmp_path / "copy")
-    with ThreadPoolExecutor(1) as crew:
-        change = crew.submit(array.__setitem__, (0, slice(5, 9)), 7)
-        while len(os.listdir(folder)) < 2 and not change.done():  # until there is a temporary file
-            pass
-        folder.rename(tmp_path / "old")
-        (tmp_path / "copy").rename(folder)
-        change.result()
-    assert sync.open_array(tmp_path / "a")[0, 4:10].tolist() == [values[0, 4], 7, 7, 7, 7, values[0, 9]]
-    assert len(os.listdir(folder)) == 1
+    for turn in range(20):
+        old = tmp_path / f"old{turn}"
+        shutil.copytree(folder, tmp_path / "copy")
+        with ThreadPoolExecutor(1) as crew:
+            change = crew.submit(array.__setitem__, (0, slice(5, 9)), turn)
+            while len(os.listdir(folder)) < 2 and not change.done():  # until there is a temporary file
+                pass
+            folder.rename(old)
+            is_in_time = len(os.listdir(old)) == 2
+            (tmp_path / "copy").rename(folder)
+            change.result()
+        if is_in_time:
+            assert sync.open_array(tmp_path / "a")[0, 4:10].tolist() == [values[0, 4], *[turn] * 4, values[0, 9]]
+            assert len(os.listdir(folder)) == 1
+            return
+        shutil.rmtree(old)
+    raise AssertionError("each change was complete before the folder was replaced")

@@ -5,81 +5,35 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #if defined(_WIN32)
 
-/* Files are read by Python on Windows; the kernel decodes and places what it is given. */
-int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps)
-{
-    (void)folder, (void)array, (void)keeps;
-    return 0;
-}
-void za_folder_close(struct za_folder *folder) { (void)folder; }
-int za_open_chunk(struct za_folder *folder, const int64_t *coords)
-{
-    (void)folder, (void)coords;
-    return ZA_FAILED;
-}
-void za_close(int file) { (void)file; }
-int64_t za_read(int file, uint8_t *memory, int64_t size)
-{
-    (void)file, (void)memory, (void)size;
-    return ZA_FAILED;
-}
-int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start)
-{
-    (void)file, (void)memory, (void)size, (void)start;
-    return ZA_FAILED;
-}
-int64_t za_file_size(int file)
-{
-    (void)file;
-    return ZA_FAILED;
-}
+/* Files are read and written by Python on Windows; the kernel decodes and places what it is given. No folder can be opened, so
+ * that the other functions are never called. */
+#define NEVER_CALLED { abort(); }
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps) { return 0; }
+void za_folder_close(struct za_folder *folder) NEVER_CALLED
+int za_open_chunk(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
+void za_close(int file) NEVER_CALLED
+int64_t za_read(int file, uint8_t *memory, int64_t size) NEVER_CALLED
+int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CALLED
+int64_t za_file_size(int file) NEVER_CALLED
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
-{
-    (void)folder, (void)coords, (void)suffix, (void)data, (void)size;
-    return 0;
-}
-int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place)
-{
-    (void)folder, (void)coords, (void)place;
-    return 0;
-}
-int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file)
-{
-    (void)folder, (void)coords, (void)lock_file;
-    return -1;
-}
-void za_unlock(int lock_file, int64_t position) { (void)lock_file, (void)position; }
-int za_version_of(int file, struct za_version *version)
-{
-    (void)file, (void)version;
-    return 0;
-}
+NEVER_CALLED
+int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place) NEVER_CALLED
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file) NEVER_CALLED
+void za_unlock(int lock_file, int64_t position) NEVER_CALLED
+int za_version_of(int file, struct za_version *version) NEVER_CALLED
 int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
-                  const struct za_version *expected)
-{
-    (void)folder, (void)coords, (void)suffix, (void)data, (void)size, (void)expected;
-    return 0;
-}
-int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
-{
-    (void)folder, (void)coords, (void)suffix;
-    return 0;
-}
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size)
-{
-    (void)folder, (void)coords, (void)data, (void)size;
-    return 0;
-}
-int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty)
-{
-    (void)folder, (void)coords, (void)suffix, (void)is_empty;
-    return 0;
-}
+                  const struct za_version *expected) NEVER_CALLED
+int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size) NEVER_CALLED
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty) NEVER_CALLED
 
 #else
 

@@ -24,7 +24,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 9
+#define KERNEL_ABI 10
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 

@@ -152,9 +152,20 @@ def write_part(
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
-    folders = None if places is None else struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
+    folders = (
+        None if places is None else struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
+    )
     own.write(
-        *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses, flag.address),
+        *(
+            own.address,
+            ctypes.addressof(array),
+            part.axes,
+            part.out,
+            numbers.start,
+            numbers.stop,
+            statuses,
+            flag.address,
+        ),
         *(temporary_path("").encode(), _keeps_fill(chunks), folders, -1 if places is None else lock_file()),
     )
     chunks.count_files(own)

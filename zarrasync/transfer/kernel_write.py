@@ -145,28 +145,19 @@ def write_part(
         part: The elements to write.
         numbers: The numbers of the chunks, of all that the part touches.
         flag: Set when the write is cancelled.
-        places: Where the chunks are. The caller holds their locks within the process. If there are none, only folders that do
-            not exist are written, which needs no locks.
+        places: Where the chunks are. The caller holds their locks within the process. ``None`` to write only new folders,
+            which needs no locks.
 
     Returns:
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
-    folders = (
-        None if places is None else struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
-    )
+    folders, locks = None, -1
+    if places is not None:
+        folders, locks = struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]]), lock_file()
     own.write(
-        *(
-            own.address,
-            ctypes.addressof(array),
-            part.axes,
-            part.out,
-            numbers.start,
-            numbers.stop,
-            statuses,
-            flag.address,
-        ),
-        *(temporary_path("").encode(), _keeps_fill(chunks), folders, -1 if places is None else lock_file()),
+        *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
+        *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), folders, locks),
     )
     chunks.count_files(own)
     return statuses.raw

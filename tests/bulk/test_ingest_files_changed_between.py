@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.api import Api
@@ -110,3 +111,50 @@ async def test_rows_that_are_appended_again(api: Api, tmp_path: Path):
     die_at("put", "t2m/zarr.json", paths, out, append=True, **OPTIONS)
     await api(api.ingest(paths, out, append=True, **OPTIONS))
     assert_same(out, joined(paths))
+
+
+@pytest.mark.parametrize("lengths", [(24,), (60, 24), (24, 48)], ids=str)
+@pytest.mark.parametrize("names", [("t2m", "u"), ("u",)], ids=str)
+async def test_rows_without_labels_that_were_removed_are_written_again(
+    api: Api, tmp_path: Path, lengths: tuple[int, ...], names: tuple[str, ...]
+):
+    """Arrays have one of the shapes that they may have after a job was killed. Only their values show the change."""
+    paths = write_unlabelled(tmp_path / "nc", 2)
+    for path in paths:
+        with xr.open_dataset(path, mask_and_scale=False) as opened:
+            dataset = opened.load().assign(u=opened["t2m"] + 1)
+        dataset.to_netcdf(path)
+    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **OPTIONS)
+    die_at(*PUBLISHING, paths, out, append=True, **OPTIONS)
+    for length in lengths:
+        for name in names:
+            array = sync.open_array(out, path=name, mode="r+")
+            array.resize((length, *array.shape[1:]))
+    report = await api(api.ingest(paths, out, append=True, **OPTIONS))
+    assert "another writer has changed it since: 'u' has other values" in str(report.notes).replace("t2m", "u")
+    with xr.open_zarr(out, mask_and_scale=False) as stored, xr.open_dataset(paths[1], mask_and_scale=False) as expected:
+        for name in ("t2m", "u"):
+            assert (stored[name][24:].to_numpy() == expected[name].to_numpy()).all()
+
+
+@pytest.mark.parametrize("kind", ["fill values", "many chunks of fill values", "last chunk", "strings", "shards"])
+async def test_samples_of_rows(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
+    """The job is completed if nothing was changed, and its tasks run again if that is not known."""
+    monkeypatch.setattr("zarrasync.bulk.files.samples._MOST_CHUNKS", 7 if kind.startswith("many") else 8)
+    for number in range(2):
+        values = np.full((4, 40), np.nan)
+        if kind == "last chunk":
+            values[0, 1] = 1
+        elif kind == "strings":
+            values = np.full((4, 40), "a")
+        elif kind == "shards":
+            values[3] = 1
+        np.save(tmp_path / f"{number}.npy", values)
+    options: dict[str, Any] = {"concat": "time", "dims": "time,x", "append": True, "chunks": {"time": 1, "x": 20}}
+    options["shards"] = {"time": 4, "x": 40} if kind == "shards" else None
+    paths = [tmp_path / f"{number}.npy" for number in range(2)]
+    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **options)
+    die_at("put", "values/zarr.json", paths, out, **options)
+    report = await api(api.ingest(paths, out, **options))
+    assert (report.known == 2) == (not kind.startswith("many"))
+    np.testing.assert_array_equal(sync.open_array(out, path="values")[4:], np.load(paths[1]))

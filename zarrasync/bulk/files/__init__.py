@@ -7,7 +7,7 @@
    headers and the destination. They do no IO.
 4. ``tasks`` writes the rows of one task. Tasks are independent, so threads, processes or machines can share them: ``pool``.
 5. ``publish`` stores the documents that make the new rows visible, the group's last. ``republish`` completes that after a
-   kill. ``statistics`` compares the stored values with the files, of earlier jobs those that ``stored_rows`` finds.
+   kill, if ``samples`` of the rows are still stored. ``statistics`` compares the stored values with the files, of earlier jobs those that ``stored_rows`` finds.
 6. ``claim`` and ``runs`` keep two jobs apart and remember finished tasks. ``journal``, ``older_files`` and ``file_rows``
    record the ingested files in the dataset.
 

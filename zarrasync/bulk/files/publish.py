@@ -132,8 +132,9 @@ async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) ->
     async def grow(present: ArrayMetadata) -> ArrayMetadata:
         if present.shape not in (expected, shape):
             raise ShapeError(
-                f"another writer changed the shape of {target.name} from {expected} to {present.shape} meanwhile; nothing "
-                "was published, repeat the call",
+                f"another writer changed the shape of {target.name} from {expected} to {present.shape}; nothing was "
+                "published. Repeat the call; if that fails in the same way, the consolidated metadata of the group are outdated: "
+                "consolidate them with consolidate_metadata()",
                 found=present.shape,
                 wanted=expected,
             )

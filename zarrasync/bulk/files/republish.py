@@ -14,6 +14,7 @@ from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
 from zarrasync.bulk.files.publish import is_inline_stored, publish_arrays, publish_group
+from zarrasync.bulk.files.samples import changed_arrays, take_samples
 from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.display.text import counted
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -42,7 +43,13 @@ def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: boo
             blocking=handle.store.blocking,
         )
         was_recorded = _is_recorded(plan, group)
-    return {"plan": plan.recorded.to_json(), "was_recorded": was_recorded, "is_independent": is_independent}
+    samples = bridge.run(take_samples(plan, handle), blocking=handle.store.blocking)
+    return {
+        "plan": plan.recorded.to_json(),
+        "was_recorded": was_recorded,
+        "is_independent": is_independent,
+        "samples": samples,
+    }
 
 
 def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
@@ -75,11 +82,9 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             changes.insert(0, "the group does not exist any more")
         if not any(changes):
             are_stored = run(gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays]))
-            changes += [
-                f"{array.name!r} has other values"
-                for array, is_stored in zip(plan.arrays, are_stored, strict=True)
-                if not is_stored
-            ]
+            others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
+            others += run(changed_arrays(plan, place, record.get("samples", {})))
+            changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):
             note = (
                 f"{counted(len(plan.files), 'file')} of an interrupted job not added to {place.name}, because another "

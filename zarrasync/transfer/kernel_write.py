@@ -123,7 +123,8 @@ class KernelWrite:
         """Replace chunks under their locks; return their statuses."""
         keys = self._chunks.metadata.keys.encode_box(self._columns, begin, end)
         async with self._chunks.store.locks(keys) as places:
-            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places)
+            locks = -1 if self._is_whole else lock_file()
+            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places, locks)
         if EMPTY in statuses:
             self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
         return statuses
@@ -136,6 +137,7 @@ def write_part(
     numbers: range,
     flag: CancelFlag,
     places: Sequence[Place] | None = None,
+    locks: int = -1,
 ) -> bytes:
     """Write chunks with one call of the kernel.
 
@@ -147,14 +149,15 @@ def write_part(
         flag: Set when the write is cancelled.
         places: Where the chunks are. The caller holds their locks within the process. ``None`` to write only new folders,
             which needs no locks.
+        locks: The file of the locks among processes, under which chunks are written in part. By default, such chunks are left.
 
     Returns:
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
-    folders, locks = None, -1
+    folders = None
     if places is not None:
-        folders, locks = struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]]), lock_file()
+        folders = struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
     own.write(
         *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
         *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), folders, locks),

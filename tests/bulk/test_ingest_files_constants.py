@@ -13,7 +13,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.checksum import checksum, slabs, value_checksum
 from zarrasync.bulk.files import pool
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.planned_job import PlannedJob
@@ -96,6 +96,81 @@ async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: P
     await api(api.ingest(same, store, concat="time", append=True))
     with pytest.raises(ShapeError, match="'mask' must be the same in all files"):
         await api(api.ingest(other, store, concat="time", append=True))
+
+
+@pytest.mark.parametrize("count", [15_000, 20_000], ids=["one is small", "both are large"])
+@pytest.mark.parametrize(
+    ("dtypes", "result"),
+    [
+        ("f8 f4", "compared"),
+        ("f4 f4", "compared"),
+        ("i8 i2", "compared"),
+        ("i4 u2", "compared"),
+        (">f8 <f4", "compared"),
+        ("f8 i4", "refused"),
+        ("f8 i2", "refused"),
+    ],
+)
+async def test_constants_of_different_data_types(api: Api, tmp_path: Path, dtypes: str, result: str, count: int):
+    """The second file is compared with the first one, and with the destination."""
+    first, second = dtypes.split()
+    values = np.arange(count) % 1000 / (2 if "i" not in dtypes else 1)
+    values[:2] = (0, 0) if "i" in dtypes else (np.nan, -0.0)
+    paths = [tmp_path / f"{name}.nc" for name in ("first", "same", "other")]
+    for path, dtype in zip(paths, (first, second, second), strict=True):
+        own = values.astype(dtype)
+        own[1] = own[1] if path == paths[0] else 0
+        own[7] += path == paths[2]
+        variables: dict[str, Any] = {"v": (("time", "y"), [[1.0, 2.0]]), "k": ("x", own)}
+        xr.Dataset(variables, {"time": ("time", [paths.index(path)])}).to_netcdf(path, engine="netcdf4")
+    message = "'k' must be the same in all files, but " + (
+        "(differs|is)" if result == "compared" else "its values cannot be"
+    )
+    for other in paths[1:]:
+        for is_appended in (False, True):
+            store: dict[str, bytes] = {}
+            if is_appended:
+                await api(api.ingest(paths[0], store, concat="time"))
+            sources = other if is_appended else [paths[0], other]
+            if result == "compared" and other == paths[1]:
+                await api(api.ingest(sources, store, concat="time", append=is_appended))
+                assert len(sync.open_array(store, path="v")) == 2
+                continue
+            with pytest.raises(ShapeError, match=message):
+                await api(api.ingest(sources, store, concat="time", append=is_appended))
+
+
+async def test_large_times_with_other_units_are_not_equal(api: Api, tmp_path: Path):
+    for number in range(2):
+        times = ("x", np.arange(20_000), {"units": f"days since 200{number}-01-01"})
+        variables: dict[str, Any] = {"v": (("time", "y"), [[1.0, 2.0]]), "begin": times}
+        xr.Dataset(variables, {"time": ("time", [number])}).to_netcdf(tmp_path / f"{number}.nc", engine="netcdf4")
+    with pytest.raises(ShapeError, match="'begin' must be the same in all files, but differs"):
+        await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
+
+
+async def test_large_constants_that_were_converted(api: Api, tmp_path: Path):
+    paths = [write(tmp_path, number) for number in range(2)]
+    options: dict[str, Any] = {"concat": "time", "append": True, "encoding": {"mask": {"dtype": "f4"}}}
+    await api(api.ingest(paths[0], store := {}, **options))
+    report = await api(api.ingest(paths[0], store, statistics=True, **options))
+    assert isinstance(report, FilesReport)
+    assert report.notes == ["mask: not compared, because it is stored with another data type"]
+    with pytest.raises(
+        ShapeError, match=r"cannot be compared: it has the data type float64 in .*1.nc, and float32 in /"
+    ):
+        await api(api.ingest(paths[1], store, **options))
+
+
+@pytest.mark.parametrize("dtype", ["b1", "i1", "u8", "f2", "f4", "c8", "U3", "M8[s]"])
+def test_checksums_of_values(dtype: str):
+    values = np.array([[0, 1], [1, 0]]).astype(dtype)
+    wide = {"i1": "i4", "f2": ">f8", "f4": "f8", "c8": "c16", "u8": "i8"}.get(dtype, dtype)
+    assert value_checksum(values) == value_checksum(values.astype(wide))
+    assert value_checksum(values.astype(wide), value_checksum(values)) == value_checksum(
+        np.concatenate([values, values])
+    )
+    assert value_checksum(values) != value_checksum(values.T[:, ::-1])
 
 
 def test_finishing_a_plan_does_not_read_constants(tmp_path: Path):

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from zarrasync.indexing.axis_order import in_c_order
 
-__all__ = ["checksum", "slabs"]
+__all__ = ["checksum", "slabs", "value_checksum"]
 
 _SLAB_BYTES = 8 << 20
 _LARGEST_SLAB_BYTES = 64 << 20
+_WIDEST = {"b": "b1", "i": "i8", "u": "i8", "f": "f8", "c": "c16"}
+"""Data types to which ``value_checksum`` converts values, by the kinds of their data types."""
 
 
 def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
@@ -32,6 +34,24 @@ def checksum(block: npt.NDArray[Any], before: int = 0) -> int:
     else:
         data = in_c_order(block).reshape(-1).view(np.uint8)
     return crc32c(data, before)
+
+
+def value_checksum(block: npt.NDArray[Any], before: int = 0) -> int:
+    """Return a checksum that is the same for equal values of all data types with the same ``value_kind``.
+
+    For the arguments, see ``checksum``.
+    """
+    block = block.astype(value_kind(block.dtype), copy=False)
+    if block.dtype.kind in "fc":
+        block = block + block.dtype.type(0)  # -0.0 is equal to 0.0
+        block[np.isnan(block)] = np.nan
+    return checksum(block, before)
+
+
+def value_kind(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the data type that represents others in ``value_checksum``."""
+    widest = np.dtype(_WIDEST.get(dtype.kind, dtype))
+    return (widest if dtype.itemsize <= widest.itemsize else dtype).newbyteorder("=")
 
 
 def slabs(

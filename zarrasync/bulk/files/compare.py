@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.checksum import value_checksum, value_kind
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.times import convert_times, units_of
 from zarrasync.errors import ShapeError
@@ -176,15 +177,41 @@ def _sizes(header: VariableHeader) -> str:
     return "(" + ", ".join(f"{dim}: {n}" for dim, n in zip(header.dims, header.shape, strict=True)) + ")"
 
 
-def is_comparable(header: VariableHeader, like: VariableHeader) -> bool:
-    """Return whether the values of a variable are known in two headers, or digests of them."""
+def is_comparable(header: VariableHeader, like: VariableHeader, *, is_stored: bool = False) -> bool:
+    """Return whether the values of a variable are known in two headers, or digests of them that can be compared.
+
+    Args:
+        header: The variable in a file.
+        like: The variable in another file or in the destination.
+        is_stored: Whether the other variable is an array of the destination, whose values may have been converted.
+    """
     if header.values is not None and like.values is not None:
         return True
-    return header.dtype == like.dtype and None not in (header.digest, like.digest)
+    if header.dtype != like.dtype:
+        if "str" in (header.dtype, like.dtype) or (is_stored and not _is_safe(header.dtype, like.dtype)):
+            return False
+        if value_kind(np.dtype(header.dtype)) != value_kind(np.dtype(like.dtype)):
+            return False
+    return None not in (_digest(header), _digest(like))
+
+
+def _digest(header: VariableHeader) -> int | None:
+    """Return the digest of the values of a variable; ``None`` if it is not known."""
+    if header.values is None:
+        return header.digest
+    axes = sorted(range(header.values.ndim), key=header.dims.__getitem__)
+    return value_checksum(header.values.transpose(axes))
 
 
 def check_equal(
-    name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str, *, is_needed: bool = False
+    name: str,
+    header: VariableHeader,
+    url: str,
+    like: VariableHeader,
+    like_url: str,
+    *,
+    is_needed: bool = False,
+    is_stored: bool = False,
 ) -> None:
     """Check that a variable without rows has the same values in two files.
 
@@ -195,16 +222,23 @@ def check_equal(
         like: The variable in another file or in the destination.
         like_url: The other file, or the destination.
         is_needed: Whether the variable labels an axis of others, so that it cannot be left out.
+        is_stored: Whether the other variable is an array of the destination.
 
     Raises:
-        ShapeError: If it does not.
+        ShapeError: If it does not, or its values cannot be compared.
         CodecError: If the values are times whose units cannot be converted.
     """
+    if not is_comparable(header, like, is_stored=is_stored):
+        raise ShapeError(
+            f"{name!r} must be the same in all files, but its values cannot be compared: it has the data type "
+            f"{_type_name(header)} in {url}, and {_type_name(like)} in {like_url}; convert the files to one data type first, "
+            "or choose the variables to store with variables=[…], and leave this one out"
+        )
     values, like_values = header.values, like.values
+    own, units = units_of(header.attributes), units_of(like.attributes)
     if values is None or like_values is None:
-        is_different = is_comparable(header, like) and header.digest != like.digest
+        is_different = own != units or _digest(header) != _digest(like)
     else:
-        own, units = units_of(header.attributes), units_of(like.attributes)
         if own is not None and units is not None and own != units:
             text = f"{name!r} of {url}"
             values = convert_times(values, own, units, np.dtype("f8"), text, header.attributes)

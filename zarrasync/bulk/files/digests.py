@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.indexing.regions import Region
 
@@ -42,6 +42,5 @@ def add_digests(
 def _digest(name: str, header: VariableHeader, read: Callable[[str, Region], npt.NDArray[np.generic]]) -> int:
     digest, itemsize = 0, np.dtype(object if header.dtype == "str" else header.dtype).itemsize
     for region, axes in slabs(header.dims, header.shape, itemsize, header.chunks):
-        values = read(name, region).transpose(axes)
-        digest = checksum(values.astype(values.dtype.newbyteorder("="), copy=False), digest)
+        digest = value_checksum(read(name, region).transpose(axes), digest)
     return digest

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.axis import Axis, merge_rows, stack_rows
-from zarrasync.bulk.files.compare import check_equal, check_fit, is_equal
+from zarrasync.bulk.files.compare import check_equal, check_fit, is_comparable, is_equal
 from zarrasync.bulk.files.headers import VariableHeader
 from zarrasync.bulk.files.journal import digest_labels
 from zarrasync.bulk.files.target import Target, stored_attributes
@@ -86,8 +86,11 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
             any_stored = any_dtype or are_converted
             for source, header in zip(headers, (first, *others), strict=True):
                 check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_stored, is_stored=True)
-            if axis is None:
-                check_equal(name, _converted(first, like), first_url, like, text, is_needed=is_needed)
+            if axis is None and any_dtype and not is_comparable(first, like, is_stored=True):
+                variables.notes.append(f"{name}: not compared, because it is stored with another data type")
+            elif axis is None:
+                own = _converted(first, like)
+                check_equal(name, own, first_url, like, text, is_needed=is_needed, is_stored=True)
 
 
 def _converted(header: VariableHeader, like: VariableHeader) -> VariableHeader:

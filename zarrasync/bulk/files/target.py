@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import formats
-from zarrasync.bulk.checksum import checksum, slabs
+from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.headers import is_small
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import JobPlan
@@ -137,7 +137,7 @@ async def read_constants(target: Target, dim: str) -> None:
 async def _digest(array: AsyncArray, dims: tuple[str | None, ...]) -> int:
     digest, chunks = 0, array.chunks if array.metadata.edges is None else None
     for region, axes in slabs(dims, array.shape, array.dtype.itemsize, chunks):
-        digest = checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
+        digest = value_checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
     return digest
 
 

@@ -12,9 +12,16 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import stores, sync
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError, ShapeError, StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import (
+    ChecksumError,
+    NodeExistsError,
+    ShapeError,
+    StoreError,
+    UnsupportedOperation,
+    WriteConflictError,
+)
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -111,7 +118,7 @@ async def test_a_job_that_is_killed_leaves_nothing(api: Api, tmp_path: Path):
     await api(api.ingest(paths[:1], f"{place}|icechunk:", concat="time"))
     program = f"""
 import os, signal
-from zarrasync import sync
+from zarrasync import stores, sync
 kill = lambda nbytes: os.kill(os.getpid(), signal.SIGKILL)
 sync.ingest({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, concat="time", append=True, progress=kill)
 """
@@ -121,6 +128,45 @@ sync.ingest({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, concat="tim
     await api(api.ingest(paths, f"{place}|icechunk:", concat="time", append=True))
     xr.testing.assert_equal(stored(place), joined(paths))
     assert len(messages(place)) == 3
+
+
+async def test_a_job_that_fails_early_creates_no_repository(api: Api, tmp_path: Path):
+    paths, place = write_days(tmp_path / "nc", range(2)), tmp_path / "repo"
+    (tmp_path / "nc/bad.nc").write_bytes(b"CDF")
+    sources: list[Any] = [
+        tmp_path / "nc/bad.nc",
+        [*paths, tmp_path / "nc/bad.nc"],
+        [paths[0], paths[0], tmp_path / "other.nc"],
+    ]
+    day(0).to_netcdf(tmp_path / "other.nc")
+    for own in sources:
+        with pytest.raises((ShapeError, ValueError)):
+            await api(api.ingest(own, f"{place}|icechunk:", concat="time"))
+        assert not place.exists()
+    await api(api.ingest(paths, f"{place}|icechunk:", concat="time"))
+    assert messages(place) == ["zarrasync ingest: 2 files with 48 rows", MAIN]
+    xr.testing.assert_equal(stored(place), joined(paths))
+
+
+async def test_another_writer_creates_the_repository(api: Api, tmp_path: Path):
+    """It appears after the job was planned for a repository that did not exist."""
+    paths, place = write_days(tmp_path / "nc", range(2)), tmp_path / "repo"
+    transaction = stores.resolve(f"{place}|icechunk:").begin()
+    assert transaction is not None
+    await api(api.ingest(paths[0], f"{place}|icechunk:", concat="time"))
+    with pytest.raises(WriteConflictError, match=r"another writer has created the repository .*; repeat the call"):
+        await api(api.ingest(paths[1], transaction.store, concat="time"))
+    assert len(messages(place)) == 2
+
+
+async def test_statistics_that_differ_before_a_commit(api: Api, tmp_path: Path):
+    path, place = write_days(tmp_path / "nc", [0], packed=False)[0], tmp_path / "repo"
+    rounding = {"t2m": {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 2}}]}}
+    with pytest.raises(
+        ChecksumError, match=r"differ from the files: t2m: .*; nothing was committed, so repeat the call"
+    ):
+        await api(api.ingest(path, f"{place}|icechunk:", concat="time", encoding=rounding, statistics=True))
+    assert messages(place) == [MAIN]
 
 
 async def test_sessions(api: Api, tmp_path: Path):
@@ -166,8 +212,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     ]
     xr.testing.assert_equal(stored(tmp_path / "r"), joined(paths))
     plan = ["ingest", "plan", str(paths[0]), "r|icechunk:@branch.main/x", "--concat", "time", "--plan", "p"]
-    assert main(plan) == 1
-    assert "cannot write" in capsys.readouterr().err
+    for place in ("r|icechunk:@branch.main/x", "r|icechunk:", "none|icechunk:"):
+        plan[3] = place
+        assert main(plan) == 1
+        assert "a plan cannot be made for IcechunkStore" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 async def test_an_object_store(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):

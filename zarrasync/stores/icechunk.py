@@ -6,10 +6,13 @@ import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Transaction
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
@@ -107,28 +110,51 @@ class Repository:
             self.store, self.version = session.store, {"snapshot_id": session.snapshot_id}
 
     def _open_session(self) -> Any:
-        import icechunk
+        return self._session(self.storage.make(), "readonly_session", **self.version)
 
-        return self._session(icechunk.Repository.open, "readonly_session", **self.version)
+    def begin(self, branch: str) -> tuple[Any, Callable[[], Any] | None]:
+        """Return a session that changes a branch, and a function that returns the session to use for writes, if it differs.
 
-    def begin(self, branch: str) -> Any:
-        """Return a session that changes a branch. The branch ``main`` is created with the repository.
+        A repository that does not exist is created by this function, with the branch ``main``. Until then, the session
+        belongs to an empty repository in memory.
 
         Raises:
             StoreError: If the repository or the branch cannot be opened.
         """
         import icechunk
 
-        is_main = branch == "main"
-        return self._session(
-            icechunk.Repository.open_or_create if is_main else icechunk.Repository.open,
-            "writable_session",
-            branch=branch,
-        )
+        storage = self.storage.make()
+        if branch == "main" and not self._exists(storage):
+            session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
+            return session, partial(self._create, storage)
+        return self._session(storage, "writable_session", branch=branch), None
 
-    def _session(self, open_: Callable[[Any], Any], method: str, **version: str) -> Any:
+    def _exists(self, storage: Any) -> bool:
+        import icechunk
+
         try:
-            repository = open_(self.storage.make())
+            return bool(icechunk.Repository.exists(storage))
+        except Exception as error:  # of different classes in icechunk 1 and 2
+            raise StoreError(f"cannot open the icechunk repository {self.url!r}: {_reason(error)}") from error
+
+    def _create(self, storage: Any) -> Any:
+        """Create the repository, and return a session that changes it."""
+        import icechunk
+
+        try:
+            return icechunk.Repository.create(storage).writable_session("main")
+        except Exception as error:  # of different classes in icechunk 1 and 2
+            if self._exists(storage):
+                raise WriteConflictError(
+                    f"another writer has created the repository {self.url!r} meanwhile; repeat the call", key=""
+                ) from error
+            raise StoreError(f"cannot create the icechunk repository {self.url!r}: {_reason(error)}") from error
+
+    def _session(self, storage: Any, method: str, **version: str) -> Any:
+        import icechunk
+
+        try:
+            repository = icechunk.Repository.open(storage)
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot open the icechunk repository {self.url!r}: {_reason(error)}") from error
         try:
@@ -192,7 +218,7 @@ class IcechunkStore(ZarrPythonStore):
             raise UnsupportedOperation(
                 f"cannot write to {self!r}, because only branches can change; write to {self._url!r} with @branch.NAME"
             )
-        return _SessionTransaction(self._repository.begin(self._name), repr(self), self._name)
+        return _SessionTransaction(*self._repository.begin(self._name), repr(self), self._name)
 
     def __repr__(self) -> str:
         return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
@@ -207,13 +233,26 @@ class _SessionStore(ZarrPythonStore):
     """The store of a session that changes a branch.
 
     Args:
-        store: The store of the session.
+        session: The session.
+        begin: Returns the session to use from the first write on; ``None`` if that is the same.
         name: The name of the branch's store, for messages.
     """
 
-    def __init__(self, store: Any, name: str) -> None:
-        super().__init__(store)
-        self._name = name
+    def __init__(self, session: Any, begin: Callable[[], Any] | None, name: str) -> None:
+        super().__init__(session.store)
+        self.session, self._begin, self._name = session, begin, name
+        self._lock = thread_lock()
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        if self._begin is not None:
+            await run_in_new_thread(self._begin_session)
+        return await super().put(key, data, if_version=if_version)
+
+    def _begin_session(self) -> None:
+        with self._lock:
+            if self._begin is not None:
+                self.session = self._begin()
+                self.store, self._begin = self.session.store, None
 
     def __repr__(self) -> str:
         return self._name
@@ -224,21 +263,22 @@ class _SessionTransaction(Transaction):
 
     Args:
         session: The session.
+        begin: Returns the session to use from the first write on; ``None`` if that is the same.
         name: The name of the branch's store, for messages.
         branch: The branch.
     """
 
-    def __init__(self, session: Any, name: str, branch: str) -> None:
-        self._session, self._name, self._branch = session, name, branch
-        self.store = _SessionStore(session.store, name)
+    def __init__(self, session: Any, begin: Callable[[], Any] | None, name: str, branch: str) -> None:
+        self._name, self._branch = name, branch
+        self.store = self._store = _SessionStore(session, begin, name)
 
     def commit(self, message: str) -> None:
         import icechunk
 
-        if not self._session.has_uncommitted_changes:
+        if not self._store.session.has_uncommitted_changes:
             return
         try:
-            self._session.commit(message)
+            self._store.session.commit(message)
         except icechunk.ConflictError as error:
             raise WriteConflictError(
                 f"another writer has committed to the branch {self._branch!r} of {self._name} meanwhile; nothing was "

@@ -21,7 +21,7 @@ from zarrasync.bulk.files.stored_rows import match_stored
 from zarrasync.bulk.files.target import Target, read_constants, read_target
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
-from zarrasync.errors import NodeExistsError, NodeNotFoundError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
@@ -102,7 +102,15 @@ class Job:
         Args:
             workers: Where to read the headers of the files.
             save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
+
+        Raises:
+            UnsupportedOperation: If other processes cannot write to the store.
         """
+        if self.handle.store.bounded:
+            raise UnsupportedOperation(
+                f"a plan cannot be made for {self.handle.store!r}, because other processes cannot write to the same commit; "
+                "ingest the files in one call"
+            )
         in_progress = self._claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
             job, report, _ = self._make_plan(workers)

@@ -251,7 +251,7 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
         assert [path.exists() for path in paths] == [True] * 3 + [False] * 37  # those that are needed next
         assert Path(copies.acquire(files[3], for_values=True)).read_bytes() == bytes(1000)
         copies.release(files[3])  # over the limit: it has been read, so it is not needed any more
-        assert sum(path.exists() for path in paths[0].parent.iterdir()) == 3
+        assert len(list(paths[0].parent.glob("*.nc"))) == 3
         copies.fetch(files[:3])
         assert [path.exists() for path in paths] == [True] * 3 + [False] * 37
         missing = SourceFile(f"{server}/missing.nc")
@@ -329,6 +329,38 @@ def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch:
         )
     assert_same(out, joined(paths))
     assert not list(temporary.glob("*copies*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
+@pytest.mark.parametrize("deletes", [False, True])
+def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool):
+    """Each file is downloaded once, whichever processes read its header and its values."""
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 2)
+    monkeypatch.setattr("zarrasync.bulk.files.layout._TASK_BYTES", 1)
+    if deletes:
+        monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (0, lambda path: None))
+    paths, counts = write_days(tmp_path / "nc", range(8)), Counter[str]()
+    with http_server(tmp_path / "nc", seen=counts.update) as server:
+        urls = [f"{server}/{path.name}" for path in paths]
+        sync.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 6}, processes=3)
+    assert_same(out, joined(paths))
+    assert {counts[f"GET /{path.name}"] for path in paths} == {1} or deletes
+    assert not list(temporary.glob("*copies*"))
+
+
+def test_copies_without_a_stamp_are_not_shared(tmp_path: Path, temporary: Path):
+    (tmp_path / "nc").mkdir()
+    (tmp_path / "nc/0.nc").write_bytes(b"old")
+    one, two = LocalCopies({}), LocalCopies({})
+    with http_server(tmp_path / "nc") as server:
+        for file in (SourceFile(f"{server}/0.nc", 3), SourceFile(f"{server}/0.nc", 3, "1")):
+            (tmp_path / "nc/0.nc").write_bytes(b"old")
+            one.fetch([file])
+            (tmp_path / "nc/0.nc").write_bytes(b"new")
+            assert Path(two.acquire(file)).read_bytes() == (b"old" if file.stamp else b"new")
+            one.close()
+    two.close()
 
 
 @pytest.mark.parametrize(("limit", "downloads"), [(8 << 30, [1, 1, 1, 1]), (30_000, [1, 1, 2, 2]), (0, [2, 2, 2, 2])])

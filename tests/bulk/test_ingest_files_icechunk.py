@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -215,7 +216,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     for place in ("r|icechunk:@branch.main/x", "r|icechunk:", "none|icechunk:"):
         plan[3] = place
         assert main(plan) == 1
-        assert "a plan cannot be made for IcechunkStore" in capsys.readouterr().err
+        assert re.search("a plan cannot be made for .*IcechunkStore", capsys.readouterr().err)
     assert not (tmp_path / "none").exists()
 
 

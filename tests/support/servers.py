@@ -7,9 +7,10 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -21,14 +22,29 @@ AZURE = {
 
 
 @contextmanager
-def http_server(root: Path, below: str = "/", *, show_index: bool = False) -> Iterator[str]:
-    """Serve a directory over HTTP with byte ranges, and yield the URL of the server."""
+def http_server(
+    root: Path, below: str = "/", *, show_index: bool = False, seen: Callable[[list[str]], Any] = lambda requests: None
+) -> Iterator[str]:
+    """Serve a directory over HTTP with byte ranges, and yield the URL of the server.
+
+    Args:
+        root: The directory.
+        below: The path of the URLs.
+        show_index: Whether directories can be listed.
+        seen: Called with the method and the path of each request, in a list.
+    """
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     address: list[int] = []
 
     async def start() -> web.AppRunner:
-        app = web.Application()
+        @web.middleware
+        async def note(request: web.Request, handler: Any) -> web.StreamResponse:
+            seen([f"{request.method} {request.path}"])
+            response: web.StreamResponse = await handler(request)
+            return response
+
+        app = web.Application(middlewares=[note])
         app.router.add_static(below, root, show_index=show_index)
         runner = web.AppRunner(app)
         await runner.setup()

@@ -3,16 +3,20 @@
 Copies that no reader uses are deleted when all copies together take more than a limit: first those whose values have been
 read, the oldest first, then the newest. So a job that first reads all headers still has the copies that it needs next.
 Copies of a process that was killed are deleted by the next one.
+
+Each process has its own copies, but the data of those that another process of the same user has already is linked.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -115,7 +119,7 @@ class LocalCopies:
                 del self._users[file]
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
-            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
+            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[tuple[SourceFile, str]]()
             done = [item for item in idle if item[0] in self._read]
             for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
                 if total <= allowed:
@@ -123,10 +127,11 @@ class LocalCopies:
                 total -= sizes[path]
                 del self._copies[own]
                 self._read.discard(own)
-                outdated.append(path)
-        for path in outdated:  # without the lock, because files may be closed only when no library is used
+                outdated.append((own, path))
+        for own, path in outdated:  # without the lock, because files may be closed only when no library is used
             self._forget(path)
-            Path(path).unlink(missing_ok=True)
+            for name in (path, os.path.join(os.path.dirname(path), _shared_name(own))):
+                Path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete all copies."""
@@ -153,7 +158,28 @@ class LocalCopies:
         return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 
     def _download(self, file: SourceFile, path: str) -> None:
+        if file.stamp and _link(file, path):
+            return
         import fsspec
 
         filesystem, name = fsspec.core.url_to_fs(file.url, **self._options)
         filesystem.get_file(name, path)
+        if file.stamp:
+            with suppress(OSError):  # not all filesystems have links, and another thread may have stored the same file
+                os.link(path, os.path.join(os.path.dirname(path), _shared_name(file)))
+
+
+def _shared_name(file: SourceFile) -> str:
+    """Return a name of a complete copy that other processes can find."""
+    return f"shared-{hashlib.sha256(repr(file.to_json()).encode()).hexdigest()}"
+
+
+def _link(file: SourceFile, path: str) -> bool:
+    """Make a copy from a complete copy of a process of this user. Return whether one exists."""
+    name = _shared_name(file)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        with suppress(OSError):  # another process may delete it now
+            if not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid():
+                os.link(folder / name, path)
+                return True
+    return False

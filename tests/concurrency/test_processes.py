@@ -256,8 +256,13 @@ def test_waiting_for_a_stopped_writer_raises(tmp_path: Path, native: str, option
     holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path), key])
     try:
         assert os.WIFSTOPPED(os.waitpid(holder.pid, os.WUNTRACED)[1])
-        with pytest.raises(WriteConflictError, match=rf"process .* has been writing '.*{key}' for more than 0.3 s"):
-            array[1:3, 3:6] = 2
+        for part, value in (
+            ((slice(1, 3), slice(3, 6)), 2),
+            (..., 2),
+            (..., 0),
+        ):  # parts, whole chunks, and erased ones
+            with pytest.raises(WriteConflictError, match=rf"process .* has been writing '.*{key}' for more than 0.3 s"):
+                array[part] = value
         array[1:3, :3] = 3  # another chunk
     finally:
         holder.send_signal(signal.SIGCONT)

@@ -374,8 +374,8 @@ KERNEL_EXPORT int64_t zarrasync_read_points(struct za_worker *worker, const stru
  *
  * Without `places`, only folders of chunks that do not exist are written, which needs no locks; the status of other chunks is
  * ZA_LATER. Otherwise, these are the places of the chunks' folders, and the caller holds the locks of the chunks within the
- * process. Whole chunks are replaced. A chunk that is written in part is changed under the lock among processes, which is a byte
- * of `lock_file` (-1 if there is none); it is left if another writer holds the lock or has changed the chunk meanwhile. */
+ * process. A chunk is replaced or changed under its lock among processes, which is a byte of `lock_file`. It is left if another
+ * process holds the lock, or has changed the chunk since it was read. */
 KERNEL_EXPORT void zarrasync_write(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                    const uint8_t *values, int64_t begin, int64_t end, uint8_t *statuses,
                                    const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill,

@@ -264,30 +264,40 @@ static int is_part(struct write *write, const int64_t *coords)
     return !is_whole(write);
 }
 
-/* Replace a chunk. Returns a za_status. */
-static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords)
+/* Lock a chunk among processes. Returns the position of the lock, or -1. */
+static int64_t lock_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
 {
-    int64_t size;
+    folder->keeps = 1; /* the lock is that of this folder */
+    return za_enter_place(folder, coords, write->places + (number - write->first))
+               ? za_lock(folder, coords, write->lock_file)
+               : -1;
+}
+
+/* Replace a chunk. Returns a za_status. */
+static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
+{
+    int64_t size, lock;
     int status;
     const uint8_t *data = encode(write, coords, &size, &status);
     if (data == NULL)
         return status;
-    if (!za_store_chunk(folder, coords, write->suffix, data, size))
+    if ((lock = lock_chunk(write, folder, coords, number)) < 0)
         return ZA_LEFT;
-    count_write(write, size);
-    return ZA_DONE;
+    int stored = za_store_chunk(folder, coords, write->suffix, data, size);
+    za_unlock(write->lock_file, lock);
+    if (stored)
+        count_write(write, size);
+    return stored ? ZA_DONE : ZA_LEFT;
 }
 
 /* Change a chunk, whose lock is held. Returns a za_status. */
-static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords)
+static int change_locked(struct write *write, struct za_folder *folder, const int64_t *coords)
 {
     struct za_version version;
     int64_t size;
     int status = ZA_LEFT;
-    write->shard = write->old = NULL;
     const uint8_t *data = read_old(write, folder, coords, &version) ? encode(write, coords, &size, &status) : NULL;
-    write->shard = write->old = NULL;
-    if (data == NULL) /* an absent chunk needs not be erased; Python erases one if nobody has changed it */
+    if (data == NULL) /* there is nothing to erase, or Python erases the chunk if nobody has changed it */
         return status == ZA_EMPTY && version.size < 0 ? ZA_DONE : ZA_LEFT;
     if (!za_swap_chunk(folder, coords, write->suffix, data, size, &version))
         return ZA_LEFT;
@@ -295,18 +305,15 @@ static int change_chunk(struct write *write, struct za_folder *folder, const int
     return ZA_DONE;
 }
 
-/* Change a chunk under its lock. Returns a za_status. */
-static int lock_and_change(struct write *write, struct za_folder *folder, const int64_t *coords,
-                           const struct za_place *place)
+/* Change a part of a chunk. Returns a za_status. */
+static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
 {
-    folder->keeps = 1; /* the lock is that of this folder */
-    if (write->lock_file < 0 || !za_enter_place(folder, coords, place))
+    int64_t lock = lock_chunk(write, folder, coords, number);
+    if (lock < 0)
         return ZA_LEFT;
-    int64_t position = za_lock(folder, coords, write->lock_file);
-    if (position < 0)
-        return ZA_LEFT;
-    int status = change_chunk(write, folder, coords);
-    za_unlock(write->lock_file, position);
+    int status = change_locked(write, folder, coords);
+    write->shard = write->old = NULL;
+    za_unlock(write->lock_file, lock);
     return status;
 }
 
@@ -318,9 +325,8 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
     for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
         int status = ZA_LEFT;
         if (!is_cancelled(write))
-            status = is_part(write, walk.coords)
-                         ? lock_and_change(write, folder, walk.coords, write->places + (n - write->first))
-                         : replace_chunk(write, folder, walk.coords);
+            status = is_part(write, walk.coords) ? change_chunk(write, folder, walk.coords, n)
+                                                 : replace_chunk(write, folder, walk.coords, n);
         set_status(write, n, n + 1, status);
     }
 }

@@ -416,9 +416,9 @@ class Store(ABC):
         """Return the lock of a value: for the process, and for all processes of the machine if the store supports that."""
         return KeyLock(self.lock_identities([key])[0])
 
-    def locks(self, keys: Iterable[str]) -> KeyLocks:
-        """Return the process-wide locks of several values."""
-        return KeyLocks(partial(self.lock_identities, list(keys)))
+    def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
+        """Return the locks of several values, as ``lock`` does."""
+        return KeyLocks(partial(self.lock_identities, keys))
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
         """Return values by which process-wide locks find each other: the locations, unless the store knows better.

@@ -36,7 +36,7 @@ from zarrasync.stores.local_files import (
     version_of,
     write_fully,
 )
-from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, Place, held_places, place_of, places_of
+from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, FileLocks, Place, held_places, place_of, places_of
 from zarrasync.stores.temporary_names import is_abandoned, temporary_path
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
@@ -200,7 +200,11 @@ class LocalStore(Store):
     def lock(self, key: str) -> FileLock:
         return FileLock(self._base + key, self._lock_timeout)
 
-    def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
+    def locks(self, keys: Sequence[str]) -> FileLocks:
+        paths = [self._base + key for key in keys]
+        return FileLocks(paths, partial(self.lock_identities, keys), self._lock_timeout)
+
+    def lock_identities(self, keys: Sequence[str]) -> Sequence[Place]:
         try:
             return places_of([self._base + key for key in keys], partial(make_directory, fsync=self._fsync))
         except OSError as error:

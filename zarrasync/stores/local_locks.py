@@ -7,18 +7,27 @@ import math
 import os
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import TypeAlias
 
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.locks import KeyLock
+from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.lock_file import BETWEEN_PROCESSES, describe_holder, lock_byte, lock_file, unlock_byte
 
-__all__ = ["BETWEEN_PROCESSES", "FileLock", "Place", "held_places", "lock_position", "place_of", "places_of"]
+__all__ = [
+    "BETWEEN_PROCESSES",
+    "FileLock",
+    "FileLocks",
+    "Place",
+    "held_places",
+    "lock_position",
+    "place_of",
+    "places_of",
+]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 _MOST_REMOVALS = 10
@@ -163,6 +172,48 @@ class FileLock:
         finally:
             self._key_lock.release()
             self._key_lock = None
+
+
+class FileLocks:
+    """Locks on several files among all threads and processes of this machine. An async context manager.
+
+    They are taken in one order by all calls, so that calls do not wait for each other forever.
+
+    Args:
+        paths: The paths of the files.
+        find: Returns their places, on entering.
+        seconds: How long to wait for other processes; 0 for no limit.
+
+    Raises:
+        WriteConflictError: On entering, if another process holds a lock for longer.
+        StoreError: On entering, if a directory cannot be examined, or the lock file cannot be opened.
+    """
+
+    __slots__ = ("_held", "_key_locks", "_paths", "_seconds")
+
+    def __init__(self, paths: Sequence[str], find: Callable[[], Sequence[Place]], seconds: float) -> None:
+        self._paths, self._key_locks, self._seconds = paths, KeyLocks(find), seconds
+        self._held: list[tuple[int, int]] = []
+
+    async def __aenter__(self) -> None:
+        places = await self._key_locks.__aenter__()
+        try:
+            file = lock_file()
+            # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
+            for position, path in sorted(zip(map(lock_position, places), self._paths, strict=True), reverse=True):
+                if not lock_byte(file, position):
+                    file, _ = await _acquire(position, path, self._seconds)
+                self._held.append((file, position))
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._held:
+            unlock_byte(*self._held.pop())
+        await self._key_locks.__aexit__(kind, error, trace)
 
 
 async def _acquire(position: int, path: str, seconds: float) -> tuple[int, bool]:

@@ -28,6 +28,8 @@ __all__ = ["BETWEEN_PROCESSES", "describe_holder", "lock_byte", "lock_file", "un
 
 BETWEEN_PROCESSES = fcntl is not None
 """Whether locks exclude other processes."""
+_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)
+"""On Linux, the command that gives a lock to the open file, and not to the process."""
 _FLOCK = struct.Struct("hhqqi")
 """The system's ``struct flock``."""
 _SHARED_DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108  # the lock file is empty
@@ -68,8 +70,8 @@ def lock_byte(handle: int, position: int) -> bool:
     if fcntl is None:
         return True
     try:
-        if hasattr(fcntl, "F_OFD_SETLK"):  # Linux: a lock of the open file, not of the process
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, 1, 0))
+        if _SET_LOCK is not None:
+            fcntl.fcntl(handle, _SET_LOCK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, 1, 0))
         else:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, position)
     except (BlockingIOError, PermissionError):
@@ -81,8 +83,8 @@ def unlock_byte(handle: int, position: int) -> None:
     """Unlock a byte that this process has locked. A forked child has none of its parent's locks."""
     if fcntl is None or handle not in _handles:
         return
-    if hasattr(fcntl, "F_OFD_SETLK"):
-        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, 1, 0))
+    if _SET_LOCK is not None:
+        fcntl.fcntl(handle, _SET_LOCK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, 1, 0))
     else:
         fcntl.lockf(handle, fcntl.LOCK_UN, 1, position)
 

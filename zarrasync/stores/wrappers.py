@@ -148,6 +148,9 @@ class WrapperStore(Store):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(key)
 
+    def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
+        return self.inner.locks(keys)
+
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
         return self.inner.lock_identities(keys)
 
@@ -262,6 +265,9 @@ class PrefixStore(WrapperStore):
 
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return self.inner.lock(self.prefix + key)
+
+    def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
+        return self.inner.locks([self.prefix + key for key in keys])
 
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
         return self.inner.lock_identities([self.prefix + key for key in keys])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.locks import KeyLocks
 from zarrasync._kernel.structs import ABSENT, EMPTY, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -180,7 +181,7 @@ def _write(
 ) -> None:
     async def write(number: int, part: KernelPart) -> None:
         key = singles.key(number)
-        async with chunks.store.locks([key]) as places:
+        async with KeyLocks(partial(chunks.store.lock_identities, [key])) as places:
             (status,) = write_part(chunks, singles.array(key), part, range(1), flag, places)
         singles.note(number, status)
         if progress is not None and status != LEFT:

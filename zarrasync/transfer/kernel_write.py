@@ -1,7 +1,6 @@
 """Writing local files with the compiled kernel: jobs, each of which writes a stretch of chunks.
 
-One call replaces many chunks. It locks a chunk that is written in part among all processes of the machine, because others may
-also change it.
+One call replaces or changes many chunks, and locks each among all processes of the machine while it is stored.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from itertools import groupby
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.locks import KeyLocks
 from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import numbers_of, touched
@@ -122,9 +122,8 @@ class KernelWrite:
     async def _replace(self, flag: CancelFlag, begin: int, end: int) -> bytes:
         """Replace chunks under their locks; return their statuses."""
         keys = self._chunks.metadata.keys.encode_box(self._columns, begin, end)
-        async with self._chunks.store.locks(keys) as places:
-            locks = -1 if self._is_whole else lock_file()
-            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places, locks)
+        async with KeyLocks(partial(self._chunks.store.lock_identities, keys)) as places:
+            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places)
         if EMPTY in statuses:
             self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
         return statuses
@@ -137,7 +136,6 @@ def write_part(
     numbers: range,
     flag: CancelFlag,
     places: Sequence[Place] | None = None,
-    locks: int = -1,
 ) -> bytes:
     """Write chunks with one call of the kernel.
 
@@ -149,15 +147,14 @@ def write_part(
         flag: Set when the write is cancelled.
         places: Where the chunks are. The caller holds their locks within the process. ``None`` to write only new folders,
             which needs no locks.
-        locks: The file of the locks among processes, under which chunks are written in part. By default, such chunks are left.
 
     Returns:
         What became of each chunk.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
-    folders = None
+    folders, locks = None, -1
     if places is not None:
-        folders = struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]])
+        folders, locks = struct.pack(f"={2 * len(places)}Q", *[n for place in places for n in place[:2]]), lock_file()
     own.write(
         *(own.address, ctypes.addressof(array), part.axes, part.out, numbers.start, numbers.stop, statuses),
         *(flag.address, temporary_path("").encode(), _keeps_fill(chunks), folders, locks),

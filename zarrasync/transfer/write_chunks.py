@@ -68,7 +68,7 @@ class ChunkWriter:
         self._chunks, self._chain, self._store, self._options = chunks, chunks.chain, chunks.store, options
         self._encoder = Encoder(chunks, self._chain, values, options.fields)
         self._compares = chunks.store.conditional
-        # Locks on many values hold within the process only: other processes notice changes by their versions.
+        # The locks of other stores on many values may hold within the process only.
         self._locks_together = self._compares or not chunks.store.exclusive
         self._empty: list[str] = []
         """Keys of chunks that contain only the fill value and must be erased."""

@@ -104,6 +104,9 @@ class ReadableFsspecStore(RemoteStore):
     def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
         return super().lock(key) if self.local_store is None else self.local_store.lock(key)
 
+    def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
+        return super().locks(keys) if self.local_store is None else self.local_store.locks(keys)
+
     def lock_identities(self, keys: Sequence[str]) -> Sequence[Hashable]:
         return super().lock_identities(keys) if self.local_store is None else self.local_store.lock_identities(keys)
 

@@ -70,6 +70,7 @@ async def test_only_the_first_file_refers_to_a_large_variable(
 ):
     """It is compared in all files, also if headers are read elsewhere, and left out if they differ."""
     monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 1)
+    monkeypatch.setattr(pool, "_SHORT_SECONDS", -1)
     refers: dict[str, Any] = {attribute: "mask"}
     paths = [write(tmp_path, 0, **refers), *(write(tmp_path, n) for n in (1, 2)), write(tmp_path, 3, mask)]
     for number in (0, 2):

@@ -72,6 +72,24 @@ def test_processes(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_only_headers_that_take_long_are_read_elsewhere(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
+):
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool._read_headers
+
+    def count(files: Any, *rest: Any) -> Any:
+        elsewhere.extend(files)
+        return read_headers(files, *rest)
+
+    monkeypatch.setattr(pool, "_read_headers", count)
+    monkeypatch.setattr(pool, "_SHORT_SECONDS", 1e9 if is_short else -1)
+    with ThreadPoolExecutor(2) as executor:
+        await api(api.ingest(paths, out := tmp_path / "out.zarr", concat="time", executor=executor))
+    assert len(elsewhere) == (0 if is_short else 18)
+    assert_same(out, joined(paths))
+
+
 async def test_executors(api: Api, tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(3))
     out = tmp_path / "out.zarr"

@@ -48,6 +48,8 @@ _MOST_CRASHES = 3
 _START_METHOD = "spawn"
 """Forked processes would inherit locks that threads of this process hold."""
 _HEADERS_PER_CALL = 8
+_SHORT_SECONDS = 1.0
+"""Seconds in which this process reads headers itself, because others would import the libraries for them first."""
 _MOST_WAYS = 2
 _POLL_SECONDS = 0.5
 _SILENT_SECONDS = 30.0
@@ -207,16 +209,24 @@ class Workers:
     def _headers(
         self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
     ) -> list[FileHeader]:
+        here = partial(self.local_files(options, config).headers, chosen=names, with_linked=False)
         if self.is_local or len(files) < 2 * _HEADERS_PER_CALL:
-            return self.local_files(options, config).headers(files, names, with_linked=False)
+            return here(files)
+        durations, first, rest = [], list[FileHeader](), files[2:]
+        for file in files[:2]:  # the first one includes the import of modules
+            begin = clock.monotonic()
+            first += here([file])
+            durations.append(clock.monotonic() - begin)
+        if min(durations) * len(rest) <= _SHORT_SECONDS:
+            return first + here(rest)
         found: dict[int, list[FileHeader]] = {}
         own = self._config_of_each(options, config)
 
-        def call(first: int) -> Callable[[], list[FileHeader]]:
-            return partial(_read_headers, files[first : first + _HEADERS_PER_CALL], options, own, names)
+        def call(start: int) -> Callable[[], list[FileHeader]]:
+            return partial(_read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
 
-        self._run(range(0, len(files), _HEADERS_PER_CALL), call, found.__setitem__)
-        return [header for number in sorted(found) for header in found[number]]
+        self._run(range(0, len(rest), _HEADERS_PER_CALL), call, found.__setitem__)
+        return first + [header for number in sorted(found) for header in found[number]]
 
     def run(
         self,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from zarrasync.bulk.sources import Source
+from zarrasync.config import Config
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks, whole_block
 from zarrasync.indexing.coverage import partial_chunks, touched_chunks
@@ -15,12 +16,17 @@ from zarrasync.indexing.regions import Region, resolve_corners, split_region
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 
-__all__ = ["BlockPlan"]
+__all__ = ["BlockPlan", "memory_limit"]
 
 _SPARSE = 8
 """If fewer than one in this many stored values are written, the plan visits only those."""
 _UNSIZED_BYTES = 16
 """Assumed size in bytes of an element whose data type has no fixed size."""
+
+
+def memory_limit(settings: Config) -> int:
+    """Return the maximum bytes of blocks in memory at a time. The rest of the memory budget is for encoding them."""
+    return max(1, 3 * settings.memory_budget // 4)
 
 
 class BlockPlan:
@@ -63,8 +69,8 @@ class BlockPlan:
 
     @property
     def memory_limit(self) -> int:
-        """Maximum bytes of blocks in memory at a time. The rest of the memory budget is for encoding them."""
-        return max(1, 3 * self._target.config.memory_budget // 4)
+        """Maximum bytes of blocks in memory at a time."""
+        return memory_limit(self._target.config)
 
     def fit_memory(self, concurrency: int) -> int:
         """Return the number of smallest blocks to write at a time, at most ``concurrency``.

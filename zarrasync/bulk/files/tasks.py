@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from zarrasync import formats, transfer
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.block_plan import BlockPlan
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
@@ -34,6 +36,9 @@ from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["TaskRunner", "add_reports", "planned_array"]
+
+_CONCURRENT_ARRAYS = 2
+"""Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
 
 
 def planned_array(plan: JobPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
@@ -91,8 +96,7 @@ class TaskRunner:
                 run.check()
                 progress(nbytes)
 
-            for array in self.arrays_of(part):
-                add_reports(report, self._write(array, part, written))
+            self._write_arrays(part, report, written)
             run.check()
             if mark:
                 bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
@@ -120,16 +124,27 @@ class TaskRunner:
         )
         return source, target, tuple(region)
 
-    def _write(self, array: ArrayPlan, part: Part, progress: Progress) -> IngestReport:
-        source, target, region = self.source_of(array, part)
-        report: IngestReport = bridge.run(
-            write_blocks(source, target, region, self.unaligned, is_new=array.shape is None, progress=progress),
-            blocking=self.store.blocking,
-        )
+    def _write_arrays(self, part: Part, report: IngestReport, progress: Progress) -> None:
+        """Write the arrays of a task, and add counts to a report.
+
+        With an asynchronous store, the next array is read while values of the last one are still sent, if there is memory.
+        """
+        memory = FifoGate(memory_limit(self.config), shared=False)
+
+        async def write(array: ArrayPlan) -> None:
+            source, target, region = self.source_of(array, part)
+            async with Permits(memory, BlockPlan(source, target, region).nbytes):
+                own = await write_blocks(
+                    source, target, region, self.unaligned, is_new=array.shape is None, progress=progress
+                )
+            add_reports(report, own)
+
+        arrays = self.arrays_of(part)
+        bridge.run(for_each(write, arrays, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
         if self.verify:
-            self._compare(source, target, region)
-            report.verified += report.blocks
-        return report
+            for array in arrays:
+                self._compare(*self.source_of(array, part))
+            report.verified = report.blocks
 
     def _compare(self, source: Source, target: AsyncArray, region: Region) -> None:
         """Compare all stored values of a region with the values of the files."""

@@ -8,7 +8,13 @@ import ctypes
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from zarrasync._concurrency.fork import reentrant_lock
+
 __all__ = ["CALL_FLAG", "CancelFlag", "as_call", "cancel_flag", "ignore_cancellation", "raise_if_cancelled"]
+
+
+_bytes_lock = reentrant_lock()
+"""Guards the creation of the bytes for compiled code: threads that share a flag must get the same byte."""
 
 
 class CancelFlag:
@@ -37,8 +43,13 @@ class CancelFlag:
         if self._parent is not None:
             return self._parent.address
         if self._byte is None:
-            self._byte = ctypes.c_uint8()
-            self._byte.value = self._cancelled  # after the assignment, so that a cancellation meanwhile counts
+            with _bytes_lock:
+                if self._byte is None:
+                    self._byte = ctypes.c_uint8()
+            if (
+                self._cancelled
+            ):  # looked at after the assignment, and never reset, so that a cancellation meanwhile counts
+                self._byte.value = 1
         return ctypes.addressof(self._byte)
 
 

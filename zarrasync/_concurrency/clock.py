@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import Context
 from typing import Any, TypeVar
 
 __all__ = [
@@ -77,14 +78,24 @@ class Environment:
         return ended, running
 
     def executor(self, name: str, size: int) -> Executor:
-        """Return a new pool of worker threads."""
-        return ThreadPoolExecutor(size, thread_name_prefix=name)
+        """Return a new pool of worker threads, which know no context variables of the calls that use them."""
+        return _Pool(size, thread_name_prefix=name)
 
     def start_thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
-        """Start a daemon thread."""
+        """Start a daemon thread, which knows no context variables of the calling one."""
         thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
+        Context().run(thread.start)
         return thread
+
+
+class _Pool(ThreadPoolExecutor):
+    """A pool whose threads start in an empty context.
+
+    A thread that a free-threaded Python 3.14 starts keeps the context of the call that it is started for, such as its locks.
+    """
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return Context().run(super().submit, function, *args, **kwargs)
 
 
 _environment = Environment()

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["reset_in_child", "thread_lock"]
+__all__ = ["reentrant_lock", "reset_in_child", "thread_lock"]
 
 F = TypeVar("F", bound=Callable[[], None])
 
@@ -22,6 +22,13 @@ _resets: list[Callable[[], None]] = []
 def thread_lock() -> threading.Lock:
     """Return a lock for threads that is free in a forked child, whichever thread of the parent held it."""
     lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def reentrant_lock() -> threading.RLock:
+    """Return such a lock that its holder can take again, for code that signal handlers or imports may enter again."""
+    lock = threading.RLock()
     _locks.add(lock)
     return lock
 

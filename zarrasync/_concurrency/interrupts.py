@@ -92,7 +92,7 @@ class Interruptible(CancelFlag):
                 del raised  # it refers to this frame
 
     def cancel(self) -> None:
-        self._cancelled = True
+        super().cancel()
         if self.on_cancel is not None:
             self.on_cancel()
 

@@ -8,6 +8,7 @@ from typing import Self
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import POLL_SECONDS
 from zarrasync.errors import WriteConflictError
 
@@ -80,8 +81,10 @@ class RetryCounts:
     @staticmethod
     def count(kind: str) -> None:
         """Add one to ``conflicts`` or ``retries`` in every open block."""
-        for counts in tuple(_open_counts):
-            setattr(counts, kind, getattr(counts, kind) + 1)
+        with _counts_lock:
+            for counts in tuple(_open_counts):
+                setattr(counts, kind, getattr(counts, kind) + 1)
 
 
 _open_counts: list[RetryCounts] = []
+_counts_lock = thread_lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,14 @@ URL_ADAPTERS = "zarrasync.url_adapters"
 """Groups of entry points."""
 
 _generation = 0
+_lock = threading.Lock()
 
 
 def count_registration() -> None:
     """Count the registration of an extension. Documents parsed earlier may be parsed differently from now on."""
     global _generation
-    _generation += 1
+    with _lock:
+        _generation += 1
 
 
 def generation() -> int:

@@ -18,9 +18,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from zarrasync._concurrency.fork import reentrant_lock
 from zarrasync.codecs.spec import Buffer
+from zarrasync.errors import UnknownCodecError
 
-__all__ = ["blosc_rows", "numcodecs_module", "zstd_rows"]
+__all__ = ["WARNINGS", "blosc_rows", "numcodecs_module", "zstd_rows"]
+
+WARNINGS = reentrant_lock()
+"""Held while filters of warnings are changed, which belong to the whole process. Otherwise two threads that restore them in
+another order than they changed them would lose the filters of the program."""
 
 _Function: TypeAlias = Callable[..., Any]
 _NO_ADDRESS = (BufferError, TypeError, ValueError)
@@ -30,18 +36,27 @@ _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 
 @cache
 def numcodecs_module(name: str) -> ModuleType:
-    """Import a module of numcodecs without its deprecation warning about crc32c."""
-    with warnings.catch_warnings(record=True):  # numcodecs inserts its own filter before others
-        return import_module(f"numcodecs.{name}")
+    """Import a module of numcodecs without its deprecation warning about crc32c.
+
+    Raises:
+        UnknownCodecError: If numcodecs cannot be imported.
+    """
+    try:
+        with WARNINGS, warnings.catch_warnings(record=True):  # numcodecs inserts its own filter before others
+            return import_module(f"numcodecs.{name}")
+    except ImportError as error:
+        raise UnknownCodecError(
+            f"codecs of numcodecs, such as blosc and lz4, cannot be used, because Python cannot import it: {error}; "
+            "install a build of numcodecs with its compiled modules (PyPy has none)"
+        ) from error
 
 
 @cache
 def _function(module: str, name: str, result: Any, *arguments: Any) -> _Function | None:
     """Return a C function of the library behind a module of numcodecs, or ``None`` if it is not exported."""
-    path = numcodecs_module(module).__file__
     try:
-        function = getattr(ctypes.CDLL(path), name)
-    except (AttributeError, OSError):
+        function = getattr(ctypes.CDLL(numcodecs_module(module).__file__), name)
+    except (AttributeError, OSError, UnknownCodecError):
         return None
     function.restype, function.argtypes = result, arguments
     return function  # type: ignore[no-any-return]  # a C function

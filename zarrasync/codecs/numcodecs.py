@@ -9,7 +9,6 @@ with the array's (``dtype``).
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
 from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
-from zarrasync.codecs.native import numcodecs_module
+from zarrasync.codecs.native import WARNINGS, numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.shuffle import shuffle_decoder
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
@@ -50,7 +49,7 @@ def _make(config: str) -> Any:
     settings = loads(config)
     name = settings["id"]
     try:
-        with warnings.catch_warnings():
+        with WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return registry.get_codec(settings)
     except (errors.UnknownCodecError, ImportError) as error:
@@ -139,8 +138,6 @@ def _decoder_factory(config: Mapping[str, Any]) -> DecoderFactory | None:
 
 # -------------------------------------------------------------- adaptors
 
-_lock = threading.Lock()
-
 
 @dataclass(frozen=True)
 class _Adaptor:
@@ -164,8 +161,7 @@ class _Adaptor:
     @cached_property
     def codec(self) -> Any:
         """The numcodecs codec."""
-        with _lock:
-            return numcodecs_codec(self.config)
+        return numcodecs_codec(self.config)
 
     def configuration(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if name != "id"}

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import count
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from zarrasync._util.output_budget import check_budget, reason_of
 from zarrasync.codecs.base import BatchDecoder, Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import ChecksumError
+from zarrasync.errors import ChecksumError, UnknownCodecError
 
 __all__ = [
     "DecoderFactory",
@@ -44,7 +43,7 @@ _SLOW_OUT_SIZE = 1 << 15
 
 def with_size_header(
     declared_size: Callable[[Buffer], int | None],
-    load_module: Callable[[], ModuleType],
+    load_module: Callable[[], Any],
     load_small: Callable[[], Any] | None = None,
     least_out_size: int = _SLOW_OUT_SIZE,
     decode_undeclared: Callable[[Buffer, int], Buffer] | None = None,
@@ -53,7 +52,7 @@ def with_size_header(
 
     Args:
         declared_size: Reads the size of a value; ``None`` if it does not declare one.
-        load_module: Loads the module of numcodecs that decodes into memory of the caller.
+        load_module: Loads the module of numcodecs that decodes into memory of the caller, or a similar object.
         load_small: Loads an object that decodes small values faster.
         least_out_size: Size from which on results are written into memory of the caller.
         decode_undeclared: Decodes a value of unknown size within a budget.
@@ -157,6 +156,8 @@ _CHECKSUM_FAILURE = re.compile("checksum|data check|crc", re.IGNORECASE)
 
 def is_data_error(error: Exception) -> bool:
     """Return whether an error is about the data. Some libraries define their own error classes."""
+    if isinstance(error, UnknownCodecError):  # the library cannot be imported
+        return False
     return isinstance(error, _DATA_ERRORS) or type(error).__name__ in ("IsalError", "error", "LZMAError", "ZstdError")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from zarrasync._kernel.structs import ZSTD
 from zarrasync._util.output_budget import check_budget
@@ -16,6 +21,7 @@ from zarrasync.codecs.configuration import check_integer
 from zarrasync.codecs.decompression import checked_decoder, is_data_error, none_if_damaged, with_size_header
 from zarrasync.codecs.native import numcodecs_module, zstd_rows
 from zarrasync.codecs.spec import Buffer
+from zarrasync.errors import UnknownCodecError
 
 __all__ = ["ZstdCodec", "zstd_decoder"]
 
@@ -30,32 +36,35 @@ _STEP, _LARGEST_WINDOW = 1 << 20, 1 << 27
 
 def _content_size(data: Buffer) -> int | None:
     """Return the content size in a frame header (RFC 8878, 3.1.1.1), or ``None`` if it has none."""
-    if bytes(data[:4]) != b"\x28\xb5\x2f\xfd":  # skippable frames have other magic numbers
+    if len(data) < 5 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":  # skippable frames have other magic numbers
         raise ValueError("not a zstd frame")
-    size: int = _frame_content_size()(data)
-    return None if size < 0 else size
+    header_size, start, end, offset = _HEADERS[data[4]]
+    if len(data) < header_size:
+        raise ValueError("the value ends within the header of a zstd frame")
+    return int.from_bytes(data[start:end], "little") + offset if start < end else None
 
 
-@cache
-def _frame_content_size() -> Callable[[Any], int]:
-    from zstandard import frame_content_size
+def _header(descriptor: int) -> tuple[int, int, int, int]:
+    """Return the layout of a frame header that has a descriptor (RFC 8878, 3.1.1.1.1).
 
-    return frame_content_size
+    Returns:
+        The size of the header with the magic number, start and end of the content size in it, and an offset of that size.
+    """
+    is_single_segment, kind = descriptor >> 5 & 1, descriptor >> 6
+    start = (
+        5 + (1 - is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    )  # after the window, and the number of a dictionary
+    end = start + (is_single_segment, 2, 4, 8)[kind]
+    return end, start, end, 256 if kind == 1 else 0
 
 
-@cache
-def _frame_header_size() -> Callable[[Any], int]:
-    from zstandard import frame_header_size
-
-    return frame_header_size
-
-
+_HEADERS = [_header(descriptor) for descriptor in range(256)]
 _WORD = struct.Struct("<I")
 
 
 def _frame_size(data: Buffer) -> int:
     """Return the bytes of a frame with its header, blocks and checksum (RFC 8878, 3.1.1)."""
-    position: int = _frame_header_size()(data)
+    position = _HEADERS[data[4]][0]
     while True:
         block: int = _WORD.unpack_from(data, position - 1)[0] >> 8  # 3 bytes: last flag, type, size
         position += 3 + (1 if block & 6 == 2 else block >> 3)
@@ -78,46 +87,88 @@ def _are_single_frames(values: Sequence[Buffer], size: int) -> bool:
         return False
 
 
-# -------------------------------------------------------------- contexts
+# -------------------------------------------------------------- libraries
 
 
 class _Contexts(threading.local):
-    """Compression contexts of a thread. Creating one takes longer than coding a small chunk."""
+    """Contexts of a thread, made by zstandard. Creating one takes longer than coding a small chunk."""
 
-    def __init__(self) -> None:
-        import zstandard
-
+    def __init__(self, zstandard: Any) -> None:
         decompressor = zstandard.ZstdDecompressor()
         self._decompress: Callable[[Any], bytes] = partial(decompressor.decompress, allow_extra_data=False)
         self.decompress_all: Any = getattr(decompressor, "multi_decompress_to_buffer", None)
+        self._make_compressor = zstandard.ZstdCompressor
         self._compressors: dict[tuple[int, bool], Any] = {}
 
-    def decompress(self, data: Buffer) -> bytes:
-        return self._decompress(data)
+    def decompress(self, data: Buffer, out: Out = None) -> Buffer:
+        decoded = self._decompress(data)
+        if out is not None:
+            out[...] = np.frombuffer(decoded, np.uint8)
+        return decoded
 
     def compressor(self, level: int, checksum: bool) -> Any:
         compressor = self._compressors.get((level, checksum))
         if compressor is None:
-            import zstandard
-
-            compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum)
+            compressor = self._make_compressor(level=level, write_checksum=checksum)
             self._compressors[level, checksum] = compressor
         return compressor
 
 
+class _Calls:
+    """The same functions of numcodecs, which makes a context for each call."""
+
+    decompress_all = None
+
+    def __init__(self, zstd: Any) -> None:
+        self.decompress: Callable[..., Buffer] = zstd.decompress
+        self._compress = zstd.compress
+
+    def compressor(self, level: int, checksum: bool) -> Any:
+        return SimpleNamespace(compress=lambda data: self._compress(data, level, checksum))
+
+
 @cache
-def _contexts() -> _Contexts:
-    return _Contexts()
+def _for_small() -> _Contexts | _Calls:
+    """Return the functions for small values."""
+    try:
+        import zstandard
+    except ImportError:  # it has no builds for some Pythons
+        return _Calls(numcodecs_module("zstd"))
+    return _Contexts(zstandard)
+
+
+@cache
+def _for_large() -> _Contexts | _Calls:
+    """Return the functions for large values. numcodecs decompresses into memory of the caller."""
+    try:
+        return _Calls(numcodecs_module("zstd"))
+    except UnknownCodecError:  # it cannot be imported
+        return _for_small()
+
+
+def _start_stream(data: Buffer) -> Any:
+    """Return a reader of the content of a frame."""
+    try:
+        from zstandard import ZstdDecompressor
+    except ImportError:
+        try:
+            zstd = import_module("compression.zstd")  # of the standard library from Python 3.14 on
+        except ImportError:
+            raise ValueError(
+                "the frame does not declare the size of its content; reading it needs Python 3.14 or newer, or zstandard: "
+                "pip install zstandard"
+            ) from None
+        window = {zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW.bit_length() - 1}
+        return zstd.ZstdFile(io.BytesIO(data), options=window)
+    return ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(memoryview(data))
 
 
 def _decode_undeclared(data: Buffer, limit: int) -> bytes:
     """Decompress a frame whose header has no content size, as streaming writers make them."""
-    import zstandard
-
     if _frame_size(data) != len(data):
         raise ValueError("the value is not a single complete frame")
     parts, total = list[bytes](), 0
-    with zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).stream_reader(memoryview(data)) as reader:
+    with _start_stream(data) as reader:
         while part := reader.read(_STEP):
             total += len(part)
             check_budget(limit, total, at_least=True)
@@ -125,7 +176,7 @@ def _decode_undeclared(data: Buffer, limit: int) -> bytes:
     return b"".join(parts)
 
 
-zstd_decoder = with_size_header(_content_size, partial(numcodecs_module, "zstd"), _contexts, _SMALL, _decode_undeclared)
+zstd_decoder = with_size_header(_content_size, _for_large, _for_small, _SMALL, _decode_undeclared)
 
 
 # -------------------------------------------------------------- the codec
@@ -160,7 +211,7 @@ class ZstdCodec(BytesBytesCodec):
 
     @property
     def unlocked(self) -> bool:
-        return _contexts().decompress_all is not None
+        return _for_small().decompress_all is not None
 
     @property
     def fills(self) -> bool:
@@ -172,11 +223,11 @@ class ZstdCodec(BytesBytesCodec):
 
     def encode(self, data: Buffer) -> Buffer:
         if len(data) < _SMALL:
-            return _contexts().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
-        return numcodecs_module("zstd").compress(data, self.level, self.checksum)  # type: ignore[no-any-return]  # numcodecs has no types
+            return _for_small().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
+        return _for_large().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # likewise
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        compress_all = getattr(_contexts().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)
+        compress_all = getattr(_for_small().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)
         if compress_all is None or len(values) < 2 or not all(0 < len(value) < _SMALL for value in values):
             return super().encode_all(values)
         return [memoryview(encoded) for encoded in compress_all(values)]
@@ -193,7 +244,7 @@ class ZstdCodec(BytesBytesCodec):
 
         @none_if_damaged
         def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-            decompress_all = _contexts().decompress_all
+            decompress_all = _for_small().decompress_all
             # It trusts declared sizes and ignores bytes after the first frame.
             if decompress_all is None or not _are_single_frames(values, size):
                 return None

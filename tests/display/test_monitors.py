@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -156,6 +157,48 @@ def test_many_parts_do_not_fill_the_terminal(monkeypatch):
         for number in range(20):
             stack.enter_context(job.part(f"/{number}", 5).running())
     assert len(made) == 6
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_bars_leave_no_empty_lines(first):
+    """The bars of parts that still run move up when another part ends."""
+    tqdm: Any = pytest.importorskip("tqdm").tqdm
+    terminal = io.StringIO()
+
+    class Shown(tqdm):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**{**options, "file": terminal, "delay": 0, "mininterval": 0})
+
+    with report_progress(Bars(Shown), 300, "copy a") as job, ExitStack() as stack:
+        parts = [stack.enter_context(ExitStack()) for _ in range(3)]
+        for number, part in enumerate(parts):
+            part.enter_context(job.part(f"/{number}", 100).running())
+        names = ["copy a", "/0", "/1", "/2"]
+        assert [line.partition(":")[0] for line in screen(terminal)] == names
+        for number in (first, *({0, 1, 2} - {first})):
+            parts[number].close()
+            names.remove(f"/{number}")
+            assert [line.partition(":")[0] for line in screen(terminal)] == names
+    assert [line.partition(":")[0] for line in screen(terminal)] == ["copy a"]
+
+
+def screen(terminal: io.StringIO) -> list[str]:
+    """Return the lines that a terminal shows, without empty ones at the end."""
+    lines, row, column = [""], 0, 0
+    for token in re.findall(r"\x1b\[A|.|\n", terminal.getvalue(), re.DOTALL):
+        if token == "\r":
+            column = 0
+        elif token == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif token == "\x1b[A":
+            row -= 1
+        else:
+            lines[row] = f"{lines[row][:column]:{column}}{token}{lines[row][column + 1 :]}"
+            column += 1
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
 
 
 # ------------------------------------------------------------------ other systems

@@ -71,7 +71,22 @@ class Bars(Monitor):
         bar = self._bars.pop(job, None)
         if bar is not None:
             bar.leave = bar.leave and job.total > 0
+            position = bar.pos
             bar.close()
+            if job.parent is not None:
+                self._move_up(position)
+
+    def _move_up(self, position: int) -> None:
+        """Move the bars below a line up by one, which tqdm leaves empty when it removes a bar."""
+        with self._tqdm.get_lock():
+            lower = [bar for bar in self._bars.values() if bar.pos > position]
+            for bar in sorted(lower, key=lambda bar: bar.pos):
+                is_visible = bar.last_print_t >= bar.start_t + bar.delay
+                if is_visible:
+                    bar.clear(nolock=True)
+                bar.pos -= 1
+                if is_visible:
+                    bar.refresh(nolock=True)
 
 
 def _format_of(job: JobProgress) -> str:

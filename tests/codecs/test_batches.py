@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from zarrasync import config, sync
+from zarrasync._util import memory
 from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec, native
 from zarrasync.errors import CodecError
 
@@ -161,8 +162,6 @@ def test_an_invalid_value_of_a_batch_is_named():
 
 
 def test_memory_of_large_values_is_reused():
-    from zarrasync._util import memory
-
     parts = [b"a" * (1 << 20), np.full(1 << 20, 98, np.uint8), memoryview(b"c" * 5)]
     first: Any = memory.join_buffers(parts, 3 << 20)
     assert bytes(first) == b"a" * (1 << 20) + b"b" * (1 << 20) + b"ccccc"
@@ -184,3 +183,20 @@ def test_memory_of_large_values_is_reused():
     few = [memory.join_buffers(parts, 32 << 20) for _ in range(2)]  # large buffers are not kept for reuse
     assert {bytes(one) for one in few} == {b"".join(map(bytes, parts))}
     assert all(isinstance(one, bytes) for one in few)
+
+
+def test_an_array_with_the_id_of_a_dead_result_is_mutable(monkeypatch):
+    """PyPy calls finalizers some time after an object is gone."""
+    monkeypatch.setattr(memory, "_reuse", lambda *_: None)  # not yet
+    dead_ids = set[int]()
+    for _ in range(100):
+        result = memory.join_buffers([bytes(1 << 20)], 1 << 20)
+        assert memory.is_immutable(result)
+        dead_ids.add(id(result))
+        del result
+        array = np.empty(0, np.uint8)
+        if id(array) in dead_ids:
+            assert not memory.is_immutable(array)
+            break
+    else:
+        pytest.skip("no id was used again")

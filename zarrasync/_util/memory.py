@@ -40,7 +40,8 @@ KEPT = 1 << 17
 """Size in bytes of a block from which on glibc returns it to the system, until it is tuned."""
 
 _free: deque[Bytes] = deque(maxlen=2)
-_lent: set[int] = set()
+_lent: dict[int, weakref.ref[Bytes]] = {}
+"""Results of ``join_buffers`` by their ids. PyPy calls finalizers late, so another object may have the id of a dead array."""
 
 
 def slows_copies(memory: npt.NDArray[Any]) -> bool:
@@ -179,15 +180,15 @@ class MemoryPool:
 
 def is_immutable(data: object) -> bool:
     """Return whether a buffer is known to be immutable: bytes, or a result of ``join_buffers``."""
-    return isinstance(data, bytes) or id(data) in _lent
+    return isinstance(data, bytes) or ((lent := _lent.get(id(data))) is not None and lent() is data)
 
 
 def _lend(block: Bytes, size: int) -> Bytes:
     """Return the first bytes of a block as a read-only array. The block is reused when no references to it remain."""
     array = _view_with_own_base(block, size)
     array.flags.writeable = False
-    _lent.add(id(array))
-    weakref.finalize(array, _reuse, block, id(array)).atexit = False
+    reference = _lent[id(array)] = weakref.ref(array)
+    weakref.finalize(array, _reuse, block, id(array), reference).atexit = False
     return array
 
 
@@ -209,7 +210,8 @@ def _take_block(size: int) -> Bytes:
     return aligned_empty(max(size, min(size + size // 8, _KEPT_SIZE)))
 
 
-def _reuse(block: Bytes, array_id: int) -> None:
-    _lent.discard(array_id)
+def _reuse(block: Bytes, array_id: int, reference: weakref.ref[Bytes]) -> None:
+    if _lent.get(array_id) is reference:
+        del _lent[array_id]
     if len(block) <= _KEPT_SIZE:
         _free.append(block)

@@ -51,9 +51,8 @@ def _header(descriptor: int) -> tuple[int, int, int, int]:
         The size of the header with the magic number, start and end of the content size in it, and an offset of that size.
     """
     is_single_segment, kind = descriptor >> 5 & 1, descriptor >> 6
-    start = (
-        5 + (1 - is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    )  # after the window, and the number of a dictionary
+    # The size follows the window, which single segments lack, and the number of a dictionary.
+    start = 5 + (1 - is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
     end = start + (is_single_segment, 2, 4, 8)[kind]
     return end, start, end, 256 if kind == 1 else 0
 

@@ -295,6 +295,7 @@ class _XarrayReader:
             "decode_timedelta": False,
             "chunks": None,
             "cache": False,
+            "create_default_indexes": False,  # which take time, and are not used
         }
         if options.group:
             arguments["group"] = options.group

@@ -182,6 +182,18 @@ def test_bars_leave_no_empty_lines(first):
     assert [line.partition(":")[0] for line in screen(terminal)] == ["copy a"]
 
 
+def test_disabled_bars():
+    tqdm: Any = pytest.importorskip("tqdm").tqdm
+    disabled = type(
+        "Disabled", (tqdm,), {"__init__": lambda self, **options: tqdm.__init__(self, **options, disable=True)}
+    )
+    with report_progress(Bars(disabled), 100, "copy a") as job, ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        first.enter_context(job.part("/0", 50).running())
+        stack.enter_context(job.part("/1", 50).running())
+        first.close()
+
+
 def screen(terminal: io.StringIO) -> list[str]:
     """Return the lines that a terminal shows, without empty ones at the end."""
     lines, row, column = [""], 0, 0

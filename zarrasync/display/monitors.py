@@ -79,7 +79,7 @@ class Bars(Monitor):
     def _move_up(self, position: int) -> None:
         """Move the bars below a line up by one, which tqdm leaves empty when it removes a bar."""
         with self._tqdm.get_lock():
-            lower = [bar for bar in self._bars.values() if bar.pos > position]
+            lower = [bar for bar in list(self._bars.values()) if bar.pos > position and not bar.disable]
             for bar in sorted(lower, key=lambda bar: bar.pos):
                 is_visible = bar.last_print_t >= bar.start_t + bar.delay
                 if is_visible:

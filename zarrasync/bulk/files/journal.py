@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.older_files import OlderFiles, overwritten
 
-__all__ = ["ATTRIBUTE", "Journal", "digest_labels"]
+__all__ = ["ATTRIBUTE", "Journal", "digest_rows"]
 
 ATTRIBUTE = "zarrasync_ingest"
 """The attribute. It is written together with the metadata that makes new rows visible."""
@@ -140,7 +139,7 @@ class Journal:
         rows = self.rows(file.recorded)
         if rows is None or rows.stop > length:
             return False
-        return labels is None or digest_labels(labels[rows.start : rows.stop]) == rows.digest
+        return labels is None or digest_rows(labels, rows.start, rows.stop) == rows.digest
 
     def text(self) -> str:
         """Return the names of some files, for messages."""
@@ -149,7 +148,11 @@ class Journal:
         return ", ".join(urls[:2]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def digest_labels(labels: npt.NDArray[Any]) -> str:
-    """Return a short digest of labels."""
-    data = repr(labels.tolist()).encode() if labels.dtype.kind in "OTU" else np.ascontiguousarray(labels).tobytes()
+def digest_rows(labels: npt.NDArray[Any], start: int, stop: int) -> str:
+    """Return a short digest of the labels of some rows; of the label before ``start`` if the rows are empty."""
+    own = labels[start - (start == stop > 0) : stop]
+    if own.dtype.kind in "OTU":
+        data = repr(own.tolist()).encode()
+    else:
+        data = own.astype(own.dtype.newbyteorder("="), copy=False).tobytes()
     return f"{zlib.crc32(data):08x}"

@@ -45,7 +45,7 @@ def unknown_files(
         return new, []
     if parameters.on_duplicate != "skip":
         raise _changed(changed, target, parameters.dim)
-    note = f"{counted(len(changed), 'file')} left out, although changed since its rows were added"
+    note = f"{counted(len(changed), 'file')} left out: changed since its rows were added, or only some of its rows are left"
     return [file for file in new if file not in changed], [note]
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync.bulk.files.axis import Axis, merge_rows, stack_rows
 from zarrasync.bulk.files.compare import check_equal, check_fit, is_comparable, is_equal
 from zarrasync.bulk.files.headers import VariableHeader
-from zarrasync.bulk.files.journal import digest_labels
+from zarrasync.bulk.files.journal import digest_rows
 from zarrasync.bulk.files.target import Target, stored_attributes
 from zarrasync.bulk.files.times import find_missing, units_of
 from zarrasync.bulk.files.variables import Variables
@@ -278,19 +278,43 @@ def _observations(variables: Variables, axis: Axis) -> list[str]:
 
 
 def _spans(axis: Axis, labels: Labels | None, variables: Variables) -> list[tuple[int, int, str]]:
-    """Return for each file its first row, the row after its last one, and a digest of the labels between."""
-    everything = None
-    if labels is not None:
-        stored = variables.target.labels
-        dtype = np.concatenate([part for part in labels if len(part)] or [labels[0]]).dtype
-        everything = np.zeros(axis.length, dtype)
-        if stored is not None:
-            everything[: len(stored)] = stored
-        for start, stop, source, offset in axis.segments:
-            everything[start:stop] = labels[source][offset : offset + stop - start]
+    """Return for each file its first row, the row after its last one, and a digest of the labels between.
+
+    A file whose rows were all left out has the place after the row with its last label, and the digest of this label.
+    """
     rows: dict[int, tuple[int, int]] = {}
     for segment in axis.segments:
         start, stop = rows.get(segment.source, (segment.start, segment.stop))
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
-    spans = [rows.get(number, (0, 0)) for number in range(len(variables.headers))]
-    return [(a, b, "" if everything is None else digest_labels(everything[a:b])) for a, b in spans]
+    if labels is None:
+        return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
+    stored = _stored_labels(axis, labels, variables)
+    missing = {number: own for number, own in enumerate(labels) if len(own) and number not in rows}
+    rows.update(_places_of_last_labels(missing, stored))
+    spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
+    return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
+
+
+def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
+    """Return the labels of the destination after the job, with their data type in the destination."""
+    result = np.zeros(axis.length, variables.dtype(variables.dim))
+    if variables.target.labels is not None:
+        result[: len(variables.target.labels)] = variables.target.labels
+    for start, stop, source, offset in axis.segments:
+        result[start:stop] = labels[source][offset : offset + stop - start]
+    return result
+
+
+def _places_of_last_labels(
+    labels: Mapping[int, npt.NDArray[Any]], stored: npt.NDArray[Any]
+) -> dict[int, tuple[int, int]]:
+    """Return the places after the last of the rows that have the labels of files, by the number of the file."""
+    if not labels:
+        return {}
+    order = np.argsort(stored, kind="stable")
+    ordered, places = stored[order], dict[int, tuple[int, int]]()
+    for number, own in labels.items():
+        found = order[np.minimum(np.searchsorted(ordered, own.astype(stored.dtype)), len(stored) - 1)]
+        place = int(found.max()) + 1
+        places[number] = place, place
+    return places

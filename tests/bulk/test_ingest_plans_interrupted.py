@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
-from zarrasync.errors import NodeNotFoundError, WriteConflictError
+from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
 
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -267,6 +268,31 @@ class HandingStore(stores.LocalStore):
         if before is not None and key.endswith("/claim"):
             before()
         return await super().put(key, *args, **kwargs)
+
+
+class FailingStore(stores.LocalStore):
+    """A store that fails to store labels, after its claim was removed."""
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        if key.startswith("time/c"):
+            shutil.rmtree(self.root / ".ingest")
+            raise StoreError("the disk is full", key=key)
+        return await super().put(key, *args, **kwargs)
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bool):
+    (path,), store = write_days(tmp_path / "nc", range(1)), FailingStore(tmp_path / "out.zarr")
+    if not is_planned:
+        with pytest.raises(StoreError, match="the disk is full"):
+            sync.ingest(path, store, concat="time")
+        return
+    plan, _ = make_job(FilesRequest([path], store, "time")).plan_only(Workers())
+    assert plan is not None
+    job = PlannedJob.of(plan, store, za.config.get())
+    job.run_independently(Workers())
+    with pytest.raises(StoreError, match="the disk is full"):
+        job.finish()
 
 
 def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):

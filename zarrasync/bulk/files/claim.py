@@ -16,6 +16,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -320,12 +321,17 @@ class Claim:
 
     def leave(self) -> None:
         """Leave the claim after a failure. The next job continues it or takes it over."""
-        if self._lost is None:
-            self._end("left")
+        self._end_after_failure("left")
 
     def restore(self) -> None:
-        """Leave the claim as it was found."""
-        self._end("planned" if self._content.get("planned") else "left")
+        """Leave the claim after a failure as it was found."""
+        self._end_after_failure("planned" if self._content.get("planned") else "left")
+
+    def _end_after_failure(self, state: str) -> None:
+        """End the claim. An error would hide the failure, and others take over a claim that is not renewed."""
+        if self._lost is None:
+            with suppress(StoreError):
+                self._end(state)
 
     def release(self) -> None:
         """Remove the claim and the marks of tasks, and temporary files of processes that were killed."""

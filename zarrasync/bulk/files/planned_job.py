@@ -128,7 +128,7 @@ class PlannedJob:
             else:
                 self.complete(verify=verify)
         except BaseException:
-            self._claim.plan_only()
+            self._claim.restore()
             raise
         if changes:
             raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -33,10 +34,11 @@ za.config.set(native="off").__enter__()
 """
 
 
-def run_without(absent: set[str], code: str) -> str:
+def run_without(absent: set[str], code: str, **variables: str) -> str:
     """Run code in a process in which some packages cannot be imported and the compiled kernel is not used."""
     command = [sys.executable, "-c", SCRIPT.format(absent=absent, code=code)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | variables
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,6 +60,15 @@ def test_one_library_is_enough(tmp_path, absent):
     assert list(map(int, sums)) == [values.sum() for values in data.values()]
     for size, values in data.items():
         np.testing.assert_array_equal(sync.open_array(tmp_path, path=f"b{size}")[...], values)
+
+
+def test_the_part_of_zstandard_that_pypy_uses_takes_one_value_at_a_time(tmp_path):
+    pytest.importorskip("cffi", reason="PyPy uses zstandard through it")
+    code = f"""
+a = sync.create_array("{tmp_path}", data=np.arange(10_000), chunks=(10,), shards=(1000,), compressors="zstd")
+print((a[...] == np.arange(10_000)).all(), sync.open_array("{tmp_path}")[5_005])
+"""
+    assert run_without(set(), code, PYTHON_ZSTANDARD_IMPORT_POLICY="cffi").split() == ["True", "5005"]
 
 
 def test_frames_without_a_size_need_zstandard_or_a_newer_python(tmp_path):

@@ -57,29 +57,27 @@ def at_once(function: Callable[[int], Any], count: int = THREADS) -> list[Any]:
 
 def test_threads_that_share_a_flag_get_the_same_byte(monkeypatch):
     """A thread that makes the byte a second time would free the one that another thread has given to compiled code."""
-    barrier = threading.Barrier(2)
+    barrier, make = threading.Barrier(2), ctypes.c_uint8
 
-    class Slow(ctypes.c_uint8):
-        def __init__(self) -> None:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                barrier.wait(0.5)  # for a second thread, which must not come
-            super().__init__()
+    def make_slowly() -> ctypes.c_uint8:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            barrier.wait(0.5)  # for a second thread, which must not come
+        return make()
 
-    monkeypatch.setattr("zarrasync._concurrency.cancel.ctypes.c_uint8", Slow)
+    monkeypatch.setattr("zarrasync._concurrency.cancel.ctypes.c_uint8", make_slowly)
     parent = CancelFlag()
     flags = [CancelFlag(parent) for _ in range(2)]
     assert len(set(at_once(lambda number: flags[number].address, 2))) == 1
 
 
 def test_a_cancellation_while_the_byte_is_made_is_not_lost(monkeypatch):
-    flag = CancelFlag()
+    flag, make = CancelFlag(), ctypes.c_uint8
 
-    class Late(ctypes.c_uint8):
-        def __init__(self) -> None:
-            super().__init__()
-            flag.cancel()  # as another thread does
+    def make_late() -> ctypes.c_uint8:
+        flag.cancel()  # as another thread does
+        return make()
 
-    monkeypatch.setattr("zarrasync._concurrency.cancel.ctypes.c_uint8", Late)
+    monkeypatch.setattr("zarrasync._concurrency.cancel.ctypes.c_uint8", make_late)
     assert ctypes.c_char.from_address(flag.address).value == b"\1"
 
 

@@ -95,7 +95,10 @@ class _Contexts(threading.local):
     def __init__(self, zstandard: Any) -> None:
         decompressor = zstandard.ZstdDecompressor()
         self._decompress: Callable[[Any], bytes] = partial(decompressor.decompress, allow_extra_data=False)
-        self.decompress_all: Any = getattr(decompressor, "multi_decompress_to_buffer", None)
+        features = zstandard.backend_features  # on PyPy, functions for several values exist, but are not implemented
+        self._has_compress_all = "multi_compress_to_buffer" in features
+        has_decompress_all = "multi_decompress_to_buffer" in features
+        self.decompress_all: Any = decompressor.multi_decompress_to_buffer if has_decompress_all else None
         self._make_compressor = zstandard.ZstdCompressor
         self._compressors: dict[tuple[int, bool], Any] = {}
 
@@ -112,6 +115,9 @@ class _Contexts(threading.local):
             self._compressors[level, checksum] = compressor
         return compressor
 
+    def compress_all(self, level: int, checksum: bool) -> Any:
+        return self.compressor(level, checksum).multi_compress_to_buffer if self._has_compress_all else None
+
 
 class _Calls:
     """The same functions of numcodecs, which makes a context for each call."""
@@ -124,6 +130,9 @@ class _Calls:
 
     def compressor(self, level: int, checksum: bool) -> Any:
         return SimpleNamespace(compress=lambda data: self._compress(data, level, checksum))
+
+    def compress_all(self, level: int, checksum: bool) -> None:
+        return None
 
 
 @cache
@@ -226,7 +235,7 @@ class ZstdCodec(BytesBytesCodec):
         return _for_large().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # likewise
 
     def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        compress_all = getattr(_for_small().compressor(self.level, self.checksum), "multi_compress_to_buffer", None)
+        compress_all = _for_small().compress_all(self.level, self.checksum)
         if compress_all is None or len(values) < 2 or not all(0 < len(value) < _SMALL for value in values):
             return super().encode_all(values)
         return [memoryview(encoded) for encoded in compress_all(values)]

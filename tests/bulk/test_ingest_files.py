@@ -463,6 +463,8 @@ async def test_functions_that_are_not_thread_safe(api: Api):
     ("options", "error", "message"),
     [
         ({"append": True, "region": "auto"}, ValueError, "exclude each other"),
+        ({"append": True, "concat": None}, ValueError, "need the name of the dimension"),
+        ({"region": "auto", "concat": None}, ValueError, "need the name of the dimension"),
         ({"append": True, "mode": "w"}, ValueError, "creates a dataset"),
         ({"on_duplicate": "drop"}, ValueError, "on_duplicate must be one of"),
         ({"region": (slice(0, 1), slice(0, 1))}, ValueError, "region must be"),
@@ -475,7 +477,7 @@ async def test_functions_that_are_not_thread_safe(api: Api):
 async def test_invalid_arguments(api: Api, tmp_path: Path, options: Any, error: Any, message: str):
     (path,) = write_days(tmp_path / "nc", [0])
     with pytest.raises(error, match=message):
-        await api(api.ingest(path, store := {}, concat="time", **options))
+        await api(api.ingest(path, store := {}, **{"concat": "time", **options}))
     assert store == {}
 
 

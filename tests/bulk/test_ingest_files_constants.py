@@ -150,6 +150,19 @@ async def test_large_times_with_other_units_are_not_equal(api: Api, tmp_path: Pa
         await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
 
 
+async def test_a_large_constant_in_a_file_of_one_row(api: Api, tmp_path: Path):
+    """Its values are not read with the header, because such files usually have rows of all variables."""
+    first, second = write(tmp_path, 0), write(tmp_path, 1)
+    with xr.open_dataset(second) as opened:
+        opened.isel(time=0, drop=True).to_netcdf(tmp_path / "row.nc", engine="netcdf4")
+    await api(api.ingest(first, store := {}, concat="time", variables=["v", "mask"]))
+    del sync.open_group(store, mode="r+")["time"]
+    with pytest.raises(ShapeError, match=r"'mask' .* cannot be compared: it is large, and .*row.nc has one row"):
+        await api(api.ingest(tmp_path / "row.nc", store, concat="time", append=True))
+    await api(api.ingest(tmp_path / "row.nc", store, concat="time", append=True, variables="v"))
+    assert sync.open_array(store, path="v")[:, 0].tolist() == [0, 1]
+
+
 async def test_large_constants_that_were_converted(api: Api, tmp_path: Path):
     paths = [write(tmp_path, number) for number in range(2)]
     options: dict[str, Any] = {"concat": "time", "append": True, "encoding": {"mask": {"dtype": "f4"}}}

@@ -229,10 +229,13 @@ def check_equal(
         CodecError: If the values are times whose units cannot be converted.
     """
     if not is_comparable(header, like, is_stored=is_stored):
+        reason = f"it has the data type {_type_name(header)} in {url}, and {_type_name(like)} in {like_url}"
+        hint = "convert the files to one data type first, or "
+        if header.dtype == like.dtype:
+            reason, hint = f"it is large, and {url} has one row without an axis", ""
         raise ShapeError(
-            f"{name!r} must be the same in all files, but its values cannot be compared: it has the data type "
-            f"{_type_name(header)} in {url}, and {_type_name(like)} in {like_url}; convert the files to one data type first, "
-            "or choose the variables to store with variables=[…], and leave this one out"
+            f"{name!r} must be the same in all files, but its values cannot be compared: {reason}; {hint}choose the variables "
+            "to store with variables=[…], and leave this one out"
         )
     values, like_values = header.values, like.values
     own, units = units_of(header.attributes), units_of(like.attributes)

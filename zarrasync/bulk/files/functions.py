@@ -131,6 +131,10 @@ def make_job(request: FilesRequest) -> Job:
         raise ValueError("append and region exclude each other: append adds rows, region writes existing rows again")
     if (request.append or request.region is not None) and request.mode in ("w", "w-"):
         raise ValueError(f"mode={request.mode!r} creates a dataset, but append and region change an existing one")
+    if (request.append or request.region is not None) and request.concat is None:
+        raise ValueError(
+            "append and region need the name of the dimension along which files are joined; pass concat='time'"
+        )
     for name, own in (request.encoding or {}).items():
         if not isinstance(own, Mapping):
             raise TypeError(f"the encoding of {name!r} must be a mapping, found {own!r}")

@@ -172,7 +172,7 @@ def _address(name: str, url: str, path: str) -> str:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     """Return the version or the time of a file. Some filesystems list times as numbers, which they return as dates elsewhere."""
-    stamp = next((info[key] for key in _STAMPS if info.get(key)), "")
+    stamp: Any = next((info[key] for key in _STAMPS if info.get(key)), "")
     if isinstance(stamp, float) and stamp is info.get("created"):
         stamp = datetime.fromtimestamp(stamp, UTC)
     return str(stamp).strip('"')

@@ -84,7 +84,7 @@ async def changed_arrays(plan: JobPlan, handle: NodeHandle, samples: Mapping[str
 async def _is_same(plan: JobPlan, name: str, handle: NodeHandle, sample: Any) -> bool:
     if not sample:
         return False
-    region, expected = sample
+    region, expected = sample[0], int(sample[1])
     target = planned_array(plan, plan.array(name), handle.store, handle.config)
     return checksum(await _read(target, tuple(slice(*part) for part in region))) == expected
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
+import subprocess
 import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
+from tests.support import ROOT
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
@@ -53,6 +57,27 @@ def at_once(function: Callable[[int], Any], count: int = THREADS) -> list[Any]:
 
 
 # ------------------------------------------------------------------ state of the process
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this Python always has the lock")
+def test_the_package_and_its_codecs_leave_the_lock_off(tmp_path):
+    """Python switches the lock on when it imports an extension module that needs it."""
+    code = f"""
+import sys
+import numpy as np
+from zarrasync import sync
+
+for name in ("zstd", "gzip", "blosc"):
+    for native in ("auto", "off"):
+        data = np.arange(1000)
+        sync.create_array({{}}, data=data, chunks=10, compressors=name)[3]
+        sync.create_array("{tmp_path}", path=name + native, data=data, compressors=name, config={{"native": native}})[3]
+print(sys._is_gil_enabled())
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stdout + done.stderr
 
 
 def test_threads_that_share_a_flag_get_the_same_byte(monkeypatch):

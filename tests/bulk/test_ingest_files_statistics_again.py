@@ -41,7 +41,7 @@ def left_out(count: int) -> list[str]:
 async def test_converted_values(api: Api, tmp_path: Path, is_labelled: bool):
     paths = [tmp_path / f"{number}.npz" for number in range(3)]
     for number, path in enumerate(paths):
-        times = {"time": np.arange(4) + 4 * number} if is_labelled else {}
+        times: dict[str, Any] = {"time": np.arange(4) + 4 * number} if is_labelled else {}
         np.savez(path, t=np.arange(4) / 7 + number, **times)
     converted: dict[str, Any] = {**OPTIONS, "encoding": {"t": {"dtype": "f4"}}}
     await api(api.ingest(paths[:2], store := {}, **converted))

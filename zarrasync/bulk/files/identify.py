@@ -173,6 +173,6 @@ def _address(name: str, url: str, path: str) -> str:
 def _stamp(info: Mapping[str, Any]) -> str:
     """Return the version or the time of a file. Some filesystems list times as numbers, which they return as dates elsewhere."""
     stamp: Any = next((info[key] for key in _STAMPS if info.get(key)), "")
-    if isinstance(stamp, float) and stamp is info.get("created"):
+    if stamp is info.get("created") and isinstance(stamp, float):
         stamp = datetime.fromtimestamp(stamp, UTC)
     return str(stamp).strip('"')

@@ -128,10 +128,10 @@ def _check_destination(variables: Variables) -> None:
             "get the same rows"
         )
     if new := [name for name in names if name not in target.arrays]:
-        raise ShapeError(
-            f"{first_url} has the variable {new[0]!r}, but the destination does not; choose the variables to store with "
-            f"variables=[{', '.join(map(repr, target.arrays))}]"
-        )
+        hint = f"choose the variables to store with variables=[{', '.join(map(repr, target.arrays))}]"
+        if not target.arrays:
+            hint = "its group contains no arrays, so pass mode='w' to replace it"
+        raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")
 
 
 # ------------------------------------------------------------------ labels

@@ -271,6 +271,10 @@ static void remove_chunks(const struct plan *plan)
     for (int64_t n = 0; n < plan->chunk_count; n++) {
         name_chunk(plan, n, path, sizeof path);
         unlink(path);
+        for (char *end; (end = strrchr(path, '/')) != NULL && end > path + strlen(plan->array.directory);) {
+            *end = '\0';
+            rmdir(path); /* fails while there are other chunks */
+        }
     }
 }
 
@@ -384,7 +388,7 @@ static int lock_file(void)
     return file;
 }
 
-/* Find the folders of the chunks of a selection. Those without a stored chunk do not exist. */
+/* Find the folders of the chunks of a selection, and create those that do not exist. */
 static void find_places(const struct plan *plan, const struct za_axis *axes, int64_t count, struct za_place *places)
 {
     char path[4096];
@@ -396,9 +400,14 @@ static void find_places(const struct plan *plan, const struct za_axis *axes, int
         for (int64_t i = 0; i < plan->array.axis_count; i++)
             number = number * plan->whole[i].count + walk.coords[i];
         name_chunk(plan, number, path, sizeof path);
+        for (char *end = strchr(path + strlen(scratch()), '/'); end != NULL; end = strchr(end + 1, '/')) {
+            *end = '\0';
+            mkdir(path, 0700);
+            *end = '/';
+        }
         strrchr(path, '/')[1] = '\0';
-        int exists = stat(path, &state) == 0;
-        places[n] = (struct za_place){exists ? (int64_t)state.st_dev : 0, exists ? (int64_t)state.st_ino : 0};
+        require(stat(path, &state) == 0, "folders are created");
+        places[n] = (struct za_place){(int64_t)state.st_dev, (int64_t)state.st_ino};
     }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,9 +21,10 @@ import pytest
 import zarrasync as za
 from tests.support.processes import PROCESSES, together
 from zarrasync import sync
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import FsspecStore, LocalStore, Request
-from zarrasync.stores.local_locks import place_of
+from zarrasync.stores.local_locks import FileLock, lock_position, place_of
+from zarrasync.stores.lock_file import describe_holder
 
 needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
 
@@ -230,3 +234,91 @@ def test_a_child_forked_under_a_lock_can_leave_it_and_lock_again(tmp_path: Path)
     subprocess.run([sys.executable, "-c", textwrap.dedent(script), tmp_path], check=True, timeout=30)
     assert (tmp_path / "x").read_bytes() == b"1"
     a.attrs["x"] = 1
+
+
+def test_positions_are_hashes():
+    """Neighbouring devices and inodes have different positions."""
+    places = [
+        (device, inode, name) for device in range(40, 60) for inode in range(100, 120) for name in ("0", "1", "c.0")
+    ]
+    assert len(set(map(lock_position, places))) == len(places)
+    assert all(0 <= lock_position(place) < 1 << 62 for place in places)
+
+
+@pytest.mark.parametrize("native", ["auto", "off"])
+@pytest.mark.parametrize("key", [np.s_[1:3, 1:3], np.s_[:4, :4], np.s_[:]], ids=["part", "chunk", "all"])
+@pytest.mark.parametrize("many", [False, True])
+async def test_writes_under_a_lock_of_the_caller(tmp_path: Path, native: Literal["auto", "off"], key: Any, many: bool):
+    """They do not wait for it, and do not release it."""
+    array = await za.create_array(tmp_path, data=np.ones((8, 8), "i4"), chunks=(4, 4), config=za.Config(native=native))
+    store = LocalStore(tmp_path)
+    position = lock_position(place_of(f"{tmp_path}/c/0/0"))
+    async with store.locks(["c/0/0", "c/0/1"]) if many else store.lock("c/0/0"):
+        await asyncio.wait_for(array.view[key].write(7), 60)
+        (value,) = await store.fetch([Request("c/0/0")], versions=True)
+        assert value is not None
+        await asyncio.wait_for(store.put("c/0/0", bytes(value.data), if_version=value.version), 60)
+        if LocalStore.exclusive:
+            assert describe_holder(position) != "another process"
+    assert (await array.view[key].read() == 7).all()
+    assert describe_holder(position) == "another process"
+
+
+def test_stores_with_their_own_locks(tmp_path: Path):
+    """Compiled code bypasses no method of a derived class."""
+
+    class Locked(LocalStore):
+        entered = 0
+
+        def lock(self, key: str) -> FileLock:
+            Locked.entered += 1
+            return super().lock(key)
+
+    array = sync.create_array(Locked(tmp_path), data=np.ones((8, 8), "i4"), chunks=(4, 4))
+    Locked.entered = 0
+    array[1:3, 3:6] = 2
+    assert Locked.entered >= 2
+
+
+@needs_processes
+@pytest.mark.parametrize("native", ["auto", "off"])
+def test_a_lock_in_a_directory_that_does_not_exist(tmp_path: Path, native: Literal["auto", "off"]):
+    """A store of fsspec does not compare versions, so its lock must hold also for the first value of a directory."""
+    array = sync.create_array(
+        tmp_path, shape=(8, 8), chunks=(4, 4), dtype="i4", config={"native": native, "total_timeout": 0.3}
+    )
+    code = """
+    import asyncio, sys
+    from zarrasync.stores import FsspecStore
+    async def hold():
+        async with FsspecStore.from_url(f"file://{sys.argv[1]}").lock("c/0/1"):
+            print("locked", flush=True)
+            sys.stdin.readline()
+    asyncio.run(hold())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        for part in (np.s_[1:3, 5:7], np.s_[:4, 4:], np.s_[:4]):
+            with pytest.raises(WriteConflictError, match="has been writing"):
+                array[part] = 1
+        holder.communicate("\n")
+    array[1:3, 5:7] = 1
+    assert int(array[:, 4:].sum()) == 4
+
+
+def test_a_system_without_more_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The error has its type, and nothing stays locked."""
+    array = sync.create_array(tmp_path, data=np.ones((8, 8), "i4"), chunks=(4, 4), config={"native": "off"})
+
+    def refuse(handle: int, position: int) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("zarrasync.stores.local_locks.lock_byte", refuse)
+        for part in (np.s_[1:3, 1:3], np.s_[:4, :4], np.s_[:]):
+            with pytest.raises(StoreError, match=f"could not lock .*{os.strerror(errno.ENOLCK)}"):
+                array[part] = 2
+    array[...] = 2
+    assert (array[...] == 2).all()

@@ -209,6 +209,11 @@ def test_folders_without_chunks_are_not_made(tmp_path: Path):
     array = sync.create_array(tmp_path / "a", shape=(6, 8), chunks=(1, 2), dtype="i4", config={"native": "require"})
     array[:4] = np.repeat(np.array([[0], [1], [0], [0]], "i4"), 8, 1)
     assert sorted(path.name for path in (tmp_path / "a" / "c").iterdir()) == ["1"]
+    array = sync.create_array(
+        tmp_path / "b", shape=(6, 6, 6), chunks=(2, 2, 2), dtype="i4", config={"native": "require"}
+    )
+    array[1:4, 1:4, 1:4] = 0
+    assert not (tmp_path / "b" / "c").exists()
 
 
 @pytest.mark.parametrize("name", ["c", "c/2"])

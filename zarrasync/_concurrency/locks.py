@@ -114,6 +114,11 @@ class KeyLocks:
         self._find, self._identities = find, list[Any]()
         self._stack: AsyncExitStack | None = None
 
+    @property
+    def waited(self) -> bool:
+        """Whether the locks were not taken at once."""
+        return self._stack is not None
+
     async def __aenter__(self) -> Sequence[Any]:
         """Take the locks; return the identities, as they were found."""
         loop = None if driven() else asyncio.get_running_loop()

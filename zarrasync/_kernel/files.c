@@ -31,14 +31,18 @@ void za_unlock(int lock_file, int64_t position) NEVER_CALLED
 int za_version_of(int file, struct za_version *version) NEVER_CALLED
 int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
                   const struct za_version *expected) NEVER_CALLED
+int za_is_new(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
 int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
 int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size) NEVER_CALLED
-int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty) NEVER_CALLED
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
 
 #else
 
 #include <dirent.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #if defined(O_PATH)
 #define FOLDER_FLAGS (O_PATH | O_DIRECTORY | O_CLOEXEC)
@@ -347,8 +351,9 @@ static int set_lock(int file, short kind, int64_t position)
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file)
 {
     int64_t sum = sum_name(write_name(folder, coords));
-    uint64_t number = (uint64_t)folder->place.device + (uint64_t)folder->place.inode;
-    int64_t position = (int64_t)(number & INT32_MAX) << 32 | sum; /* as in local_locks.py */
+    uint64_t number = (uint64_t)folder->place.device * 0x9E3779B97F4A7C15u + (uint64_t)folder->place.inode;
+    number = (number * 0xD1B54A32D192ED03u + (uint64_t)sum) * 0xAEF17502108EF2D9u; /* as in local_locks.py */
+    int64_t position = (int64_t)(number >> 2);
     return sum >= 0 && set_lock(lock_file, F_WRLCK, position) ? position : -1;
 }
 
@@ -428,11 +433,16 @@ static int name_stage(struct za_folder *folder, const char *last, const char *su
     return 1;
 }
 
+int za_is_new(struct za_folder *folder, const int64_t *coords)
+{
+    char *last = write_name(folder, coords);
+    return last - folder->path > 1 && enter_folder(folder, coords, last) && folder->is_absent;
+}
+
 int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
 {
     char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
-    if (!name_stage(folder, last, suffix, temporary, sizeof temporary) || !enter_folder(folder, coords, last) ||
-        !folder->is_absent)
+    if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
         return 0;
     int made = mkdir(temporary, 0777) == 0;
     if (!made && errno == ENOENT) {
@@ -472,18 +482,30 @@ static void remove_stage(const char *path)
     rmdir(path);
 }
 
-int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty)
+/* Rename a folder, unless the name exists: another process may hold locks of files in an empty folder as well. */
+static int rename_new(const char *from, const char *to)
+{
+#if defined(__linux__)
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 1u /* RENAME_NOREPLACE, which old headers lack */);
+#elif defined(__APPLE__)
+    return renamex_np(from, to, RENAME_EXCL);
+#else
+    return rename(from, to);
+#endif
+}
+
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix)
 {
     char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
     if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
         return ZA_FAILED;
     int outcome = ZA_PUBLISHED;
     last[-1] = '\0';
-    if (!is_empty && rename(temporary, folder->path) != 0) /* this replaces an empty folder, and no other */
+    if (rename_new(temporary, folder->path) != 0)
         outcome = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR ? ZA_TAKEN : ZA_FAILED;
     last[-1] = '/';
     za_folder_close(folder);
-    if (is_empty || outcome != ZA_PUBLISHED)
+    if (outcome != ZA_PUBLISHED)
         remove_stage(temporary);
     return outcome;
 }

@@ -314,13 +314,15 @@ int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *s
 /* A folder that does not exist is filled under a temporary name and then renamed, so that its chunks appear in one step.
  * That takes half as long as to rename each chunk, and needs no locks. */
 
-/* Begin with the folder of a chunk. Returns 0 if it exists, or if this fails. */
+/* Whether the folder of a chunk does not exist. */
+int za_is_new(struct za_folder *folder, const int64_t *coords);
+/* Begin with it. Returns 0 if this fails. */
 int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix);
 int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size);
-/* Rename the folder, unless it is empty. If another writer has made one (ZA_TAKEN), or this fails for another reason
+/* Rename the folder. If another writer has made one (ZA_TAKEN), or this fails for another reason
  * (ZA_FAILED), what was staged is removed. */
 enum { ZA_TAKEN = 0, ZA_PUBLISHED = 1 };
-int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix, int is_empty);
+int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix);
 
 /* ---------------------------------------------------------------- entry points */
 

@@ -336,22 +336,26 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
 static int create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
 {
     struct za_traffic before = write->worker->traffic;
-    int is_empty = 1;
-    if (is_cancelled(write) || !za_stage(folder, walk->coords, write->suffix))
+    int is_staged = 0, outcome = ZA_PUBLISHED;
+    if (is_cancelled(write) || !za_is_new(folder, walk->coords))
         return 1;
     for (int64_t n = begin; n < end && !is_cancelled(write); n++, za_walk_on(walk)) {
         int64_t size;
         int status;
         const uint8_t *data = encode(write, walk->coords, &size, &status);
+        if (data != NULL && !is_staged && !(is_staged = za_stage(folder, walk->coords, write->suffix))) {
+            set_status(write, begin, end, ZA_LATER);
+            return 1;
+        }
         if (data != NULL && za_create_chunk(folder, walk->coords, data, size))
             count_write(write, size);
         else if (data != NULL)
             status = ZA_LEFT;
-        is_empty &= status != ZA_DONE;
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
     za_walk_start(walk, write->axes, write->box.axis_count, begin);
-    int outcome = za_publish(folder, walk->coords, write->suffix, is_empty);
+    if (is_staged)
+        outcome = za_publish(folder, walk->coords, write->suffix);
     if (outcome != ZA_PUBLISHED) {
         write->worker->traffic = before;
         set_status(write, begin, end, ZA_LATER);
@@ -371,7 +375,7 @@ static void create_folders(struct write *write, struct za_folder *folder, int64_
         int64_t whole = last < 0 ? end : n + write->axes[last].count - walk.at[last];
         next = whole < end ? whole : end;
         set_status(write, n, next, ZA_LATER);
-        if (stages && next - n > 1 && next == whole && walk.at[last] == 0 && write->array->separator == '/')
+        if (stages && next == whole && walk.at[last] == 0 && write->array->separator == '/')
             stages = create_folder(write, folder, &walk, n, next);
     }
 }

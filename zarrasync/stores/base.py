@@ -98,7 +98,7 @@ class Store(ABC):
 
         Compiled code that does what ``cls`` does would bypass these methods.
         """
-        names = ("fetch", "fetch_values", "put", "put_values")
+        names = ("fetch", "fetch_values", "put", "put_values", "lock", "locks", "lock_identities")
         return any(getattr(type(self), name) is not getattr(cls, name) for name in names)
 
     @property
@@ -326,7 +326,7 @@ class Store(ABC):
                 raise ValueError(f"the start of a part must be at least 0, found {start}")
             changes.setdefault(check_key(key), []).append((start, value))
         for key, parts in changes.items():
-            async with self.lock(key):
+            async with self.locks([key]):
                 (old,) = await self.fetch([Request(key)])
                 data = bytearray() if old is None else bytearray(old.data)
                 for start, value in parts:
@@ -412,7 +412,7 @@ class Store(ABC):
             places.append(place)
         return tuple((*root, place) for place in places)
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+    def lock(self, key: str) -> AbstractAsyncContextManager[object, None]:
         """Return the lock of a value: for the process, and for all processes of the machine if the store supports that."""
         return KeyLock(self.lock_identities([key])[0])
 

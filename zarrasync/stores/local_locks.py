@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
+_FACTORS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xAEF17502108EF2D9)
+"""Odd numbers without a pattern, the same as in the compiled kernel (files.c)."""
 _MOST_REMOVALS = 10
 """How often another process may remove an empty directory before the call fails."""
 
@@ -94,9 +96,13 @@ def _directory_place(directory: str, create: Callable[[str], None]) -> tuple[int
 
 
 def lock_position(place: Place) -> int:
-    """Return the position of the byte that stands for a place. The compiled kernel computes the same one."""
+    """Return the position of the byte that stands for a place. The compiled kernel computes the same one.
+
+    It is a hash: if two threads held the locks of two places with one position, the first would release both.
+    """
     device, inode, name = place
-    return (device + inode) % (1 << 31) << 32 | zlib.crc32(os.fsencode(name))
+    number = (device * _FACTORS[0] + inode) * _FACTORS[1] + zlib.crc32(os.fsencode(name))
+    return (number * _FACTORS[2] % (1 << 64)) >> 2
 
 
 def _fold(name: str) -> str:
@@ -177,11 +183,12 @@ class FileLock:
 class FileLocks:
     """Locks on several files among all threads and processes of this machine. An async context manager.
 
-    They are taken in one order by all calls, so that calls do not wait for each other forever.
+    They are taken in one order by all calls, so that calls do not wait for each other forever. Directories that do not
+    exist are created, because a lock depends on the directory of its file. For the rest, see ``FileLock``.
 
     Args:
         paths: The paths of the files.
-        find: Returns their places, on entering.
+        find: Returns their places, and creates the directories.
         seconds: How long to wait for other processes; 0 for no limit.
 
     Raises:
@@ -189,31 +196,61 @@ class FileLocks:
         StoreError: On entering, if a directory cannot be examined, or the lock file cannot be opened.
     """
 
-    __slots__ = ("_held", "_key_locks", "_paths", "_seconds")
+    __slots__ = ("_bytes", "_find", "_key_locks", "_paths", "_seconds", "_token")
 
     def __init__(self, paths: Sequence[str], find: Callable[[], Sequence[Place]], seconds: float) -> None:
-        self._paths, self._key_locks, self._seconds = paths, KeyLocks(find), seconds
-        self._held: list[tuple[int, int]] = []
+        self._paths, self._find, self._seconds = paths, find, seconds
+        self._key_locks: KeyLocks | None = None
+        self._bytes: list[tuple[int, int]] = []
 
     async def __aenter__(self) -> None:
-        places = await self._key_locks.__aenter__()
+        held = held_places.get()
         try:
-            file = lock_file()
-            # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
-            for position, path in sorted(zip(map(lock_position, places), self._paths, strict=True), reverse=True):
-                if not lock_byte(file, position):
-                    file, _ = await _acquire(position, path, self._seconds)
-                self._held.append((file, position))
-        except BaseException:
-            await self.__aexit__(None, None, None)
+            places = self._find()
+            while await self._lock(places, held) and (current := self._find()) != places:
+                await self._unlock()
+                places = current  # a directory was replaced meanwhile
+        except StoreError:
             raise
+        except OSError as error:
+            await self._unlock()
+            raise StoreError(f"could not lock {self._paths[0]!r}: {error}", key=self._paths[0]) from error
+        self._token = held_places.set({**held, **dict(zip(self._paths, places, strict=True))})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._held:
-            unlock_byte(*self._held.pop())
-        await self._key_locks.__aexit__(kind, error, trace)
+        held_places.reset(self._token)
+        await self._unlock()
+
+    async def _lock(self, places: Sequence[Place], held: Mapping[str, Place]) -> bool:
+        """Lock places that this call has not locked yet; return whether that took waiting."""
+        own = set(held.values())
+        paths = {place: path for place, path in zip(places, self._paths, strict=True) if place not in own}
+        key_locks = KeyLocks(lambda: list(paths))
+        await key_locks.__aenter__()
+        self._key_locks, waited = key_locks, key_locks.waited
+        try:
+            file = lock_file()
+            # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
+            for position, place in sorted([(lock_position(place), place) for place in paths], reverse=True):
+                if not lock_byte(file, position):
+                    waited = True
+                    file, _ = await _acquire(position, paths[place], self._seconds)
+                self._bytes.append((file, position))
+        except BaseException:
+            await self._unlock()
+            raise
+        return waited
+
+    async def _unlock(self) -> None:
+        try:
+            while self._bytes:
+                unlock_byte(*self._bytes.pop())
+        finally:
+            if self._key_locks is not None:
+                await self._key_locks.__aexit__(None, None, None)
+                self._key_locks = None
 
 
 async def _acquire(position: int, path: str, seconds: float) -> tuple[int, bool]:

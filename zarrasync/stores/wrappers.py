@@ -145,7 +145,7 @@ class WrapperStore(Store):
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return self.inner.lineage(path)
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+    def lock(self, key: str) -> AbstractAsyncContextManager[object, None]:
         return self.inner.lock(key)
 
     def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
@@ -263,7 +263,7 @@ class PrefixStore(WrapperStore):
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return self.inner.lineage((self.prefix + path).rstrip("/"))
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
+    def lock(self, key: str) -> AbstractAsyncContextManager[object, None]:
         return self.inner.lock(self.prefix + key)
 
     def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:

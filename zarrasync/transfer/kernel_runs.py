@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.locks import KeyLocks
 from zarrasync._kernel.structs import ABSENT, EMPTY, LEFT, ArrayStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -20,7 +19,7 @@ from zarrasync.indexing.points import PointRun, Run
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
-from zarrasync.transfer.kernel_write import write_part
+from zarrasync.transfer.kernel_write import replace_part
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
@@ -181,8 +180,7 @@ def _write(
 ) -> None:
     async def write(number: int, part: KernelPart) -> None:
         key = singles.key(number)
-        async with KeyLocks(partial(chunks.store.lock_identities, [key])) as places:
-            (status,) = write_part(chunks, singles.array(key), part, range(1), flag, places)
+        (status,) = await replace_part(chunks, singles.array(key), part, range(1), flag, [key])
         singles.note(number, status)
         if progress is not None and status != LEFT:
             progress(chunks.chain.nbytes)

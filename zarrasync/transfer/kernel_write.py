@@ -21,14 +21,14 @@ from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
-from zarrasync.stores.local_locks import Place
+from zarrasync.stores.local_locks import Place, held_places
 from zarrasync.stores.lock_file import lock_file
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
-__all__ = ["KernelWrite", "write_part"]
+__all__ = ["KernelWrite", "replace_part"]
 
 _ALONE = 1 << 18
 """Bytes that one thread writes in less time than sharing the work would take."""
@@ -60,7 +60,7 @@ class KernelWrite:
         lengths = zip(source, chunks.chain.spec.shape, strict=True)
         whole = [_count_whole(selector, length) for selector, length in lengths if isinstance(selector, slice)]
         self._is_whole = math.prod(whole) == part.total
-        self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns) and 0 not in whole
+        self._stages = chunks.metadata.keys.separator == "/" and bool(self._columns)
         self.left: list[ChunkRun] = []
         self.empty: list[str] = []
 
@@ -122,11 +122,34 @@ class KernelWrite:
     async def _replace(self, flag: CancelFlag, begin: int, end: int) -> bytes:
         """Replace chunks under their locks; return their statuses."""
         keys = self._chunks.metadata.keys.encode_box(self._columns, begin, end)
-        async with KeyLocks(partial(self._chunks.store.lock_identities, keys)) as places:
-            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag, places)
+        statuses = await replace_part(self._chunks, self._array, self._part, range(begin, end), flag, keys)
         if EMPTY in statuses:
             self.empty.extend([key for key, status in zip(keys, statuses, strict=True) if status == EMPTY])
         return statuses
+
+
+async def replace_part(
+    chunks: Chunks, array: ArrayStruct, part: KernelPart, numbers: range, flag: CancelFlag, keys: Sequence[str]
+) -> bytes:
+    """Replace or change chunks under their locks.
+
+    Args:
+        chunks: The chunks.
+        array: Their description.
+        part: The elements to write.
+        numbers: The numbers of the chunks, of all that the part touches.
+        flag: Set when the write is cancelled.
+        keys: The keys of these chunks.
+
+    Returns:
+        What became of each chunk. If the caller has locked one of them, they are left.
+    """
+    places: Sequence[Place] = chunks.store.lock_identities(keys)  # type: ignore[assignment]  # of local files
+    held = held_places.get()
+    if held and not set(places).isdisjoint(held.values()):  # the kernel would release a lock of the caller
+        return bytes([LEFT]) * len(numbers)
+    async with KeyLocks(lambda: places):
+        return write_part(chunks, array, part, numbers, flag, places)
 
 
 def write_part(

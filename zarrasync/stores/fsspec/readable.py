@@ -101,8 +101,9 @@ class ReadableFsspecStore(RemoteStore):
     def lineage(self, path: str) -> tuple[Hashable, ...]:
         return super().lineage(path) if self.local_store is None else self.local_store.lineage(path)
 
-    def lock(self, key: str) -> AbstractAsyncContextManager[None, None]:
-        return super().lock(key) if self.local_store is None else self.local_store.lock(key)
+    def lock(self, key: str) -> AbstractAsyncContextManager[object, None]:
+        # The store does not compare versions, so that a lock must also hold for values in directories that do not exist.
+        return super().lock(key) if self.local_store is None else self.local_store.locks([key])
 
     def locks(self, keys: Sequence[str]) -> AbstractAsyncContextManager[object, None]:
         return super().locks(keys) if self.local_store is None else self.local_store.locks(keys)

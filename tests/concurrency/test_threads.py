@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,7 @@ def test_threads_of_pools_have_no_variables_of_the_calls_they_are_started_for(mo
     start = threading.Thread.start
 
     def start_in_a_copy(thread: threading.Thread) -> None:
-        run, context = thread.run, copy_context()
-        thread.run = lambda: context.run(run)
+        thread.run = partial(copy_context().run, thread.run)  # type: ignore[method-assign]  # for this thread only
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_in_a_copy)
@@ -238,7 +238,11 @@ def test_the_first_uses_of_a_fresh_array_may_come_from_many_threads(tmp_path):
         sync.create_array(tmp_path / str(turn), data=data, **options)
         with za.config.set(threads=1 + turn % 3):
             a = sync.open_array(tmp_path / str(turn))
-        for values in at_once(lambda number, a=a: (a[number], a[...], a[number:30:7, 3])):
+
+        def read(number: int, a: sync.Array = a) -> tuple[Any, Any, Any]:
+            return a[number], a[...], a[number:30:7, 3]
+
+        for values in at_once(read):
             np.testing.assert_array_equal(values[1], data)
 
 

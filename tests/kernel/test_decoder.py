@@ -33,7 +33,7 @@ def make(dtype: str, element: int) -> tuple[stores.MemoryStore, np.ndarray]:
 def test_shuffled_values(dtype: str, element: int):
     store, values = make(dtype, element)
     for native in ("require", "off"):
-        config = za.Config(native=native)  # type: ignore[arg-type]  # a literal
+        config = za.Config(native=native)
         array = sync.open_array(store, config=config)
         for key in (np.s_[...], np.s_[3:30, ::7]):
             found = array[key]
@@ -69,7 +69,7 @@ def test_damaged_values(change: Any):
     asyncio.run(store.put("2.0", change(zlib.compress(values[16:24].tobytes()))))
     messages = []
     for native in ("require", "off"):
-        config = za.Config(native=native)  # type: ignore[arg-type]  # a literal
+        config = za.Config(native=native)
         with pytest.raises(ZarrError) as caught:
             sync.open_array(store, config=config)[...]
         messages.append((type(caught.value), str(caught.value)))

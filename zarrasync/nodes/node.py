@@ -109,7 +109,7 @@ class NodeHandle:
             store = transformer.wrap(store)
         return store
 
-    def lock(self) -> AbstractAsyncContextManager[None, None]:
+    def lock(self) -> AbstractAsyncContextManager[object, None]:
         """Return the lock on the node's metadata."""
         return self.store.lock(self.document_key)
 

@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import Context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from tests.support.processes import PROCESSES, together
 from zarrasync import sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import FsspecStore, LocalStore, Request
-from zarrasync.stores.local_locks import FileLock, lock_position, place_of
+from zarrasync.stores.local_locks import FileLock, FileLocks, Place, lock_position, place_of
 from zarrasync.stores.lock_file import describe_holder
 
 needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
@@ -322,3 +323,27 @@ def test_a_system_without_more_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 array[part] = 2
     array[...] = 2
     assert (array[...] == 2).all()
+
+
+async def test_a_directory_that_cannot_be_examined_after_waiting():
+    """Nothing stays locked."""
+    place, calls = (1, 2, "x"), 0
+
+    def find() -> list[Place]:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise StoreError("the directory is gone", key="x")
+        return [place]
+
+    async def enter(find: Callable[[], list[Place]]) -> None:
+        async with FileLocks(["x"], find, 0):
+            pass
+
+    async with FileLocks(["x"], lambda: [place], 0):
+        task = asyncio.create_task(enter(find), context=Context())  # which does not hold the lock
+        while not calls:  # afterwards it waits for the lock
+            await asyncio.sleep(0)
+    with pytest.raises(StoreError, match="gone"):
+        await task
+    await asyncio.wait_for(enter(lambda: [place]), 60)

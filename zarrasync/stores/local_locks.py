@@ -211,6 +211,7 @@ class FileLocks:
                 await self._unlock()
                 places = current  # a directory was replaced meanwhile
         except StoreError:
+            await self._unlock()
             raise
         except OSError as error:
             await self._unlock()

@@ -375,7 +375,7 @@ static void create_folders(struct write *write, struct za_folder *folder, int64_
         int64_t whole = last < 0 ? end : n + write->axes[last].count - walk.at[last];
         next = whole < end ? whole : end;
         set_status(write, n, next, ZA_LATER);
-        if (stages && next == whole && walk.at[last] == 0 && write->array->separator == '/')
+        if (stages && last >= 0 && next == whole && walk.at[last] == 0 && write->array->separator == '/')
             stages = create_folder(write, folder, &walk, n, next);
     }
 }

@@ -119,21 +119,18 @@ class KeyLocks:
         """Whether the locks were not taken at once."""
         return self._stack is not None
 
-    async def __aenter__(self) -> Sequence[Any]:
-        """Take the locks; return the identities, as they were found."""
+    async def __aenter__(self) -> None:
         loop = None if driven() else asyncio.get_running_loop()
-        found = self._find()
-        self._identities = list(dict.fromkeys(found))
+        self._identities = list(dict.fromkeys(self._find()))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
                 _holders.update(dict.fromkeys(self._identities, _Holder(loop, is_shared=True)))
                 _held_locks.set(_held_locks.get() | {self})
-                return found
+                return
         async with AsyncExitStack() as stack:
             for identity in sorted(self._identities):
                 await stack.enter_async_context(KeyLock(identity))
             self._stack = stack.pop_all()
-        return found
 
     async def __aexit__(self, *error: object) -> None:
         if self._stack is not None:

@@ -102,7 +102,7 @@ class KernelWrite:
         """
         statuses = bytes([LATER]) * (end - begin)
         if self._stages:
-            statuses = write_part(self._chunks, self._array, self._part, range(begin, end), flag)
+            statuses = _write_part(self._chunks, self._array, self._part, range(begin, end), flag)
         for first, last in _stretches(statuses, LATER):
             replaced = drive(self._replace(flag, begin + first, begin + last))
             statuses = statuses[:first] + replaced + statuses[last:]
@@ -149,10 +149,10 @@ async def replace_part(
     if held and not set(places).isdisjoint(held.values()):  # the kernel would release a lock of the caller
         return bytes([LEFT]) * len(numbers)
     async with KeyLocks(lambda: places):
-        return write_part(chunks, array, part, numbers, flag, places)
+        return _write_part(chunks, array, part, numbers, flag, places)
 
 
-def write_part(
+def _write_part(
     chunks: Chunks,
     array: ArrayStruct,
     part: KernelPart,
@@ -160,19 +160,9 @@ def write_part(
     flag: CancelFlag,
     places: Sequence[Place] | None = None,
 ) -> bytes:
-    """Write chunks with one call of the kernel.
+    """Write chunks with one call of the kernel; return what became of each.
 
-    Args:
-        chunks: The chunks.
-        array: Their description.
-        part: The elements to write.
-        numbers: The numbers of the chunks, of all that the part touches.
-        flag: Set when the write is cancelled.
-        places: Where the chunks are. The caller holds their locks within the process. ``None`` to write only new folders,
-            which needs no locks.
-
-    Returns:
-        What became of each chunk.
+    The caller holds the locks of the places within the process. Without places, only new folders are written.
     """
     own, statuses = worker(), ctypes.create_string_buffer(len(numbers))
     folders, locks = None, -1

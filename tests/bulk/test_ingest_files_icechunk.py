@@ -194,8 +194,6 @@ async def test_what_cannot_be_written(api: Api, tmp_path: Path):
     ]:
         with pytest.raises(error, match=message):
             await api(api.ingest(path, f"{place}|icechunk:{version}", concat="time"))
-    with pytest.raises(UnsupportedOperation, match="only one process can write a commit"):
-        await api(api.ingest(path, f"{place}|icechunk:", concat="time", mode="w", processes=2))
     with pytest.raises(StoreError):
         await api(api.ingest(path, f"{tmp_path / 'none'}|icechunk:@branch.dev/", concat="time"))
 

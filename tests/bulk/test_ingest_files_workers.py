@@ -19,7 +19,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import config, sync
-from zarrasync.bulk.files import pool
+from zarrasync.bulk.files import pool, worker
 from zarrasync.bulk.files.axis import Segment
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
@@ -76,13 +76,13 @@ def test_processes(tmp_path: Path):
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
 ):
-    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool._read_headers
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool.read_headers
 
     def count(files: Any, *rest: Any) -> Any:
         elsewhere.extend(files)
         return read_headers(files, *rest)
 
-    monkeypatch.setattr(pool, "_read_headers", count)
+    monkeypatch.setattr(pool, "read_headers", count)
     monkeypatch.setattr(pool, "_SHORT_SECONDS", 1e9 if is_short else -1)
     with ThreadPoolExecutor(2) as executor:
         await api(api.ingest(paths, out := tmp_path / "out.zarr", concat="time", executor=executor))
@@ -207,7 +207,7 @@ def test_a_worker_keeps_the_files_of_few_jobs_open(tmp_path: Path):
     (path,) = write_days(tmp_path, [0])
     file, settings = identity_of(str(path), {}), config.get()
     ways = [ReaderOptions(dim=str(number)) for number in range(4)]
-    shared = pool._SharedFiles()
+    shared = worker.SharedFiles()
     with shared.use(ways[0], settings) as first:
         for way in ways[1:]:
             with shared.use(way, settings) as files:

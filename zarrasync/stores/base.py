@@ -140,6 +140,34 @@ class Store(ABC):
         """
         return None
 
+    def fork(self) -> Callable[[], Store] | None:
+        """Return a function for another process, which opens a store for one task there; ``None`` if copies are enough.
+
+        The function can be pickled, and blocks like this method. Its store begins with the values of this one. The values
+        that a task stores are added to this store when ``merge`` gets its ``changes``. No two tasks may store the same
+        value.
+
+        Raises:
+            UnsupportedOperation: If other processes cannot write to the store.
+            StoreError: If the store failed.
+        """
+        return None
+
+    def changes(self) -> bytes:
+        """Return the changes of a store that the function of ``fork`` has opened; empty for other stores."""
+        return b""
+
+    def merge(self, changes: bytes) -> None:
+        """Add the values that were stored in a fork, which blocks.
+
+        Args:
+            changes: The result of ``changes``.
+
+        Raises:
+            StoreError: If the store failed.
+        """
+        raise self._unsupported("merge changes")
+
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         """Fetch values or byte ranges, in the order of the requests; ``None`` for an absent key.
@@ -498,19 +526,20 @@ class Transaction(ABC):
     """Changes that become visible when they are committed. Without that, they have no effect.
 
     Attributes:
-        store: The store for the changes. Only the process that began the transaction can use it.
+        store: The store for the changes. Other processes can only use forks of it.
     """
 
     store: Store
 
     @abstractmethod
-    def commit(self, message: str) -> None:
-        """Make the changes visible.
+    def commit(self, message: str, path: str = "") -> None:
+        """Make the changes visible, together with those that others have committed meanwhile.
 
         Args:
             message: A description for the history.
+            path: The path of the group that the changes belong to.
 
         Raises:
-            WriteConflictError: If others have committed changes meanwhile. Nothing has become visible then.
+            WriteConflictError: If others have changed the group or its arrays meanwhile. Nothing has become visible then.
             StoreError: If the store failed.
         """

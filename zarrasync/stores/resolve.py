@@ -17,6 +17,7 @@ from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
+from zarrasync.stores.icechunk import session_store
 from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.pipelines import is_archive_url, is_pipeline, open_pipeline
@@ -135,7 +136,7 @@ def _from_zarr_store(store: Any) -> Store:
         # Unlike zarr-python's, stores of this library support conditional writes.
         resolved = _resolve(store.root if kind == "LocalStore" else store.store, None)
         return ReadOnlyStore(resolved) if store.read_only else resolved
-    return ZarrPythonStore(store)
+    return session_store(store) or ZarrPythonStore(store)
 
 
 def _prefer_local(store: FsspecStore) -> Store:

@@ -9,6 +9,7 @@ import builtins
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, ClassVar
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
@@ -88,6 +89,15 @@ class WrapperStore(Store):
     @property
     def flat(self) -> bool:
         return self.inner.flat
+
+    def fork(self) -> Callable[[], Store] | None:
+        return self.inner.fork()
+
+    def changes(self) -> bytes:
+        return self.inner.changes()
+
+    def merge(self, changes: bytes) -> None:
+        self.inner.merge(changes)
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
@@ -192,6 +202,10 @@ class PrefixStore(WrapperStore):
         transaction = self.inner.begin()
         return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
 
+    def fork(self) -> Callable[[], Store] | None:
+        fork = self.inner.fork()
+        return None if fork is None else partial(_open_prefix, fork, self.prefix)
+
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
 
@@ -276,12 +290,17 @@ class PrefixStore(WrapperStore):
         return self.inner.describe(self.prefix + path)
 
 
+def _open_prefix(fork: Callable[[], Store], prefix: str) -> Store:
+    return PrefixStore(fork(), prefix)
+
+
 class _PrefixTransaction(Transaction):
     def __init__(self, inner: Transaction, prefix: str) -> None:
         self._inner, self.store = inner, PrefixStore(inner.store, prefix)
+        self._prefix = prefix
 
-    def commit(self, message: str) -> None:
-        self._inner.commit(message)
+    def commit(self, message: str, path: str = "") -> None:
+        self._inner.commit(message, f"{self._prefix}{path}".rstrip("/"))
 
 
 class AliasStore(WrapperStore):

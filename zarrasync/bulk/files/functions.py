@@ -17,8 +17,9 @@ from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
-from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
+from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
+from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, resolve
 
@@ -80,10 +81,8 @@ def _ingest(request: FilesRequest) -> FilesReport:
     transaction = store.begin()
     if transaction is None:
         return _run(replace(request, store=store, storage_options=None))
-    if request.processes > 1 or request.executor is not None:
-        raise UnsupportedOperation(f"only one process can write a commit of {store!r}; omit processes and executor")
     report = _run(replace(request, store=transaction.store, storage_options=None))
-    transaction.commit(f"zarrasync ingest: {report.contents()}")
+    transaction.commit(f"zarrasync ingest: {report.contents()}", normalize_path(request.path))
     return report
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
-from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.copies import remove_abandoned_copies
+from zarrasync.bulk.files.disjoint import disjoint_tasks
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.readers import OpenFiles
@@ -30,6 +29,15 @@ from zarrasync.bulk.files.statistics import (
     part_statistics,
 )
 from zarrasync.bulk.files.tasks import TaskRunner
+from zarrasync.bulk.files.worker import (
+    SentTasks,
+    WayToOpen,
+    opener,
+    read_headers,
+    run_tasks,
+    shared_files,
+    task_statistics,
+)
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.text import counted
@@ -41,7 +49,6 @@ from zarrasync.transfer.unaligned import Unaligned
 __all__ = ["Workers"]
 
 T = TypeVar("T")
-_WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
 _log = logging.getLogger(__name__)
 _MOST_CRASHES = 3
 """A task whose process ends this many times fails."""
@@ -50,23 +57,9 @@ _START_METHOD = "spawn"
 _HEADERS_PER_CALL = 8
 _SHORT_SECONDS = 1.0
 """Seconds in which this process reads headers itself, because others would import the libraries for them first."""
-_MOST_WAYS = 2
 _POLL_SECONDS = 0.5
 _SILENT_SECONDS = 30.0
 """Time without a finished task after which the workers of a cluster are counted."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    """A task as it is sent to another process."""
-
-    plan: JobPlan
-    store: Store
-    config: Config
-    verify: bool
-    unaligned: Unaligned
-    permit: Permit | None
-    mark: str
 
 
 def _end_with_parent() -> None:
@@ -83,72 +76,6 @@ def _end_with_parent() -> None:
 
 def _do_nothing() -> None:
     """Do nothing: a call that starts a process."""
-
-
-class _SharedFiles:
-    """The open files of a process that runs tasks of several jobs. They remain open from one task to the next.
-
-    At most the files of the last two ways to open them remain open, and those that tasks read.
-    """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[_WayToOpen, OpenFiles] = OrderedDict()
-        self._users: Counter[OpenFiles] = Counter()
-        self._lock = thread_lock()
-
-    @contextmanager
-    def use(self, options: ReaderOptions, config: Config) -> Iterator[OpenFiles]:
-        """Return the open files. They are not closed before the end of this context."""
-        key = options, config
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = OpenFiles(options, config)
-            self._known.move_to_end(key)
-            files = self._known[key]
-            self._users[files] += 1
-        try:
-            yield files
-        finally:
-            with self._lock:
-                self._users -= Counter([files])
-                is_forgotten = self._known.get(key) is not files and files not in self._users
-                idle = [known for known, other in self._known.items() if other not in self._users]
-                unused = [self._known.pop(known) for known in idle[: max(len(self._known) - _MOST_WAYS, 0)]]
-            for other in [*unused, files] if is_forgotten else unused:
-                other.close()
-
-    def forget(self, ways: Iterable[_WayToOpen]) -> None:
-        """Close the files that were opened in some ways. Tasks that still read them close them when they end."""
-        with self._lock:
-            forgotten = [self._known.pop(way) for way in ways if way in self._known]
-            unused = [files for files in forgotten if files not in self._users]
-        for files in unused:
-            files.close()
-
-
-_files = _SharedFiles()
-"""The files of a process that runs tasks for others. It is this process if the executor has threads."""
-
-
-def _read_headers(
-    files: Sequence[SourceFile], options: ReaderOptions, config: Config, chosen: Sequence[str]
-) -> list[FileHeader]:
-    """Return the headers of files, in a worker process."""
-    with _files.use(options, config) as opened:
-        return opened.headers(files, chosen)
-
-
-def _run_task(task: _Task) -> IngestReport:
-    """Run the only task of a plan, in a worker process."""
-    with _files.use(task.plan.reader, task.config) as opened:
-        runner = TaskRunner(task.plan, task.store, task.config, opened, task.verify, task.unaligned)
-        return runner.run(task.plan.parts[0], task.mark, task.permit)
-
-
-def _part_statistics(plan: JobPlan, store: Store, config: Config) -> list[VariableStatistics]:
-    """Return the statistics of the only task of a plan, in a worker process."""
-    with _files.use(plan.reader, config) as opened:
-        return part_statistics(TaskRunner(plan, store, config, opened), plan.parts[0])
 
 
 class Workers:
@@ -173,8 +100,8 @@ class Workers:
             raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
         self._processes, self._executor = processes, executor
         self._pool: ProcessPoolExecutor | None = None
-        self._files: dict[_WayToOpen, OpenFiles] = {}
-        self._shared = set[_WayToOpen]()
+        self._files: dict[WayToOpen, OpenFiles] = {}
+        self._shared = set[WayToOpen]()
 
     @property
     def is_local(self) -> bool:
@@ -223,7 +150,7 @@ class Workers:
         own = self._config_of_each(options, config)
 
         def call(start: int) -> Callable[[], list[FileHeader]]:
-            return partial(_read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
+            return partial(read_headers, rest[start : start + _HEADERS_PER_CALL], options, own, names)
 
         self._run(range(0, len(rest), _HEADERS_PER_CALL), call, found.__setitem__)
         return first + [header for number in sorted(found) for header in found[number]]
@@ -243,6 +170,9 @@ class Workers:
     ) -> None:
         """Run tasks on other processes. Tasks whose process ended are run again by another one.
 
+        If the processes need forks of the store, the changes of each task are merged when it has ended, and tasks that
+        share chunks run one after the other.
+
         Args:
             plan: The job.
             numbers: The numbers of the tasks.
@@ -255,15 +185,27 @@ class Workers:
             done: Called with the number and the report of each finished task.
 
         Raises:
-            StoreError: If processes that run the same task ended several times.
+            StoreError: If processes that run the same task ended several times, or the store failed.
         """
-        own = self._config_of_each(plan.reader, config)
+        own, fork, groups = self._config_of_each(plan.reader, config), store.fork(), {n: [n] for n in numbers}
+        if fork is not None:
+            groups = disjoint_tasks(plan, groups)  # if two forks changed the same chunk, one version would be lost
+            unaligned = "allow"
+        open_store = opener(store, fork)
 
-        def call(number: int) -> Callable[[], IngestReport]:
-            part = plan.for_part(plan.parts[number])
-            return partial(_run_task, _Task(part, store, own, verify, unaligned, permit, mark(number)))
+        def call(number: int) -> Callable[[], tuple[list[IngestReport], bytes]]:
+            plans = [plan.for_part(plan.parts[n]) for n in groups[number]]
+            marks = [mark(n) for n in groups[number]]
+            return partial(run_tasks, SentTasks(plans, marks, open_store, own, verify, unaligned, permit))
 
-        self._run(numbers, call, done)
+        def ended(number: int, result: tuple[list[IngestReport], bytes]) -> None:
+            reports, changes = result
+            if changes:
+                store.merge(changes)
+            for n, report in zip(groups[number], reports, strict=True):
+                done(n, report)
+
+        self._run(groups, call, ended)
 
     def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
@@ -297,10 +239,10 @@ class Workers:
             for number, part in enumerate(plan.parts):
                 done(number, part_statistics(runner, part))
         else:
-            own = self._config_of_each(plan.reader, config)
+            own, open_store = self._config_of_each(plan.reader, config), opener(store, store.fork())
 
             def call(number: int) -> Callable[[], list[VariableStatistics]]:
-                return partial(_part_statistics, plan.for_part(plan.parts[number]), store, own)
+                return partial(task_statistics, plan.for_part(plan.parts[number]), open_store, own)
 
             self._run(range(len(plan.parts)), call, done)
         return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
@@ -345,6 +287,13 @@ class Workers:
                                 "memory ran out; lower config.memory_budget, or use fewer processes"
                             ) from error
                         waiting.appendleft(number)
+                    except Exception as error:
+                        if type(error).__name__ != "KilledWorker":  # of dask, which need not be installed
+                            raise
+                        raise StoreError(
+                            f"dask gave up task {number}, because the workers that ran it ended, for example because memory ran "
+                            "out; lower config.memory_budget, or use workers with more memory"
+                        ) from error
         finally:
             begun = [future for future in running if not future.cancel()]
             if self._executor is None:
@@ -390,7 +339,7 @@ class Workers:
         """Close the files of this process, and end the processes that this object has started."""
         while self._files:
             self._files.popitem()[1].close()
-        _files.forget(self._shared)
+        shared_files.forget(self._shared)
         pool, self._pool = self._pool, None
         if pool is not None:
             # Asking them to end can take forever: one that is killed meanwhile may hold a lock that others wait for.

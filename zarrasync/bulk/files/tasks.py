@@ -26,6 +26,7 @@ from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
+from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
@@ -35,7 +36,7 @@ from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["TaskRunner", "add_reports", "planned_array"]
+__all__ = ["TaskRunner", "add_reports", "planned_array", "planned_metadata"]
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
@@ -44,12 +45,19 @@ _CONCURRENT_ARRAYS = 2
 def planned_array(plan: JobPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
     """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
     format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
+    handle = NodeHandle(store, path, format_, config, is_format_known=True)
+    return AsyncArray(handle, planned_metadata(plan, array, format_))
+
+
+def planned_metadata(plan: JobPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
+    """Return the metadata that an array will have after the job."""
+    path = join(plan.path, array.name)
     documents = {
         key: array.documents[key].encode() if key in array.documents else None for key in format_.document_keys(path)
     }
     metadata = format_.parse(path, documents)
     assert isinstance(metadata, ArrayMetadata)
-    return AsyncArray(NodeHandle(store, path, format_, config, is_format_known=True), metadata)
+    return metadata
 
 
 @dataclass

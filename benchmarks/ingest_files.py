@@ -363,7 +363,7 @@ def s3_options(endpoint: str | None) -> Iterator[dict[str, Any]]:
     if endpoint == "radosgw":
         import servers
 
-        with servers.radosgw("zarrasync") as options:
+        with servers.radosgw("zarrasync", size=40 << 30, on_disk=True) as options:
             yield {**options, "aws_unsigned_payload": True}
         return
     key, secret = (os.environ[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))

@@ -219,9 +219,8 @@ osd_pool_default_pg_autoscale_mode=off
 osd_crush_chooseleaf_type=0
 osd_class_load_list=*
 osd_class_default_list=*
-osd_objectstore=memstore
 osd_data={root}/osd
-memstore_device_bytes={size}
+{storage}
 rgw_gc_obj_min_wait=1
 rgw_gc_processor_period=5
 admin_socket={root}/$name.asok
@@ -233,13 +232,18 @@ rgw_frontends=beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 """
 
 
+CEPH_MEMORY = "osd_objectstore=memstore\nmemstore_device_bytes={size}"
+CEPH_DISK = "osd_objectstore=bluestore\nbluestore_block_size={size}\nosd_memory_target=1073741824"
+
+
 @contextmanager
-def radosgw(bucket: str, size: int = 8 << 30) -> Iterator[dict[str, str]]:
-    """Run Ceph's S3 gateway, which keeps objects in memory, with a bucket; yields ``storage_options``.
+def radosgw(bucket: str, size: int = 8 << 30, *, on_disk: bool = False) -> Iterator[dict[str, str]]:
+    """Run Ceph's S3 gateway with a bucket; yields ``storage_options``.
 
     Args:
         bucket: The name of the bucket.
         size: The most bytes of all objects.
+        on_disk: Keep objects in a file, rather than in memory.
     """
     if shutil.which("radosgw") is None:
         raise SystemExit("needs Ceph: apt-get install radosgw ceph-mon ceph-osd ceph-common")
@@ -251,7 +255,8 @@ def radosgw(bucket: str, size: int = 8 << 30) -> Iterator[dict[str, str]]:
             Path(root, name).mkdir()
         fsid = str(uuid.uuid4())
         conf = Path(root, "ceph.conf")
-        conf.write_text(CEPH_CONF.format(root=root, fsid=fsid, port=port, monitor_port=monitor_port, size=size))
+        storage = (CEPH_DISK if on_disk else CEPH_MEMORY).format(size=size)
+        conf.write_text(CEPH_CONF.format(root=root, fsid=fsid, port=port, monitor_port=monitor_port, storage=storage))
 
         def call(*command: str) -> str:
             return subprocess.run(

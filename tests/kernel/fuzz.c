@@ -434,6 +434,54 @@ static void change_chunks(struct za_worker *worker, const struct plan *plan, con
     free(statuses);
 }
 
+/* Return the number of the first chunk of a selection among all chunks. */
+static int64_t first_chunk(const struct plan *plan)
+{
+    int64_t number = 0;
+    for (int64_t i = 0; i < plan->array.axis_count; i++)
+        number = number * plan->whole[i].count + plan->selected[i].first;
+    return number;
+}
+
+/* Return the content of a file, in memory of exactly its size; null if there is none. */
+static uint8_t *content(const char *path, int64_t *size)
+{
+    struct stat state;
+    int file = open(path, O_RDONLY);
+    if (file < 0)
+        return NULL;
+    require(fstat(file, &state) == 0, "files have sizes");
+    uint8_t *data = malloc((size_t)state.st_size);
+    *size = read(file, data, (size_t)state.st_size);
+    require(*size == state.st_size, "files are read");
+    close(file);
+    return data;
+}
+
+/* Write a selection of one chunk again, after encoding it in memory: both have the same result. */
+static void change_and_encode(struct za_worker *worker, const struct plan *plan, const uint8_t *values)
+{
+    char path[4096];
+    uint8_t changed[64];
+    int64_t old_size = 0, new_size = 0;
+    struct za_value encoded;
+    name_chunk(plan, first_chunk(plan), path, sizeof path);
+    uint8_t *old = content(path, &old_size), *result = NULL;
+    int64_t status = zarrasync_encode(worker, &plan->array, plan->selected, values, old, old_size, &encoded);
+    require(status == ZA_DONE || status == ZA_LEFT || status == ZA_EMPTY, "the status is one of encoding");
+    if (status == ZA_DONE) {
+        result = malloc((size_t)encoded.size);
+        zarrasync_take(worker, &encoded, result);
+    }
+    change_chunks(worker, plan, values, 0, changed);
+    uint8_t *new = content(path, &new_size);
+    if (status == ZA_DONE && changed[first_chunk(plan)])
+        require(new_size == encoded.size && memcmp(new, result, (size_t)new_size) == 0, "memory and files are the same");
+    free(old);
+    free(new);
+    free(result);
+}
+
 /* Read a selection of slices as ranges: either all of its elements, or what is left to other reads. */
 static void read_ranges(struct input *input, struct za_worker *worker, const struct plan *plan, const uint8_t *expected)
 {
@@ -519,7 +567,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             int64_t chunk, source = source_of(&plan, n, &chunk);
             memcpy(out + n * item, values + source * item, (size_t)item);
         }
-        change_chunks(worker, &plan, out, keeps_fill, ignored);
+        if (plan.selected_chunks == 1)
+            change_and_encode(worker, &plan, out);
+        else
+            change_chunks(worker, &plan, out, keeps_fill, ignored);
     }
     memset(out, 0xaa, (size_t)(plan.selected_elements * item));
     if (plan.points.count > 0)

@@ -32,6 +32,7 @@ __all__ = [
     "PointsStruct",
     "StepStruct",
     "Traffic",
+    "ValueStruct",
     "Worker",
     "can_decode",
     "can_encode",
@@ -122,6 +123,12 @@ class ArrayStruct(ctypes.Structure):
     """Whether the kernel can encode the chunks as well. Not a member of ``za_array``."""
 
 
+class ValueStruct(ctypes.Structure):
+    """``za_value``."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("size", _I64)]
+
+
 class PointsStruct(ctypes.Structure):
     """``za_points``."""
 
@@ -208,6 +215,8 @@ class Worker:
     Attributes:
         address: Of the ``za_worker``.
         decode: ``zarrasync_decode``.
+        encode: ``zarrasync_encode``.
+        take: ``zarrasync_take``.
         read: ``zarrasync_read``.
         read_ranges: ``zarrasync_read_ranges``.
         sort_points: ``zarrasync_sort_points``.
@@ -220,10 +229,12 @@ class Worker:
         "_traffic",
         "address",
         "decode",
+        "encode",
         "read",
         "read_points",
         "read_ranges",
         "sort_points",
+        "take",
         "write",
     )
 
@@ -234,7 +245,7 @@ class Worker:
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False
-        self.decode = library.zarrasync_decode
+        self.decode, self.encode, self.take = library.zarrasync_decode, library.zarrasync_encode, library.zarrasync_take
         self.read, self.write = library.zarrasync_read, library.zarrasync_write
         self.read_ranges = library.zarrasync_read_ranges
         self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)

@@ -221,11 +221,25 @@ static void set_status(struct write *write, int64_t begin, int64_t end, int stat
 
 static int is_cancelled(const struct write *write) { return write->cancelled != NULL && *write->cancelled; }
 
+/* Keep the elements of a stored chunk that are not written. Returns 0 if its index is damaged. */
+static int use_old(struct write *write, const uint8_t *value, int64_t size)
+{
+    const struct za_array *array = write->array;
+    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    if (!array->is_sharded) {
+        write->old = value;
+        write->old_size = size;
+        return 1;
+    }
+    write->shard = value;
+    write->shard_size = size;
+    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
+}
+
 /* Read the stored chunk, if there is one. Returns 0 if that fails. */
 static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version)
 {
     const struct za_array *array = write->array;
-    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
     int file = za_open_chunk(folder, coords);
     uint8_t *value;
     version->size = -1;
@@ -242,16 +256,7 @@ static int read_old(struct write *write, struct za_folder *folder, const int64_t
         size = za_read_value(write->worker, array, file, ZA_OLD, expected, &value);
     }
     za_close(file);
-    if (size < 0 || size != version->size)
-        return 0;
-    if (!array->is_sharded) {
-        write->old = value;
-        write->old_size = size;
-        return 1;
-    }
-    write->shard = value;
-    write->shard_size = size;
-    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
+    return size >= 0 && size == version->size && use_old(write, value, size);
 }
 
 /* Whether a chunk is written in part. */
@@ -404,5 +409,24 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
     else
         replace_chunks(&write, &folder, begin, end);
     za_folder_close(&folder);
+    za_release_large(worker);
+}
+
+int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                         const uint8_t *values, const uint8_t *old, int64_t old_size, struct za_value *encoded)
+{
+    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values};
+    struct za_walk walk;
+    int status = ZA_LEFT;
+    write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
+    za_walk_start(&walk, axes, write.box.axis_count, 0);
+    if (old == NULL || use_old(&write, old, old_size))
+        encoded->data = encode(&write, walk.coords, &encoded->size, &status);
+    return status;
+}
+
+void zarrasync_take(struct za_worker *worker, const struct za_value *encoded, uint8_t *out)
+{
+    memcpy(out, encoded->data, (size_t)encoded->size);
     za_release_large(worker);
 }

@@ -78,19 +78,30 @@ class Chunks:
 
         It can if they are local files of one shape, and if it has their codecs.
         """
-        metadata, directory = self.metadata, self.store.local_directory
-        if directory is None or kernel(self.config.native) is None:
-            return None
-        if metadata.edges is not None and self.shape is None:  # the chunks have several shapes
-            return None
-        array = ArrayStruct()
-        if not describe_chain(self.chain, array):
-            return None
-        array.axis_count = metadata.ndim
-        array.directory, array.head = directory, metadata.keys.head(metadata.ndim).encode()
-        array.separator = ord(metadata.keys.separator)
-        array.value_limit = _NO_LIMIT if self.limit is None else self.limit
+        directory = self.store.local_directory
+        array = None if directory is None else self._describe()
+        if array is not None:
+            keys = self.metadata.keys
+            array.directory, array.head = directory, keys.head(self.metadata.ndim).encode()
+            array.separator = ord(keys.separator)
+            array.value_limit = _NO_LIMIT if self.limit is None else self.limit
         return array
+
+    @cached_property
+    def kernel_shard(self) -> ArrayStruct | None:
+        """The description of shards, or ``None`` if the kernel cannot encode them in memory, or there are none."""
+        if self.chain.sharding is None or self.config.write_empty_chunks:
+            return None
+        array = self._describe()
+        return array if array is not None and array.can_write else None
+
+    def _describe(self) -> ArrayStruct | None:
+        """Describe the chunks, except for their names. ``None`` without the kernel, and if it has not all codecs."""
+        if kernel(self.config.native) is None or (self.metadata.edges is not None and self.shape is None):
+            return None  # in the second case, the chunks have several shapes
+        array = ArrayStruct()
+        array.axis_count = self.metadata.ndim
+        return array if describe_chain(self.chain, array) else None
 
     @property
     def kernel_target(self) -> ArrayStruct | None:

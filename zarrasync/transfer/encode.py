@@ -14,6 +14,7 @@ from zarrasync.indexing.axis_order import assign
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.transfer.chunks import Chunks, Fields
 from zarrasync.transfer.convert_values import cast
+from zarrasync.transfer.kernel_encoder import KernelEncoder
 from zarrasync.transfer.scratch import ScratchMemory
 
 __all__ = ["Encoder"]
@@ -33,10 +34,13 @@ class Encoder:
         self._chunks, self._chain = chunks, chain
         self._values, self._fields = values, fields
         self._keep_empty = chunks.config.write_empty_chunks
+        self._kernel = KernelEncoder.of(chunks, values) if fields is None else None
 
     def whole(self, part: ChunkRun) -> Buffer | None:
         """Encode a chunk that is replaced completely."""
         chain, spec = self._chain, self._chain.spec
+        if self._kernel is not None and (data := self._kernel.encode(part.projection, None)) is not False:
+            return data
         values = self._values[(*part.projection.target, ...)]
         if values.shape != spec.shape:
             chunk = spec.new_array()
@@ -93,6 +97,8 @@ class Encoder:
 
     def merged(self, part: ChunkRun, stored: Buffer | None) -> Buffer | None:
         """Replace a part of a stored chunk (``None``: an absent one), and encode the chunk."""
+        if self._kernel is not None and (encoded := self._kernel.encode(part.projection, stored)) is not False:
+            return encoded
         if self._fields is None and self._values.dtype == self._chain.spec.dtype.numpy:
             data, empty = self._chain.merge(stored, part.projection, self._values)
         elif self._fields is None:

@@ -232,6 +232,8 @@ rgw_frontends=beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 """
 
 
+STARTS = 5
+"""How often the storage daemon is started at most."""
 CEPH_MEMORY = "osd_objectstore=memstore\nmemstore_device_bytes={size}"
 CEPH_DISK = "osd_objectstore=bluestore\nbluestore_block_size={size}\nosd_memory_target=1073741824"
 
@@ -273,7 +275,12 @@ def radosgw(bucket: str, size: int = 8 << 30, *, on_disk: bool = False) -> Itera
             call("ceph-mon", "-i", "a")
             call("ceph", "osd", "new", osd)
             call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
-            call("ceph-osd", "-i", "0")
+            for _ in range(STARTS - 1):  # it rarely fails, and says nothing about the reason
+                command = ["ceph-osd", "-i", "0", "-c", str(conf)]
+                if subprocess.run(command, check=False, cwd=root, capture_output=True).returncode == 0:
+                    break
+            else:
+                call("ceph-osd", "-i", "0")
             while "1 up" not in call("ceph", "osd", "stat"):
                 time.sleep(0.5)
             call("radosgw", "-n", "client.rgw")

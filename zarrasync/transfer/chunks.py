@@ -89,7 +89,7 @@ class Chunks:
 
     @cached_property
     def kernel_shard(self) -> ArrayStruct | None:
-        """The description of shards, or ``None`` if the kernel cannot encode them in memory, or there are none."""
+        """The description of shards; ``None`` if the kernel cannot encode them in memory, or chunks are stored alone."""
         if self.chain.sharding is None or self.config.write_empty_chunks:
             return None
         array = self._describe()

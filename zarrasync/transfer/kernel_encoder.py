@@ -32,19 +32,19 @@ class KernelEncoder:
 
     @classmethod
     def of(cls, chunks: Chunks, values: Array) -> KernelEncoder | None:
-        """Return an encoder, or ``None`` if the kernel cannot encode the shards, or there are none."""
+        """Return an encoder; ``None`` if the kernel cannot encode the shards, or chunks are stored alone."""
         array = chunks.kernel_shard
         return None if array is None or values.dtype != chunks.chain.spec.dtype.numpy else cls(chunks, array, values)
 
-    def encode(self, projection: Projection, stored: Buffer | None) -> Buffer | None | Literal[False]:
+    def encode(self, projection: Projection, stored: Buffer | None) -> Buffer | Literal[False] | None:
         """Encode a shard.
 
         Args:
             projection: The elements of the shard, and their places in the values.
-            stored: The stored shard, which keeps its other elements; ``None`` if there is none.
+            stored: The stored shard, which keeps its other elements; ``None`` for an absent one.
 
         Returns:
-            The encoded shard, ``None`` if it contains only the fill value, or ``False`` if the kernel cannot encode it.
+            The encoded shard, ``None`` if it contains only the fill value, and ``False`` if it is left to Python.
         """
         if any(not isinstance(selector, slice) or selector.step != 1 for selector in projection.source):
             return False

@@ -13,9 +13,18 @@ from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.times import convert_times, units_of
 from zarrasync.errors import ShapeError
 
-__all__ = ["check_equal", "check_fit", "has_rows", "is_comparable", "is_equal", "row_count"]
+__all__ = [
+    "SCALING",
+    "check_equal",
+    "check_fit",
+    "has_rows",
+    "is_comparable",
+    "is_equal",
+    "is_same_attribute",
+    "row_count",
+]
 
-_SCALING = ("scale_factor", "add_offset", "_Unsigned")
+SCALING = ("scale_factor", "add_offset", "_Unsigned")
 """Attributes that determine the meaning of stored numbers."""
 _MISSING = ("_FillValue", "missing_value")
 """Attributes that specify which numbers stand for missing values."""
@@ -102,7 +111,7 @@ def check_fit(
             + _hint_for_types(name, header, like, is_stored=is_stored)
         )
     differing: list[tuple[str, ...]] = [
-        (key,) for key in _SCALING if not _is_same(header.attributes, like.attributes, key)
+        (key,) for key in SCALING if not is_same_attribute(header.attributes, like.attributes, key)
     ]
     if not differing and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
         differing = [_MISSING]
@@ -134,7 +143,7 @@ def _hint_for_types(name: str, header: VariableHeader, like: VariableHeader, *, 
 def _hint_for_packing(key: str, like: VariableHeader, *, is_stored: bool) -> str:
     if not is_stored:
         return "pass decode=True to store unpacked values"
-    if key not in _SCALING or any(name in like.attributes for name in _SCALING):
+    if key not in SCALING or any(name in like.attributes for name in SCALING):
         return "an existing array keeps its attributes, so write the file again with the attributes of the array"
     if np.dtype(like.dtype) == np.float64:
         return "pass decode=True to unpack the values of the file"
@@ -153,7 +162,8 @@ def _is_safe(dtype: str, target: str) -> bool:
     return np.can_cast(np.dtype(dtype), np.dtype(target), "safe")
 
 
-def _is_same(attributes: Mapping[str, Any], others: Mapping[str, Any], key: str) -> bool:
+def is_same_attribute(attributes: Mapping[str, Any], others: Mapping[str, Any], key: str) -> bool:
+    """Return whether an attribute has the same meaning in two variables. A missing one has its default."""
     value, other = attributes.get(key), others.get(key)
     if value is None or other is None:
         default = {"scale_factor": 1, "add_offset": 0}.get(key)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from zarrasync.bulk.files.axis import Axis
+from zarrasync.bulk.files.compare import SCALING, is_same_attribute
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.sources import Source
@@ -57,6 +59,7 @@ def array_metadata(
     if not is_label:
         common.update({key: layout[key] for key in _SHAPES if key in layout and _applies(layout[key], header)})
     options = {**common, **own}
+    header = replace(header, attributes=_with_attributes(name, header, options.pop("attributes", None) or {}))
     for key in _SHAPES:
         if isinstance(options.get(key), Mapping):
             options[key] = _sizes(key, options[key], header, options.get("chunks"))
@@ -73,6 +76,22 @@ def array_metadata(
     parameters = creation_options(source, {**options, "zarr_format": format_.zarr_format})
     parameters.pop("zarr_format", None)
     return plan_array(format_, **parameters)
+
+
+def _with_attributes(name: str, header: VariableHeader, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a variable and the requested ones, which must not change the meaning of its numbers.
+
+    Raises:
+        ShapeError: If they do.
+    """
+    for key in SCALING:
+        if key in requested and not is_same_attribute(requested, header.attributes, key):
+            own = f"{key} {header.attributes[key]!r}" if key in header.attributes else f"no {key}"
+            raise ShapeError(
+                f"the encoding of {name!r} requests {key} {requested[key]!r}, but its values in the files have {own}, and "
+                "ingest does not pack values; omit the attribute, or pack the files first, for example with xarray"
+            )
+    return {**header.attributes, **requested}
 
 
 def check_names(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.axis import Axis
+from zarrasync.bulk.files.conversions import convert_values
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.matching import Match, match_files
@@ -120,6 +121,7 @@ class _Layout:
     def _plan(self, name: str) -> _Array:
         variables = self._variables
         number, first, units = variables.axis(name), variables.header(0, name), variables.units(name)
+        source_units = variables.source_units(name)
         stored = variables.target.arrays.get(name)
         shape = list(first.shape if stored is None else stored.shape)
         if number is not None:
@@ -138,15 +140,15 @@ class _Layout:
             first.chunks,
             variables.stacks and number is not None,
             None if units is None else (units.units, units.calendar),
-            variables.source_units(name) if number is not None else {},
+            source_units,
             variables.source_orders(name),
             row_bytes=_row_size(metadata.shape, number) * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:
             values = first.values
             if units is not None:
-                values = variables.convert_times(name, 0, values, units, units)
-            plan = plan.with_values(_convert(values, metadata))
+                values = variables.convert_times(name, 0, values, TimeUnits(*source_units.get("0", units)), units)
+            plan = plan.with_values(self._convert(name, 0, values, metadata))
         return _Array(plan, metadata)
 
     def _new_metadata(
@@ -187,16 +189,15 @@ class _Layout:
                 and (total := total + nbytes) <= _INLINE_BYTES
                 and _is_minor(array.metadata.shape, plan.axis or 0)
             ):
-                values = _convert(self._join(plan, headers), array.metadata)
-                result.append(replace(array, plan=plan.with_values(values)))
+                result.append(replace(array, plan=plan.with_values(self._join(array, headers))))
             else:
                 result.append(array)
         return result
 
-    def _join(self, plan: ArrayPlan, headers: Sequence[VariableHeader]) -> npt.NDArray[Any]:
+    def _join(self, array: _Array, headers: Sequence[VariableHeader]) -> npt.NDArray[Any]:
         """Return the rows of a small variable in the order of the segments."""
+        plan, rows = array.plan, []
         assert plan.axis is not None
-        rows = []
         for start, stop, source, offset in self._axis.segments:
             values = headers[source].values
             assert values is not None
@@ -204,14 +205,13 @@ class _Layout:
             if plan.units is not None:
                 own, units = TimeUnits(*plan.source_units.get(str(source), plan.units)), TimeUnits(*plan.units)
                 part = self._variables.convert_times(plan.name, source, part, own, units)
-            rows.append(part)
-        return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,))
+            rows.append(self._convert(plan.name, source, part, array.metadata))
+        return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,), array.metadata.dtype.numpy)
 
-
-def _convert(values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
-    """Return values with the data type of an array."""
-    dtype = metadata.dtype.numpy
-    return values.astype(object) if dtype.kind in "OT" else values.astype(dtype)
+    def _convert(self, name: str, source: int, values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
+        """Return values of a file with the data type of an array."""
+        file = self._variables.headers[source].file
+        return convert_values(values, metadata.dtype.numpy, f"{name!r} of {file.name}")
 
 
 def _row_size(shape: tuple[int, ...], axis: int | None) -> int:

@@ -17,6 +17,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.files.conversions import convert_values
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.bulk.files.runs import Permit, Run
@@ -200,11 +201,13 @@ class TaskRunner:
             values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
         else:
             values = self._read_in_order(array, number, region)
+        name = f"{array.name!r} of {file.name}"
         if array.units is None:
-            return values
+            are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"
+            return convert_values(values, target.dtype, name) if are_numbers else values
         own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
         attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
-        return convert_times(values, own, units, target.dtype, f"{array.name!r} of {file.name}", attributes)
+        return convert_times(values, own, units, target.dtype, name, attributes)
 
     def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
         """Return a region of a file's variable, with its axes in the order of the array's."""

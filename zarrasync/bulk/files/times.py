@@ -191,7 +191,7 @@ def _check_exact(
     if dtype.kind != "f" and encoded[at] != np.floor(encoded[at]):
         raise CodecError(
             f"{time} is not a whole number of {target.units!r}, the units of the destination; create the destination with "
-            "finer units, or with the data type f8 in the encoding of the variable",
+            "finer units, with {'attributes': {'units': 'seconds since …'}} in the encoding of the variable, or with the data type f8",
             direction="encode",
         )
     raise CodecError(

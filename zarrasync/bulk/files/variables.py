@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -199,8 +199,8 @@ class Variables:
         return dtype is not None and dtype == self.dtype(name)
 
     def _requested_dtype(self, name: str) -> np.dtype[Any] | None:
-        options = {**self.parameters.layout, **self.parameters.encoding.get(name, {})}
-        return _dtype(options["dtype"]) if options.get("dtype") else None
+        dtype = self._requested(name, "dtype")
+        return _dtype(dtype) if dtype else None
 
     def units(self, name: str) -> TimeUnits | None:
         """Return the units that the times of a variable are converted to; ``None`` for other variables.
@@ -218,15 +218,37 @@ class Variables:
             return self.units(parent)
         if name in self.target.arrays:
             return units_of(self.target.arrays[name].metadata.attributes)
-        first = units_of(self.headers[0].variables[name].attributes)
-        if first is None or self.axis(name) is None:
-            return first
+        attributes = self.headers[0].variables[name].attributes
+        first, requested = units_of(attributes), self._requested_units(name, attributes)
+        if requested is not None or first is None or self.axis(name) is None:
+            return requested or first
         headers = self.all_headers(name)
         parts = [(h.values, units_of(h.attributes) or first, h.attributes) for h in headers if h.values is not None]
         distinct = {units for _, units, _ in parts}
         if len(parts) < len(headers) or len(distinct) < 2:
             return first
         return common_units(parts, self.dtype(name), name)
+
+    def _requested_units(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
+        """Return the units that the parameters request for the times of a new array, or ``None``.
+
+        Raises:
+            ShapeError: If these are no units of times, although the variable contains times.
+        """
+        requested = self._requested(name, "attributes") or {}
+        if not {"units", "calendar"} & requested.keys():
+            return None
+        units = units_of({**attributes, **requested})
+        if units is None and units_of(attributes) is not None:
+            raise ShapeError(
+                f"{name!r} contains times in {attributes['units']!r}, which cannot become {requested['units']!r}; request units "
+                "of times, such as 'hours since 2000-01-01'"
+            )
+        return units
+
+    def _requested(self, name: str, parameter: str) -> Any:
+        """Return a parameter of a new array, or ``None``."""
+        return {**self.parameters.layout, **self.parameters.encoding.get(name, {})}.get(parameter)
 
     def _parent_of_bounds(self, name: str) -> str | None:
         """Return the variable whose bounds a variable contains. Bounds have its units."""

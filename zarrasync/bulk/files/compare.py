@@ -10,13 +10,15 @@ import numpy.typing as npt
 
 from zarrasync.bulk.checksum import value_checksum, value_kind
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.times import convert_times, units_of
+from zarrasync.bulk.files.times import convert_times, duration_units, units_of
 from zarrasync.errors import ShapeError
 
 __all__ = [
     "SCALING",
     "check_equal",
     "check_fit",
+    "check_projection",
+    "differing_attributes",
     "has_rows",
     "is_comparable",
     "is_equal",
@@ -28,6 +30,14 @@ SCALING = ("scale_factor", "add_offset", "_Unsigned")
 """Attributes that determine the meaning of stored numbers."""
 _MISSING = ("_FillValue", "missing_value")
 """Attributes that specify which numbers stand for missing values."""
+_CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping")
+"""Attributes that determine the meaning of values if both variables have them."""
+_CHECKED = {*SCALING, *_MISSING, *_CODES, "units", "calendar", "coordinates"}
+_PROJECTION = ("grid_mapping_name", "crs_wkt", "spatial_ref")
+"""Attributes of variables that describe a coordinate reference system."""
+_DESCRIPTIVE = ("GeoTransform", "long_name", "comment", "units")
+"""Attributes of such variables that the coordinates of the axes contain, or that are not part of the system."""
+_LONGEST_VALUE = 80
 
 
 def row_count(header: FileHeader, dim: str) -> int | None:
@@ -120,8 +130,17 @@ def check_fit(
             f"{name!r} has {_text_of(header, keys)} in {url}, but {_text_of(like, keys)} in {like_url}, so its stored numbers "
             f"have another meaning; {_hint_for_packing(keys[0], like, is_stored=is_stored)}"
         )
+    for key in _CODES:
+        both = key in header.attributes and key in like.attributes
+        if both and not is_same_attribute(header.attributes, like.attributes, key):
+            raise ShapeError(
+                f"{name!r} has {_text_of(header, [key])} in {url}, but {_text_of(like, [key])} in {like_url}, so its values "
+                "have another meaning; make the files agree first, or leave the variable out: choose the others with "
+                "variables=[…]"
+            )
     units, like_units = header.attributes.get("units"), like.attributes.get("units")
-    if units_of(header.attributes) is None and units != like_units and None not in (units, like_units):
+    are_convertible = are_times or None not in (duration_units(header.attributes), duration_units(like.attributes))
+    if not are_convertible and units != like_units and None not in (units, like_units):
         raise ShapeError(
             f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first"
         )
@@ -151,8 +170,12 @@ def _hint_for_packing(key: str, like: VariableHeader, *, is_stored: bool) -> str
 
 
 def _text_of(header: VariableHeader, keys: Sequence[str]) -> str:
-    shown = [f"{key} {_plain(header.attributes[key])!r}" for key in keys if key in header.attributes]
+    shown = [f"{key} {_shortened(repr(_plain(header.attributes[key])))}" for key in keys if key in header.attributes]
     return " and ".join(shown) or f"no {keys[0]}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
 def _is_safe(dtype: str, target: str) -> bool:
@@ -168,7 +191,21 @@ def is_same_attribute(attributes: Mapping[str, Any], others: Mapping[str, Any], 
     if value is None or other is None:
         default = {"scale_factor": 1, "add_offset": 0}.get(key)
         return value is other or (default is not None and default in (value, other))
-    return is_equal(value, other)
+    return is_equal(_plain(value), _plain(other))
+
+
+def differing_attributes(header: VariableHeader, like: VariableHeader) -> set[str]:
+    """Return the names of other attributes that describe two variables differently, and of units that only one has.
+
+    Args:
+        header: The variable in a file, which fits.
+        like: The variable in another file or in the destination.
+    """
+    if header.attributes == like.attributes:
+        return set()
+    both = (header.attributes.keys() & like.attributes.keys()) - _CHECKED
+    found = {key for key in both if not is_same_attribute(header.attributes, like.attributes, key)}
+    return found | ({"units"} & (header.attributes.keys() ^ like.attributes.keys()))
 
 
 def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
@@ -249,6 +286,8 @@ def check_equal(
         )
     values, like_values = header.values, like.values
     own, units = units_of(header.attributes), units_of(like.attributes)
+    if own is None and units is None:
+        own, units = duration_units(header.attributes), duration_units(like.attributes)
     if values is None or like_values is None:
         is_different = own != units or _digest(header) != _digest(like)
     else:
@@ -264,6 +303,28 @@ def check_equal(
     raise ShapeError(
         f"{name!r} must be the same in all files, but {_difference(values, url, like_values, like_url)}; {hint}"
     )
+
+
+def check_projection(name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str) -> None:
+    """Check that two variables describe the same coordinate reference system, if they describe one.
+
+    Raises:
+        ShapeError: If the systems differ.
+    """
+    own, others = header.attributes, like.attributes
+    has, like_has = (any(key in attributes for key in _PROJECTION) for attributes in (own, others))
+    if not (has or like_has):
+        return
+    keys = {key for key in own.keys() & others.keys() if key not in _DESCRIPTIVE}
+    if "grid_mapping_name" in keys:  # the same system can be written as different texts
+        keys -= {"crs_wkt", "spatial_ref"}
+    different = sorted(key for key in keys if not is_same_attribute(own, others, key))
+    if different or has != like_has:
+        key = next((key for key in _PROJECTION if key in different), different[0] if different else _PROJECTION[0])
+        raise ShapeError(
+            f"{name!r} describes another coordinate reference system in {url} than in {like_url}: "
+            f"{_text_of(header, [key])} and {_text_of(like, [key])}; reproject the files first, or write them to separate datasets"
+        )
 
 
 def _difference(values: npt.NDArray[Any] | None, url: str, like: npt.NDArray[Any] | None, like_url: str) -> str:

@@ -11,11 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.axis import Axis, merge_rows, stack_rows
-from zarrasync.bulk.files.compare import check_equal, check_fit, is_comparable, is_equal
+from zarrasync.bulk.files.compare import (
+    check_equal,
+    check_fit,
+    check_projection,
+    differing_attributes,
+    is_comparable,
+    is_equal,
+)
 from zarrasync.bulk.files.headers import VariableHeader
 from zarrasync.bulk.files.journal import digest_rows
 from zarrasync.bulk.files.target import Target, stored_attributes
-from zarrasync.bulk.files.times import find_missing, units_of
+from zarrasync.bulk.files.times import duration_units, find_missing, units_of
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
@@ -72,25 +79,33 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     headers, names, target = variables.headers, variables.names, variables.target
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
+    differing: dict[str, set[str]] = {}
     for name in names:
         is_needed = name in axes
         axis, (first, *others) = variables.axis(name), variables.all_headers(name)
         are_converted = variables.are_converted(name)
         for source, other in zip(headers[1:], others, strict=True):
             check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted)
+            check_projection(name, other, source.file.name, first, first_url)
             if axis is None:
                 check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
+            differing.setdefault(name, set()).update(differing_attributes(other, first))
         if name in target.arrays:
             like = _stored_header(target, name)
             text = f"{target.handle.name} of {target.handle.store!r}"
             any_stored = any_dtype or are_converted
+            check_projection(name, first, first_url, like, text)
             for source, header in zip(headers, (first, *others), strict=True):
                 check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_stored, is_stored=True)
+                differing.setdefault(name, set()).update(differing_attributes(header, like))
             if axis is None and any_dtype and not is_comparable(first, like, is_stored=True):
                 variables.notes.append(f"{name}: not compared, because it is stored with another data type")
             elif axis is None:
                 own = _converted(first, like)
                 check_equal(name, own, first_url, like, text, is_needed=is_needed, is_stored=True)
+    if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
+        kept = first_url if target.group is None else "the destination"
+        variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
 
 
 def _converted(header: VariableHeader, like: VariableHeader) -> VariableHeader:
@@ -151,12 +166,30 @@ def find_labels(variables: Variables) -> Labels | None:
     if headers[0].dims != (name,) or len(values) < len(headers):
         return None
     units = variables.units(name)
+    _check_units_of_labels(variables, headers, is_time=units is not None)
     if units is None:
         return values
     return [
-        variables.convert_times(name, number, item, units_of(header.attributes) or units, units)
+        variables.convert_times(name, number, item, variables.own_units(header.attributes, units), units)
         for number, (item, header) in enumerate(zip(values, headers, strict=True))
     ]
+
+
+def _check_units_of_labels(variables: Variables, headers: Sequence[VariableHeader], *, is_time: bool) -> None:
+    """Check that the labels are times in all files or in none of them."""
+    name = variables.dim
+    for source, header in zip(variables.headers, headers, strict=True):
+        own = units_of(header.attributes) or duration_units(header.attributes)
+        if is_time and own is None:
+            raise ShapeError(
+                f"{name!r} of {source.file.name} has no units, but it contains times in the other files or in the destination; "
+                "add the attribute units to the file"
+            )
+        if not is_time and own is not None and own.calendar:
+            raise ShapeError(
+                f"{name!r} of {source.file.name} contains times in {own.units!r}, but {name!r} has no units in the "
+                "destination; add the attributes units and calendar to the array of the destination"
+            )
 
 
 def _check_labels(variables: Variables) -> None:
@@ -172,7 +205,7 @@ def _check_labels(variables: Variables) -> None:
 def show_label(variables: Variables, label: Any) -> str:
     """Return a label as users know it: a date, if it is a time."""
     units = variables.units(variables.dim)
-    if units is None:
+    if units is None or not units.calendar:
         return str(label)
     from xarray.coding.times import decode_cf_datetime
 

@@ -18,7 +18,7 @@ from zarrasync.bulk.files.matching import Match, match_files
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.target import Target
-from zarrasync.bulk.files.times import TimeUnits, units_of
+from zarrasync.bulk.files.times import TimeUnits
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
@@ -162,7 +162,7 @@ class _Layout:
             number: The number of the axis of rows, or ``None``.
             units: The units of times.
         """
-        if units is not None and units_of(header.attributes) not in (None, units):
+        if units is not None and self._variables.own_units(header.attributes, units) != units:
             header = replace(header, attributes={**header.attributes, "units": units.units})
         parameters = self._variables.parameters
         return array_metadata(

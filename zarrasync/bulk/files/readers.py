@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -333,6 +334,7 @@ class _XarrayReader:
         attributes = _plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
+        attributes = {**_meanings(variable.encoding.get("dtype")), **attributes}
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
@@ -351,6 +353,15 @@ class _XarrayReader:
 
     def close(self) -> None:
         self._dataset.close()
+
+
+def _meanings(dtype: Any) -> dict[str, Any]:
+    """Return the attributes of CF that specify the meaning of an enumeration of netCDF-4; none for other data types."""
+    members = (getattr(dtype, "metadata", None) or {}).get("enum")
+    if not isinstance(members, Mapping):
+        return {}
+    names = [re.sub(r"\s+", "_", str(name)) for name in members]
+    return {"flag_values": [int(value) for value in members.values()], "flag_meanings": " ".join(names)}
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:

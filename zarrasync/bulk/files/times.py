@@ -12,11 +12,29 @@ import numpy.typing as npt
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
 
-__all__ = ["TimeUnits", "common_units", "convert_times", "find_missing", "units_of"]
+__all__ = ["TimeUnits", "common_units", "convert_times", "duration_units", "find_missing", "units_of"]
 
 _warning_filters = thread_lock()
 """Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
+_NANOSECONDS = {
+    "days": 86_400_000_000_000,
+    "hours": 3_600_000_000_000,
+    "minutes": 60_000_000_000,
+    "seconds": 1_000_000_000,
+    "milliseconds": 1_000_000,
+    "microseconds": 1_000,
+    "nanoseconds": 1,
+}
+"""The lengths of units of durations."""
+_SHORT = {"d": "days", "h": "hours", "hr": "hours", "min": "minutes", "s": "seconds", "sec": "seconds"} | {
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+"""Short names of units of durations."""
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+_SYNONYMS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
+"""Calendars with two names."""
 _GREGORIAN = {"standard", "proleptic_gregorian"}
 """Calendars that agree for all dates since the Gregorian reform."""
 _REFORM = (1582, 10, 15)
@@ -27,11 +45,11 @@ _PACKING = {"scale_factor": 1, "add_offset": 0, "_Unsigned": "false"}
 
 
 class TimeUnits(NamedTuple):
-    """The units of encoded times.
+    """The units of encoded times or durations.
 
     Attributes:
-        units: For example ``"hours since 1970-01-01"``.
-        calendar: The calendar.
+        units: For example ``"hours since 1970-01-01"``, or ``"hours"`` for durations.
+        calendar: The calendar; empty for durations.
     """
 
     units: str
@@ -44,7 +62,18 @@ def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
     if not isinstance(units, str) or " since " not in units:
         return None
     calendar = str(attributes.get("calendar", "standard")).lower()
-    return TimeUnits(units, "standard" if calendar == "gregorian" else calendar)
+    return TimeUnits(units, _SYNONYMS.get(calendar, calendar))
+
+
+def duration_units(attributes: Mapping[str, Any]) -> TimeUnits | None:
+    """Return the units of a variable with durations, or ``None`` for other variables."""
+    units = attributes.get("units")
+    return TimeUnits(units, "") if isinstance(units, str) and _duration(units) else None
+
+
+def _duration(units: str) -> int | None:
+    """Return the length of a unit of durations in nanoseconds, or ``None`` for other units."""
+    return _NANOSECONDS.get(_SHORT.get(units, units)) or _NANOSECONDS.get(f"{units}s")
 
 
 def convert_times(
@@ -202,6 +231,8 @@ def _check_exact(
 
 
 def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, name: str) -> npt.NDArray[Any]:
+    if not target.calendar:
+        return _scale(values, _duration(source.units) or 1, _duration(target.units) or 1)
     from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
 
     with _warning_filters, warnings.catch_warnings():
@@ -218,6 +249,13 @@ def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, nam
         return np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
 
 
+def _scale(values: npt.NDArray[Any], unit: int, target: int) -> npt.NDArray[Any]:
+    """Return durations in other units, of which one is a multiple of the other."""
+    if unit < target:
+        return values / np.float64(target // unit)
+    return values * (unit // target if values.dtype.kind == "f" else np.int64(unit // target))
+
+
 def _before_reform(dates: npt.NDArray[Any]) -> str | None:
     """Return a date before the Gregorian reform, if there is one."""
     if dates.dtype.kind == "M":
@@ -230,25 +268,24 @@ def _before_reform(dates: npt.NDArray[Any]) -> str | None:
 
 
 def common_units(
-    parts: Sequence[tuple[npt.NDArray[Any], TimeUnits, Mapping[str, Any]]], dtype: np.dtype[Any], name: str
+    parts: Sequence[tuple[npt.NDArray[Any], TimeUnits, Mapping[str, Any], str]], dtype: np.dtype[Any]
 ) -> TimeUnits:
     """Return units in which the times of all files are exact: these of the first file, or finer ones.
 
     Args:
-        parts: The encoded times of each file, their units, and the attributes of the variable.
+        parts: The encoded times of each file, their units, the attributes of the variable, and the name of both for messages.
         dtype: The data type to encode in.
-        name: The name of the variable, for messages.
 
     Raises:
         CodecError: If the calendars differ, or times are finer than nanoseconds.
     """
     first = parts[0][1]
-    start = first.units.partition(" since ")[2]
-    candidates = [first, *(TimeUnits(f"{unit} since {start}", first.calendar) for unit in _FINER)]
+    _, since, start = first.units.partition(" since ")
+    candidates = [first, *(TimeUnits(f"{unit}{since}{start}", first.calendar) for unit in _FINER)]
     failure: CodecError | None = None
     for target in candidates:
         try:
-            for values, units, attributes in parts:
+            for values, units, attributes, name in parts:
                 convert_times(values, units, target, dtype, name, attributes)
         except CodecError as error:
             failure = failure or error

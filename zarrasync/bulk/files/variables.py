@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.compare import check_equal, has_rows, is_comparable, is_equal, row_count
+from zarrasync.bulk.files.compare import check_equal, check_projection, has_rows, is_comparable, row_count
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.target import Target
-from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, units_of
+from zarrasync.bulk.files.times import TimeUnits, common_units, convert_times, duration_units, units_of
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.model import dtypes
 
@@ -97,14 +97,7 @@ class Variables:
         if self._has_rows(name):
             return True
         first, *others = self.all_headers(name)
-        if not all(is_comparable(other, first) for other in others):
-            return False
-        try:
-            for other in others:
-                check_equal(name, other, "", first, "")
-        except (ShapeError, CodecError):
-            return False
-        return True
+        return all(_is_equal(name, other, first, with_projection=True) for other in others)
 
     # -------------------------------------------------------------- axes
 
@@ -182,8 +175,10 @@ class Variables:
             return True
         if not variable.is_coordinate and variable.dims:
             return True
-        values = [header.variables[name].values for header in self.headers]
-        return values[0] is not None and not all(is_equal(values[0], other) for other in values)
+        if variable.dims == (name,):  # the labels of an axis, which all rows share
+            return False
+        first, *others = (header.variables[name] for header in self.headers)
+        return first.values is not None and not all(_is_equal(name, other, first) for other in others)
 
     # -------------------------------------------------------------- data types and units
 
@@ -216,18 +211,33 @@ class Variables:
         parent = self._parent_of_bounds(name)
         if parent is not None:
             return self.units(parent)
-        if name in self.target.arrays:
-            return units_of(self.target.arrays[name].metadata.attributes)
         attributes = self.headers[0].variables[name].attributes
-        first, requested = units_of(attributes), self._requested_units(name, attributes)
+        if name in self.target.arrays:
+            stored = self.target.arrays[name].metadata.attributes
+            return units_of(stored) or self._units_of_durations(name, stored)
+        requested = self._requested_units(name, attributes)
+        first = units_of(attributes) or self._units_of_durations(name, attributes)
         if requested is not None or first is None or self.axis(name) is None:
             return requested or first
-        headers = self.all_headers(name)
-        parts = [(h.values, units_of(h.attributes) or first, h.attributes) for h in headers if h.values is not None]
-        distinct = {units for _, units, _ in parts}
-        if len(parts) < len(headers) or len(distinct) < 2:
+        parts = [
+            (own.values, self.own_units(own.attributes, first), own.attributes, f"{name!r} of {header.file.name}")
+            for own, header in zip(self.all_headers(name), self.headers, strict=True)
+            if own.values is not None
+        ]
+        if len(parts) < len(self.headers) or len({units for _, units, _, _ in parts}) < 2:
             return first
-        return common_units(parts, self.dtype(name), name)
+        return common_units(parts, self.dtype(name))
+
+    def _units_of_durations(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
+        """Return the units of durations if those of a file differ from them, so that they are converted."""
+        units = duration_units(attributes)
+        others = {duration_units(header.variables[name].attributes) for header in self.headers}
+        return None if units is None or others <= {units, None} else units
+
+    @staticmethod
+    def own_units(attributes: Mapping[str, Any], units: TimeUnits) -> TimeUnits:
+        """Return the units of a variable of a file, whose values are converted to other units; those if it has none."""
+        return (units_of(attributes) if units.calendar else duration_units(attributes)) or units
 
     def _requested_units(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
         """Return the units that the parameters request for the times of a new array, or ``None``.
@@ -238,11 +248,14 @@ class Variables:
         requested = self._requested(name, "attributes") or {}
         if not {"units", "calendar"} & requested.keys():
             return None
-        units = units_of({**attributes, **requested})
-        if units is None and units_of(attributes) is not None:
+        own, units = (units_of(a) or duration_units(a) for a in (attributes, {**attributes, **requested}))
+        if own is None:
+            return units_of(requested)
+        if units is None or bool(units.calendar) != bool(own.calendar):
+            example = "hours since 2000-01-01" if own.calendar else "hours"
             raise ShapeError(
-                f"{name!r} contains times in {attributes['units']!r}, which cannot become {requested['units']!r}; request units "
-                "of times, such as 'hours since 2000-01-01'"
+                f"{name!r} contains times in {own.units!r}, which cannot become {requested['units']!r}; request units such as "
+                f"{example!r}"
             )
         return units
 
@@ -263,8 +276,8 @@ class Variables:
         if target is None:
             return {}
         origin = self._parent_of_bounds(name) or name
-        units = {str(n): units_of(h.variables[origin].attributes) for n, h in enumerate(self.headers)}
-        return {number: (found[0], found[1]) for number, found in units.items() if found not in (None, target)}
+        units = {str(n): self.own_units(h.variables[origin].attributes, target) for n, h in enumerate(self.headers)}
+        return {number: (found[0], found[1]) for number, found in units.items() if found != target}
 
     def convert_times(
         self, name: str, number: int, values: npt.NDArray[Any], own: TimeUnits, units: TimeUnits
@@ -281,6 +294,19 @@ class Variables:
         header = self.headers[number]
         attributes = header.variables[name].attributes
         return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+
+
+def _is_equal(name: str, header: VariableHeader, like: VariableHeader, *, with_projection: bool = False) -> bool:
+    """Return whether a variable without rows has the same values in two files, also if times have other units."""
+    if not is_comparable(header, like):
+        return False
+    try:
+        check_equal(name, header, "", like, "")
+        if with_projection:
+            check_projection(name, header, "", like, "")
+    except (ShapeError, CodecError):
+        return False
+    return True
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:

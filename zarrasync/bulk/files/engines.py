@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from zarrasync.bulk.files.headers import ReaderOptions
 
-__all__ = ["engine_arguments", "first_engine", "is_numpy", "is_zarr", "path_of", "reason_of_failure"]
+__all__ = [
+    "advice_for_failure",
+    "engine_arguments",
+    "first_engine",
+    "is_numpy",
+    "is_zarr",
+    "path_of",
+    "reason_of_failure",
+]
 
 _ZARR_SUFFIXES = (".zarr", ".zarr.zip", ".ozx")
 
@@ -29,7 +37,13 @@ class _Family(NamedTuple):
     arguments: dict[str, Any]
 
 
-_GRIB = _Family((".grib", ".grib2", ".grb", ".grb2"), ("cfgrib",), "cfgrib", {"indexpath": ""})  # writes no index
+_GRIB = _Family(
+    (".grib", ".grib2", ".grb", ".grb2"),
+    ("cfgrib",),
+    "cfgrib",
+    # Writes no index. Damaged messages, and variables that do not fit together, are errors: they would be left out.
+    {"indexpath": "", "errors": "raise"},
+)
 _TIFF = _Family((".tif", ".tiff"), ("rasterio",), "rioxarray", {})
 _HDF5 = _Family((".h5", ".hdf5", ".he5", ".nc4"), ("netcdf4", "h5netcdf"), "netCDF4", {})
 _NETCDF = _Family((".nc", ".nc3", ".cdf", ".netcdf"), ("netcdf4", "h5netcdf", "scipy"), "netCDF4", {})
@@ -68,8 +82,8 @@ def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
         engine = "h5netcdf"
     if engine == "h5netcdf":
         arguments["phony_dims"] = "access"
-    elif family is not None and engine == family.engines[0]:
-        arguments.update(family.arguments)
+    for other in _FAMILIES:
+        arguments |= other.arguments if engine == other.engines[0] else {}
     return {"engine": engine, **arguments, **options.engine_options}
 
 
@@ -95,6 +109,16 @@ def reason_of_failure(url: str, options: ReaderOptions) -> str:
     if family is None:
         return "pass the name of the engine of xarray that reads it, with engine=…"
     return "" if _installed(family) else _needs(url, family)
+
+
+def advice_for_failure(url: str, options: ReaderOptions) -> str:
+    """Return what to do if the parts of a file do not fit together; empty if nothing is known."""
+    if engine_arguments(url, options)["engine"] not in _GRIB.engines:
+        return ""
+    return (
+        "choose messages that fit together with engine_options={'filter_by_keys': {'typeOfLevel': …}} (--engine-option on the "
+        "command line), and write the others to another group"
+    )
 
 
 def _family_of(url: str) -> _Family | None:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +25,18 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.digests import add_digests
-from zarrasync.bulk.files.engines import engine_arguments, first_engine, is_numpy, is_zarr, reason_of_failure
+from zarrasync.bulk.files.engines import (
+    advice_for_failure,
+    engine_arguments,
+    first_engine,
+    is_numpy,
+    is_zarr,
+    reason_of_failure,
+)
 from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
 from zarrasync.bulk.files.identify import identity_of
+from zarrasync.bulk.files.netcdf3 import check_complete
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError, ZarrError
 from zarrasync.indexing.regions import Region
@@ -86,7 +93,7 @@ def _naming(url: str, action: str) -> Iterator[None]:
             f"cannot {action} {url}: none of xarray's engines recognizes the file ({', '.join(list_engines())}); check that it "
             "is complete, install the package that reads its format, or pass engine='NAME'"
         ) from error
-    except (OSError, KeyError, TypeError, RuntimeError, AttributeError, EOFError, BadZipFile) as error:
+    except Exception as error:  # of any class: each library has its own
         raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
 
 
@@ -235,7 +242,10 @@ def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
 
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
-    return _NumpyReader(path, options) if is_numpy(url) else _XarrayReader(url, path, options)
+    if is_numpy(url):
+        return _NumpyReader(path, options)
+    check_complete(path)
+    return _XarrayReader(url, path, options)
 
 
 # ------------------------------------------------------------------ NumPy
@@ -315,6 +325,8 @@ class _XarrayReader:
             except ValueError as error:
                 if reason := reason_of_failure(url, options):
                     raise ImportError(reason) from error
+                if advice := advice_for_failure(url, options):
+                    raise ValueError(f"{error}; {advice}") from error
                 raise
         self._dims = options.dims
 

@@ -56,6 +56,30 @@ def is_hdf5(path: str) -> bool:
         return False
 
 
+def inner_groups(path: str, group: str) -> tuple[str, ...]:
+    """Return the paths of the groups with variables in a group of an HDF5 file; none for other files, or without h5py.
+
+    Args:
+        path: The path of the file.
+        group: The path of the group.
+    """
+    if not is_hdf5(path):
+        return ()
+    try:
+        import h5py
+    except ImportError:
+        return ()
+    found: list[str] = []
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Group) and any(isinstance(member, h5py.Dataset) for member in item.values()):
+            found.append(name)
+
+    with h5py.File(path, "r") as file:
+        file[group or "/"].visititems(visit)
+    return tuple(found)
+
+
 class ChunkStore(Store):
     """The chunks of a variable as the values of a store.
 

@@ -138,11 +138,13 @@ class FileHeader:
         file: The identity of the file.
         variables: The variables by name.
         attributes: The attributes of the dataset as JSON values.
+        groups: The groups with variables inside of the one that is read. They are known of the first file only.
     """
 
     file: SourceFile
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
+    groups: tuple[str, ...] = ()
 
     def linked_names(self, names: Iterable[str]) -> set[str]:
         """Return the names of dimensions of some variables, and of variables to which their attributes refer."""

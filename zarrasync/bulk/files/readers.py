@@ -7,14 +7,12 @@ files at a time. The chunks of HDF5 files, which include netCDF-4, are read on s
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +21,7 @@ import numpy.typing as npt
 from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
+from zarrasync.bulk.files.attributes import code_attributes, dtype_text, plain_attributes
 from zarrasync.bulk.files.copies import LocalCopies
 from zarrasync.bulk.files.digests import add_digests
 from zarrasync.bulk.files.engines import (
@@ -33,7 +32,7 @@ from zarrasync.bulk.files.engines import (
     is_zarr,
     reason_of_failure,
 )
-from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, is_hdf5
+from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
 from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
 from zarrasync.bulk.files.identify import identity_of
 from zarrasync.bulk.files.netcdf3 import check_complete
@@ -143,14 +142,19 @@ class OpenFiles:
         for start in range(0, len(files), _MOST_OPEN):
             batch = files[start : start + _MOST_OPEN]
             with self.prepared(batch):
-                found += [self._header(file, chosen, with_linked=with_linked) for file in batch]
+                for file in batch:  # groups are known of the first file, because looking for them takes time
+                    found.append(self._header(file, chosen, with_linked=with_linked, with_groups=not found))
         return found
 
-    def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool) -> FileHeader:
+    def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool, with_groups: bool) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
             reader = _open(file.url, path, self._options)
             try:
                 header = reader.header(file)
+                if "://" not in file.url:
+                    _check_unchanged(file, self._options)
+                if with_groups and not _is_zarr(file.url):
+                    header = replace(header, groups=inner_groups(path, self._options.group))
                 names = set(chosen or header.variables)
                 names |= header.linked_names(names) if with_linked else set()
                 return add_digests(header, names, self._options.dim, reader.read)
@@ -169,6 +173,17 @@ class OpenFiles:
                 return chunked.read(region, self._memory)
             with _lock_of(file.url):
                 return self._get(file, path).read(name, region)
+
+    def check_unchanged(self, files: Iterable[SourceFile]) -> None:
+        """Check that local files have not changed since they were opened. Copies of remote files do not change.
+
+        Raises:
+            ValueError: If a file has changed, so that values of two versions may have been read.
+        """
+        for file in files:
+            if "://" not in file.url:
+                with _naming(file.name, "read"):
+                    _check_unchanged(file, self._options)
 
     def close(self) -> None:
         """Close all files, and delete local copies."""
@@ -266,7 +281,7 @@ class _NumpyReader:
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
             dims = unnamed if self._dims is None else _named(name, array.shape, self._dims, file.name)
             values = np.array(array) if is_small(array.shape, array.dtype.itemsize) else None
-            variables[name] = VariableHeader(dims, array.shape, _dtype_text(array.dtype), {}, values=values)
+            variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:
@@ -332,7 +347,7 @@ class _XarrayReader:
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
-        attributes = _plain_attributes(dataset.attrs)
+        attributes = plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
         variables = {str(name): self._variable(str(name), file.name) for name in dataset.variables}
@@ -343,17 +358,17 @@ class _XarrayReader:
         dims = tuple(map(str, variable.dims))
         if self._dims is not None and dims and all(dim.startswith(_PHONY) for dim in dims):
             dims = _named(name, variable.shape, self._dims, url)
-        attributes = _plain_attributes(variable.attrs)
+        attributes = plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
-        attributes = {**_meanings(variable.encoding.get("dtype")), **attributes}
+        attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
         return VariableHeader(
             dims,
             tuple(variable.shape),
-            _dtype_text(variable.dtype),
+            dtype_text(variable.dtype),
             attributes,
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
@@ -365,37 +380,3 @@ class _XarrayReader:
 
     def close(self) -> None:
         self._dataset.close()
-
-
-def _meanings(dtype: Any) -> dict[str, Any]:
-    """Return the attributes of CF that specify the meaning of an enumeration of netCDF-4; none for other data types."""
-    members = (getattr(dtype, "metadata", None) or {}).get("enum")
-    if not isinstance(members, Mapping):
-        return {}
-    names = [re.sub(r"\s+", "_", str(name)) for name in members]
-    return {"flag_values": [int(value) for value in members.values()], "flag_meanings": " ".join(names)}
-
-
-def _dtype_text(dtype: np.dtype[Any]) -> str:
-    return "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
-
-
-def _plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return attributes as JSON values, without NaN as a missing value: NaN is always missing."""
-    values = {str(name): _plain(value) for name, value in attributes.items()}
-    if isinstance(missing := values.get("missing_value"), float) and math.isnan(missing):
-        del values["missing_value"]
-    return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-        return _plain(value[0]) if isinstance(value, list) and len(value) == 1 else _plain(value)
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    return str(value) if isinstance(value, Path) else value

@@ -18,6 +18,7 @@ from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.conversions import convert_values
+from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.readers import OpenFiles
 from zarrasync.bulk.files.runs import Permit, Run
@@ -106,6 +107,7 @@ class TaskRunner:
                 progress(nbytes)
 
             self._write_arrays(part, report, written)
+            self.files.check_unchanged(self._used(part))
             run.check()
             if mark:
                 bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
@@ -113,8 +115,12 @@ class TaskRunner:
 
     def prepared(self, part: Part) -> AbstractContextManager[None]:
         """Keep local copies of the remote files of a task."""
+        return self.files.prepared(self._used(part))
+
+    def _used(self, part: Part) -> Sequence[SourceFile]:
+        """Return the files that a task reads."""
         used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
-        return self.files.prepared(used or self.plan.files[:1])
+        return list(dict.fromkeys(used)) or self.plan.files[:1]
 
     def arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
         """Return the arrays that a task writes."""

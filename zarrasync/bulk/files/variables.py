@@ -19,6 +19,9 @@ from zarrasync.model import dtypes
 
 __all__ = ["Variables"]
 
+_MOST_GROUPS = 5
+"""The number of groups that messages name."""
+
 
 class Variables:
     """The variables that a job stores.
@@ -84,11 +87,15 @@ class Variables:
 
     def _check_any(self) -> None:
         first = self.headers[0]
+        groups = ", ".join(map(repr, first.groups[:_MOST_GROUPS])) + ("…" if len(first.groups) > _MOST_GROUPS else "")
         if not first.variables:
+            hint = f"its groups are {groups}; choose one" if groups else "choose another group"
             raise ShapeError(
-                f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; choose another "
-                "group with source_group, or --path on the command line"
+                f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
+                "source_group, or --path on the command line"
             )
+        if groups and not self.target.arrays:
+            self.notes.append(f"groups left out: {groups}; ingest them one by one with source_group, or --path")
 
     def _is_common(self, name: str) -> bool:
         """Return whether all files have a variable, which has rows or the same values everywhere."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-pytest.importorskip("xarray")
-pytest.importorskip("netCDF4")
+xr = pytest.importorskip("xarray")
+nc = pytest.importorskip("netCDF4")
 from tests.support.netcdf import PACKED, day
 from zarrasync import sync
+from zarrasync.bulk.files.identify import find_files
 from zarrasync.cli import main
 from zarrasync.cli.messages import error_line, for_shell
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, UnsupportedOperation
+from zarrasync.stores import ZipStore
 
 
 @pytest.fixture
@@ -129,3 +132,72 @@ def test_paths_are_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     message = f"{tmp_path}/sub/a.zarr and {tmp_path}/sub/a.zarr2, {tmp_path}/b.nc, /x{tmp_path}/b.nc"
     assert for_shell(message, ["./sub/a.zarr/"]) == f"./sub/a.zarr and sub/a.zarr2, b.nc, /x{tmp_path}/b.nc"
     assert for_shell(message, [str(tmp_path / "b.nc")]) == message
+
+
+# ------------------------------------------------------------------ variables that cannot be stored
+
+
+def test_variables_without_a_data_type_of_zarr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with nc.Dataset("a.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createVariable("time", "i4", ("time",))[:] = [0, 1]
+        kind = file.createCompoundType(np.dtype([("real", "f4"), ("count", "i4")]), "pair")
+        file.createVariable("pairs", kind, ("time",))[:] = np.array([(1, 2), (3, 4)], kind.dtype)
+        lists = file.createVariable("lists", file.createVLType("i4", "list"), ("time",))
+        lists[0], lists[1] = np.array([1], "i4"), np.array([1, 2], "i4")
+    with pytest.raises(ShapeError, match=r"'pairs' of .*a.nc cannot be .* compound data type; .* variables="):
+        ingest("a.nc", variables=["pairs"])
+    with pytest.raises(ShapeError, match=r"'lists' of .*a.nc cannot be .* lists of int32 of different .* variables="):
+        ingest("a.nc", variables=["lists"])
+    assert ingest("a.nc", variables=["time"]).rows == 2
+
+
+def test_names_of_axes_for_some_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("a.npz", image=np.ones((3, 2)), count=np.ones(3))
+    with pytest.raises(ShapeError, match=r"'count' of .*a.npz has 1 axis, but dims names 2: time, x; .* variables="):
+        ingest("a.npz", dims="time,x")
+    assert ingest("a.npz", dims="time,x", variables=["image"]).rows == 3
+
+
+def test_chunks_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("h5py", reason="only then chunks are read without the library")
+    monkeypatch.chdir(tmp_path)
+    values = np.random.default_rng(0).normal(size=(2, 4000))
+    encoding = {"v": {"zlib": True, "chunksizes": (1, 4000)}}
+    xr.Dataset({"v": (("time", "x"), values)}, coords={"time": [0, 1]}).to_netcdf("a.nc", encoding=encoding)
+    data = Path("a.nc").read_bytes()
+    Path("a.nc").write_bytes(data[: len(data) // 2] + bytes(1000) + data[len(data) // 2 + 1000 :])
+    with pytest.raises(ValueError, match=r"^cannot read 'v' of .*a.nc: \w+: \d.0 in 'v' of .*zlib cannot decode"):
+        ingest("a.nc")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"processes": 0}, ValueError, "processes must be at least 1, found 0"),
+        ({"encoding": ["t2m"]}, TypeError, r"the encoding must be a mapping .*, found \['t2m'\]"),
+        ({"concat": 5}, TypeError, "concat must be the name of a dimension, found 5"),
+        ({"chunks": (1, 2)}, ShapeError, r"chunks \(1, 2\) fits no variable of .*first.nc, .* 3 axes"),
+        ({"chunks": {"time": "x"}}, TypeError, "chunks must be a whole number along 'time', found 'x'"),
+        ({"chunks": {"time": 2.5}}, TypeError, "chunks must be a whole number along 'time', found 2.5"),
+    ],
+)
+def test_arguments(first: Path, options: dict[str, Any], error: type[Exception], message: str):
+    with pytest.raises(error, match=message):
+        sync.ingest("first.nc", "out.zarr", **{"concat": "time", **options})
+
+
+@pytest.mark.parametrize("kind", ["dict", "zip"])
+def test_stores_of_one_process(first: Path, kind: str):
+    store: Any = {} if kind == "dict" else ZipStore("out.zarr.zip", mode="w")
+    with pytest.raises(UnsupportedOperation, match=r"only this process can write to .*; omit processes and executor"):
+        sync.ingest("first.nc", store, concat="time", processes=2)
+
+
+def test_numbers_of_other_scripts_in_names(first: Path):
+    names = ["٣.nc", "10²5.nc", "10²12.nc"]
+    for number, name in enumerate(names):
+        day(number).to_netcdf(name)
+    assert [Path(file.url).name for file in find_files("*[0-9٣].nc", {})] == names

@@ -79,6 +79,10 @@ class ZipStore(Store):
     def lasting(self) -> bool:
         return self._path is not None
 
+    @property
+    def portable(self) -> bool:
+        return not self.writeable
+
     def __repr__(self) -> str:
         return f"ZipStore({str(self._path) if self._path is not None else self._file!r})"
 

@@ -126,6 +126,10 @@ def make_job(request: FilesRequest) -> Job:
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
+    if request.concat is not None and not isinstance(request.concat, str):
+        raise TypeError(f"concat must be the name of a dimension, found {request.concat!r}")
+    if request.processes < 1:
+        raise ValueError(f"processes must be at least 1, found {request.processes!r}")
     if request.append and request.region is not None:
         raise ValueError("append and region exclude each other: append adds rows, region writes existing rows again")
     if (request.append or request.region is not None) and request.mode in ("w", "w-"):
@@ -134,6 +138,8 @@ def make_job(request: FilesRequest) -> Job:
         raise ValueError(
             "append and region need the name of the dimension along which files are joined; pass concat='time'"
         )
+    if not isinstance(request.encoding or {}, Mapping):
+        raise TypeError(f"the encoding must be a mapping of variables to their parameters, found {request.encoding!r}")
     for name, own in (request.encoding or {}).items():
         if not isinstance(own, Mapping):
             raise TypeError(f"the encoding of {name!r} must be a mapping, found {own!r}")

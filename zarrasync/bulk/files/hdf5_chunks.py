@@ -154,7 +154,7 @@ class ChunkedVariable:
         try:
             values = np.asarray(bridge.run(view.read(out=out), blocking=True))
         except ZarrError as error:
-            raise ValueError(f"cannot read {self._array.store!r}: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{type(error).__name__}: {error}") from error  # which names the file
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

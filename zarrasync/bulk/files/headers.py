@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
+__all__ = ["PHONY", "FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
 
 _SMALL_BYTES = 64 * 1024
 """Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
+
+PHONY = "phony_dim_"
+"""How the libraries of HDF5 name axes without a name begin."""
 
 _SIGNATURE = re.compile(
     r"(x-amz-|x-goog-|awsaccesskeyid=|googleaccessid=|signature=|expires=|key-pair-id=|policy=|(access_?)?token=|"
@@ -103,6 +106,7 @@ class VariableHeader:
         values: The values of a small variable; ``None`` for others.
         digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others. It does
             not depend on the order of the dimensions.
+        problem: Why the variable cannot be stored; empty if it can.
     """
 
     dims: tuple[str, ...]
@@ -113,6 +117,7 @@ class VariableHeader:
     is_coordinate: bool = False
     values: npt.NDArray[Any] | None = None
     digest: int | None = None
+    problem: str = ""
 
     def order_of(self, dims: Sequence[str | None]) -> tuple[int, ...] | None:
         """Return the axes in the order of some dimensions; ``None`` if these are not a permutation of the variable's own."""

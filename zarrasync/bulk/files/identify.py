@@ -61,7 +61,7 @@ def _find(storage_options: Mapping[str, Any], text: str) -> list[SourceFile]:
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:
     """Return a sort key in which numbers compare as numbers, so that ``a9`` comes before ``a10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def identity_of(url: str, storage_options: Mapping[str, Any]) -> SourceFile:

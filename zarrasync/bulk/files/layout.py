@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,13 @@ def check_names(
                     f"{key} names the dimension {wrong[0]!r}, but the dimensions of {header.file.name} are "
                     f"{', '.join(sorted(known))}"
                 )
+    for key in _SHAPES:
+        shape, counts = layout.get(key), sorted({len(own) for own in dims.values()})
+        if isinstance(shape, tuple | list) and len(shape) not in counts:
+            raise ShapeError(
+                f"{key} {shape!r} fits no variable of {header.file.name}, whose variables have {', '.join(map(str, counts))} axes; "
+                "pass a size for each dimension by its name, such as {'time': 24}"
+            )
 
 
 def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:
@@ -148,7 +156,10 @@ def _sizes(parameter: str, sizes: Mapping[str, int], header: VariableHeader, chu
     """Return the shape of chunks or shards. Dimensions that are not mentioned are not divided."""
     result = []
     for axis, (dim, n) in enumerate(zip(header.dims, header.shape, strict=True)):
-        size = int(sizes.get(dim, -1))
+        size = sizes.get(dim, -1)
+        if not isinstance(size, Integral) or isinstance(size, bool):
+            raise TypeError(f"{parameter} must be a whole number along {dim!r}, found {size!r}")
+        size = int(size)
         if size == 0 or size < -1:
             raise ShapeError(f"{parameter} must be at least 1 along {dim!r}, found {size}")
         if size < 0:

@@ -19,7 +19,7 @@ from zarrasync.bulk.files.compare import (
     is_comparable,
     is_equal,
 )
-from zarrasync.bulk.files.headers import VariableHeader
+from zarrasync.bulk.files.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.bulk.files.journal import digest_rows
 from zarrasync.bulk.files.target import Target, stored_attributes
 from zarrasync.bulk.files.times import duration_units, find_missing, units_of
@@ -81,6 +81,8 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
     differing: dict[str, set[str]] = {}
     for name in names:
+        for header in headers:
+            _check_supported(name, header, variables.parameters.reader.dims)
         is_needed = name in axes
         axis, (first, *others) = variables.axis(name), variables.all_headers(name)
         are_converted = variables.are_converted(name)
@@ -106,6 +108,26 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
         kept = first_url if target.group is None else "the destination"
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
+
+
+def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) -> None:
+    """Check that a variable can be stored.
+
+    Args:
+        name: The name of the variable.
+        header: The header of a file.
+        dims: The names of axes that have none in the file.
+    """
+    variable, hint = header.variables[name], "choose the variables to store with variables=[…], and leave this one out"
+    if variable.problem:
+        raise ShapeError(f"{name!r} of {header.file.name} cannot be read or stored: {variable.problem}; {hint}")
+    are_unnamed = bool(variable.dims) and all(dim.startswith((PHONY, "dim_")) for dim in variable.dims)
+    if dims is not None and are_unnamed and len(dims) != len(variable.dims):
+        raise ShapeError(
+            f"{name!r} of {header.file.name} has {len(variable.dims)} axes, but dims names {len(dims)}: {', '.join(dims)}; "
+            f"{hint}",
+            found=variable.shape,
+        )
 
 
 def _converted(header: VariableHeader, like: VariableHeader) -> VariableHeader:

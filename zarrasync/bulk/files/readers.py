@@ -33,11 +33,11 @@ from zarrasync.bulk.files.engines import (
     reason_of_failure,
 )
 from zarrasync.bulk.files.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
-from zarrasync.bulk.files.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
+from zarrasync.bulk.files.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
 from zarrasync.bulk.files.identify import identity_of
 from zarrasync.bulk.files.netcdf3 import check_complete
 from zarrasync.config import Config
-from zarrasync.errors import ShapeError, ZarrError
+from zarrasync.errors import ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.stores.errors import redact_queries
 
@@ -50,8 +50,6 @@ _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
 _MOST_PLACES = 1 << 19
 """Maximum number of places of chunks that are kept for all variables, unless a single one has more."""
-_PHONY = "phony_dim_"
-"""How the libraries of HDF5 name axes without a name begin."""
 
 
 class _Reader(Protocol):
@@ -84,6 +82,8 @@ def _naming(url: str, action: str) -> Iterator[None]:
     except (ZarrError, ImportError, MemoryError):
         raise
     except ValueError as error:
+        if str(error).startswith("cannot ") and url in str(error):  # an inner call has named it
+            raise
         if "installed IO backends" not in str(error):
             raise ValueError(f"cannot {action} {url}: {redact_queries(str(error))}") from error
         from xarray.backends import list_engines
@@ -157,6 +157,7 @@ class OpenFiles:
                     header = replace(header, groups=inner_groups(path, self._options.group))
                 names = set(chosen or header.variables)
                 names |= header.linked_names(names) if with_linked else set()
+                names -= {name for name, variable in header.variables.items() if variable.problem}
                 return add_digests(header, names, self._options.dim, reader.read)
             finally:
                 reader.close()
@@ -279,7 +280,7 @@ class _NumpyReader:
         variables = {}
         for name, array in self._arrays.items():
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
-            dims = unnamed if self._dims is None else _named(name, array.shape, self._dims, file.name)
+            dims = unnamed if self._dims is None or len(self._dims) != array.ndim else self._dims
             values = np.array(array) if is_small(array.shape, array.dtype.itemsize) else None
             variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})
@@ -289,19 +290,6 @@ class _NumpyReader:
 
     def close(self) -> None:
         """Do nothing: another thread may be reading. NumPy closes the file when the last one has ended."""
-
-
-def _named(name: str, shape: tuple[int, ...], dims: tuple[str, ...], url: str) -> tuple[str, ...]:
-    """Return the names of the axes of an array that has none in the file.
-
-    Raises:
-        ShapeError: If their number differs.
-    """
-    if len(dims) != len(shape):
-        raise ShapeError(
-            f"{name!r} of {url} has {len(shape)} axes, but dims names {len(dims)}: {', '.join(dims)}", found=shape
-        )
-    return dims
 
 
 # ------------------------------------------------------------------ xarray
@@ -350,18 +338,24 @@ class _XarrayReader:
         attributes = plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
-        variables = {str(name): self._variable(str(name), file.name) for name in dataset.variables}
+        variables = {str(name): self._variable(str(name)) for name in dataset.variables}
         return FileHeader(file, variables, attributes)
 
-    def _variable(self, name: str, url: str) -> VariableHeader:
+    def _variable(self, name: str) -> VariableHeader:
         variable = self._dataset.variables[name]
         dims = tuple(map(str, variable.dims))
-        if self._dims is not None and dims and all(dim.startswith(_PHONY) for dim in dims):
-            dims = _named(name, variable.shape, self._dims, url)
+        if self._dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
+            dims = self._dims if len(self._dims) == len(dims) else dims
         attributes = plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
         attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
+        values, problem = None, ""
+        try:
+            if variable.dtype.kind == "V" or is_small(variable.shape, variable.dtype.itemsize):
+                values = np.array(_values(variable))
+        except Exception as error:  # of any class; it matters only if the variable shall be stored
+            problem = f"{type(error).__name__}: {error}"
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
@@ -372,11 +366,26 @@ class _XarrayReader:
             attributes,
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,
-            np.array(variable.values) if is_small(variable.shape, variable.dtype.itemsize) else None,
+            values,
+            problem=problem,
         )
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:
-        return np.asarray(self._dataset.variables[name][region].values)
+        return np.asarray(_values(self._dataset.variables[name][region]))
 
     def close(self) -> None:
         self._dataset.close()
+
+
+def _values(variable: Any) -> Any:
+    """Return the values of a variable.
+
+    Raises:
+        ValueError: If Zarr has no such values.
+    """
+    if variable.dtype.kind == "V":
+        raise ValueError("a compound data type; complex numbers need engine='h5netcdf'")
+    values = variable.values
+    if values.dtype.kind == "O" and variable.dtype.kind != "O":
+        raise ValueError(f"its values are lists of {variable.dtype} of different lengths")
+    return values

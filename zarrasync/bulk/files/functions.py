@@ -17,7 +17,7 @@ from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
-from zarrasync.errors import UnsupportedByFormat
+from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
 from zarrasync.metadata.create import check_options
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
@@ -91,6 +91,8 @@ def _run(request: FilesRequest) -> FilesReport:
     workers = Workers(request.processes, request.executor)
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
+    if request.processes > 1 and not counting.portable:
+        raise UnsupportedOperation(f"only this process can write to {counting!r}; omit processes")
     try:
         with report_progress(request.progress, 0, f"ingest {job_name(job.handle.store, job.handle.path)}") as progress:
             report = job.run(

@@ -121,11 +121,11 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
     variable, hint = header.variables[name], "choose the variables to store with variables=[…], and leave this one out"
     if variable.problem:
         raise ShapeError(f"{name!r} of {header.file.name} cannot be read or stored: {variable.problem}; {hint}")
+    axes = f"{len(variable.dims)} {'axis' if len(variable.dims) == 1 else 'axes'}"
     are_unnamed = bool(variable.dims) and all(dim.startswith((PHONY, "dim_")) for dim in variable.dims)
     if dims is not None and are_unnamed and len(dims) != len(variable.dims):
         raise ShapeError(
-            f"{name!r} of {header.file.name} has {len(variable.dims)} axes, but dims names {len(dims)}: {', '.join(dims)}; "
-            f"{hint}",
+            f"{name!r} of {header.file.name} has {axes}, but dims names {len(dims)}: {', '.join(dims)}; {hint}",
             found=variable.shape,
         )
 

@@ -101,7 +101,7 @@ async def test_packed_times(api: Api, tmp_path: Path, width: int):
     await api(api.ingest(same, store := {}, concat="time", verify=True))
     assert stored(store) == [0, -9999, 2, -9999]
     other = write(tmp_path / "b", 1, np.array([2, -9999], "i4"), SECOND, width=width, **packing)
-    with pytest.raises(CodecError, match=r"obs_time are packed with scale_factor 0.5.*decode=True"):
+    with pytest.raises(CodecError, match=r"'obs_time' of .*1.nc are packed with scale_factor 0.5.*decode=True"):
         await api(api.ingest([same[0], other], {}, concat="time"))
     with pytest.raises(CodecError, match="are packed with scale_factor"):
         await api(api.ingest(other, store, concat="time", append=True, on_duplicate="replace"))

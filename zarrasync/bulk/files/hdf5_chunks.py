@@ -76,7 +76,8 @@ def inner_groups(path: str, group: str) -> tuple[str, ...]:
             found.append(name)
 
     with h5py.File(path, "r") as file:
-        file[group or "/"].visititems(visit)
+        parent: Any = file[group or "/"]
+        parent.visititems(visit)
     return tuple(found)
 
 

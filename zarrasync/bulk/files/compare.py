@@ -316,7 +316,7 @@ def check_projection(name: str, header: VariableHeader, url: str, like: Variable
     if not (has or like_has):
         return
     keys = {key for key in own.keys() & others.keys() if key not in _DESCRIPTIVE}
-    if "grid_mapping_name" in keys:  # the same system can be written as different texts
+    if "grid_mapping_name" in keys:  # the same system can be written as different strings
         keys -= {"crs_wkt", "spatial_ref"}
     different = sorted(key for key in keys if not is_same_attribute(own, others, key))
     if different or has != like_has:

@@ -1,4 +1,4 @@
-"""The size of netCDF-3 files according to their headers. The libraries read what is missing at the end as zeros."""
+"""The size of netCDF-3 files according to their headers. The libraries return zeros for a missing end."""
 
 from __future__ import annotations
 

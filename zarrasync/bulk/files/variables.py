@@ -243,14 +243,14 @@ class Variables:
 
     @staticmethod
     def own_units(attributes: Mapping[str, Any], units: TimeUnits) -> TimeUnits:
-        """Return the units of a variable of a file, whose values are converted to other units; those if it has none."""
+        """Return the units of a variable of a file, whose values are converted to other units. If it has no units, return the other ones."""
         return (units_of(attributes) if units.calendar else duration_units(attributes)) or units
 
     def _requested_units(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
         """Return the units that the parameters request for the times of a new array, or ``None``.
 
         Raises:
-            ShapeError: If these are no units of times, although the variable contains times.
+            ShapeError: If these are not units of times, although the variable contains times.
         """
         requested = self._requested(name, "attributes") or {}
         if not {"units", "calendar"} & requested.keys():

@@ -236,7 +236,7 @@ class Variables:
         return common_units(parts, self.dtype(name))
 
     def _units_of_durations(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
-        """Return the units of durations if those of a file differ from them, so that they are converted."""
+        """Return the units of durations if a file has other ones, so that values are converted."""
         units = duration_units(attributes)
         others = {duration_units(header.variables[name].attributes) for header in self.headers}
         return None if units is None or others <= {units, None} else units

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -210,12 +209,6 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         f"zarrasync ingest: {n}" for n in ("1 file with 24 rows", "2 files with 48 rows")
     ]
     xr.testing.assert_equal(stored(tmp_path / "r"), joined(paths))
-    plan = ["ingest", "plan", str(paths[0]), "r|icechunk:@branch.main/x", "--concat", "time", "--plan", "p"]
-    for place in ("r|icechunk:@branch.main/x", "r|icechunk:", "none|icechunk:"):
-        plan[3] = place
-        assert main(plan) == 1
-        assert re.search("a plan cannot be made for .*IcechunkStore", capsys.readouterr().err)
-    assert not (tmp_path / "none").exists()
 
 
 async def test_an_object_store(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):

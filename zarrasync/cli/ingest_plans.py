@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zarrasync import config as settings
-from zarrasync.bulk.files.functions import make_job
+from zarrasync.bulk.files.functions import plan_files
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
@@ -30,7 +29,7 @@ from zarrasync.cli.messages import error_line
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import report_progress
 from zarrasync.display.text import counted
-from zarrasync.stores import CountingStore, resolve
+from zarrasync.stores import resolve
 
 __all__ = ["is_plan_command", "make_plan_parser"]
 
@@ -105,7 +104,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     if args.concat is None:
         args.parser.error("--concat DIM is required, the dimension to join files along")
     workers = Workers(args.processes)
-    place = args.dest if "://" in args.dest else os.path.abspath(args.dest)
+    place = _absolute(args.dest)
 
     def save(plan: JobPlan) -> None:
         document = {"dest": place, "verify": args.verify, "statistics": args.statistics, **plan.to_json()}
@@ -117,7 +116,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         with destination(args) as dest, show_log("zarrasync.bulk"):
             request = files.files_request(args, dest)
             request.tasks = args.tasks
-            plan, report = make_job(request).plan_only(workers, save)
+            plan, report = plan_files(request, workers, save)
     finally:
         workers.close()
     if plan is None:
@@ -159,6 +158,12 @@ def _abandon(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _absolute(dest: str) -> str:
+    """Return a destination that means the same in other directories."""
+    path, bar, rest = dest.partition("|")
+    return (path if "://" in path else os.path.abspath(path)) + bar + rest
+
+
 def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
     """Return the job of a plan, whether to verify values and to compare statistics, and the name of the destination."""
     document = files.load_json(args.plan)
@@ -169,5 +174,5 @@ def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
     except ValueError as error:
         raise ValueError(f"{args.plan} is {error_line(error)}") from error
     plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
-    store: Any = CountingStore(resolve(dest, options(args.dest_option)))
+    store = resolve(dest, options(args.dest_option))
     return PlannedJob.of(plan, store, settings.get()), verify, statistics, job_name(store, plan.path)

@@ -140,6 +140,31 @@ class Store(ABC):
         """
         return None
 
+    def detach(self) -> Transaction | None:
+        """Begin a transaction that other processes can continue, which blocks; ``None`` if the store has no transactions.
+
+        Raises:
+            UnsupportedOperation: If other processes cannot continue it.
+            StoreError: If the store failed.
+        """
+        return None
+
+    def attach(self, state: bytes) -> Transaction:
+        """Continue a transaction that another process has begun with ``detach``, which blocks.
+
+        Args:
+            state: The result of its method ``state``.
+
+        Raises:
+            StoreError: If the store failed.
+        """
+        raise self._unsupported("continue a transaction")
+
+    @property
+    def notes(self) -> Store:
+        """The store for notes about jobs, with the paths of this store. Some stores reject keys that are not part of nodes."""
+        return self
+
     def fork(self) -> Callable[[], Store] | None:
         """Return a function for another process, which opens a store for one task there; ``None`` if copies are enough.
 
@@ -543,3 +568,19 @@ class Transaction(ABC):
             WriteConflictError: If others have changed the group or its arrays meanwhile. Nothing has become visible then.
             StoreError: If the store failed.
         """
+
+    def is_committed(self) -> bool:
+        """Return whether an earlier call of ``commit``, in any process, was successful, which blocks.
+
+        Only transactions that were begun with ``Store.detach`` can be committed again, and that has no effect.
+        """
+        return False
+
+    def state(self) -> bytes:
+        """Return what ``Store.attach`` needs in other processes. Their tasks begin with the values that the store has now.
+
+        Raises:
+            UnsupportedOperation: If the transaction was not begun with ``Store.detach``.
+            StoreError: If the store failed.
+        """
+        raise UnsupportedOperation(f"other processes cannot continue the transaction of {self.store!r}")

@@ -90,6 +90,10 @@ class WrapperStore(Store):
     def flat(self) -> bool:
         return self.inner.flat
 
+    @property
+    def notes(self) -> Store:
+        return self if self.inner.notes is self.inner else self.inner.notes
+
     def fork(self) -> Callable[[], Store] | None:
         return self.inner.fork()
 
@@ -202,6 +206,17 @@ class PrefixStore(WrapperStore):
         transaction = self.inner.begin()
         return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
 
+    def detach(self) -> Transaction | None:
+        transaction = self.inner.detach()
+        return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
+
+    def attach(self, state: bytes) -> Transaction:
+        return _PrefixTransaction(self.inner.attach(state), self.prefix)
+
+    @property
+    def notes(self) -> Store:
+        return self if self.inner.notes is self.inner else PrefixStore(self.inner.notes, self.prefix)
+
     def fork(self) -> Callable[[], Store] | None:
         fork = self.inner.fork()
         return None if fork is None else partial(_open_prefix, fork, self.prefix)
@@ -301,6 +316,12 @@ class _PrefixTransaction(Transaction):
 
     def commit(self, message: str, path: str = "") -> None:
         self._inner.commit(message, f"{self._prefix}{path}".rstrip("/"))
+
+    def is_committed(self) -> bool:
+        return self._inner.is_committed()
+
+    def state(self) -> bytes:
+        return self._inner.state()
 
 
 class AliasStore(WrapperStore):

@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -269,10 +269,38 @@ class Claim:
                 )
             clock.sleep_blocking(_POLL_SECONDS)
 
+    def results(self, digest: str) -> Iterator[bytes]:
+        """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
+        for number in sorted(self.finished(digest)):
+            yield self._run(self._store.get(self.task_key(digest, number))) or b""
+
     def forget_tasks(self) -> None:
         """Remove the marks of all finished tasks, because other tasks will replace their values."""
         if self.is_enabled and self._store.listable:
             self._erase_marks()
+
+    # -------------------------------------------------------------- transactions
+
+    def save_transaction(self, state: bytes) -> None:
+        """Keep the state of a transaction for the processes that continue it."""
+        self._run(self._store.put(self._transaction_key, state))
+
+    def transaction(self) -> bytes:
+        """Return the state of the transaction of the plan that is not finished; empty without one."""
+        return self._run(self._store.get(self._transaction_key)) or b""
+
+    def note_commit(self) -> None:
+        """Note that the transaction was committed."""
+        self.update(committed=True)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the transaction of an earlier owner of this claim was committed."""
+        return bool(self.found.get("committed"))
+
+    @property
+    def _transaction_key(self) -> str:
+        return f"{self._folder}/transaction"
 
     def _keys(self) -> list[str]:
         return self._run(self._store.list_prefix(f"{self._folder}/"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
 
 from zarrasync import formats
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.tasks import planned_metadata
+from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import Axis
 
-__all__ = ["disjoint_tasks"]
+__all__ = ["disjoint_tasks", "with_disjoint_tasks"]
 
 
 def disjoint_tasks(plan: JobPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
@@ -39,3 +42,21 @@ def disjoint_tasks(plan: JobPlan, numbers: Iterable[int]) -> dict[int, list[int]
             groups[first] = [number]
         last = part.stop - 1
     return groups
+
+
+def with_disjoint_tasks(plan: JobPlan) -> JobPlan:
+    """Return a plan in which one task writes all rows of a chunk.
+
+    Raises:
+        ShapeError: If a chunk contains rows that do not follow each other.
+    """
+    parts = []
+    for numbers in disjoint_tasks(plan, range(len(plan.parts))).values():
+        own = [plan.parts[number] for number in numbers]
+        if gap := next(((a.stop, b.start) for a, b in pairwise(own) if a.stop != b.start), None):
+            raise ShapeError(
+                f"independent tasks cannot write rows before {gap[0]} and from {gap[1]} on, because they are in the same chunk; "
+                "ingest the files in one call, or as several jobs"
+            )
+        parts.append(replace(own[0], stop=own[-1].stop))
+    return replace(plan, parts=parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from zarrasync.bulk.files.headers import ReaderOptions
 from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.parameters import Parameters
+from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.job_names import job_name
@@ -23,7 +24,7 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, resolve
 
-__all__ = ["FilesRequest", "ingest_files", "make_job"]
+__all__ = ["FilesRequest", "ingest_files", "make_job", "plan_files"]
 
 _ON_DUPLICATE = ("error", "skip", "replace")
 _ON_GAP = ("report", "error", "ignore")
@@ -108,6 +109,16 @@ def _run(request: FilesRequest) -> FilesReport:
     if workers.is_local:
         report.requests = counting.reset().requests
     return report
+
+
+def plan_files(
+    request: FilesRequest, workers: Workers, save: Callable[[JobPlan], None]
+) -> tuple[JobPlan | None, FilesReport]:
+    """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
+    store = resolve(request.store, request.storage_options, request.config)
+    transaction = store.detach()
+    own = store if transaction is None else transaction.store
+    return make_job(replace(request, store=own, storage_options=None)).plan_only(workers, save, transaction)
 
 
 def make_job(request: FilesRequest) -> Job:

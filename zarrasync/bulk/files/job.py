@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
+from zarrasync.bulk.files.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.headers import FileHeader, SourceFile
 from zarrasync.bulk.files.known import unknown_files
 from zarrasync.bulk.files.parameters import Parameters
@@ -26,6 +27,7 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Job"]
@@ -54,8 +56,9 @@ class Job:
     ) -> None:
         self.handle = handle
         self._files, self._parameters, self._mode, self._wait = list(files), parameters, mode, wait
-        self._claim = Claim(handle.store, handle.path)
+        self._claim = Claim(handle.store.notes, handle.path)
         self._plan_of_run: JobPlan | None = None
+        self._transaction: Transaction | None = None
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
@@ -93,7 +96,10 @@ class Job:
         return report
 
     def plan_only(
-        self, workers: Workers, save: Callable[[JobPlan], None] = lambda plan: None
+        self,
+        workers: Workers,
+        save: Callable[[JobPlan], None] = lambda plan: None,
+        transaction: Transaction | None = None,
     ) -> tuple[JobPlan | None, FilesReport]:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
 
@@ -102,14 +108,16 @@ class Job:
         Args:
             workers: Where to read the headers of the files.
             save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
+            transaction: The transaction that the destination belongs to, which other processes can continue.
 
         Raises:
             UnsupportedOperation: If other processes cannot write to the store.
         """
-        if self.handle.store.bounded:
+        self._transaction = transaction
+        if self.handle.store.bounded and transaction is None:
             raise UnsupportedOperation(
-                f"a plan cannot be made for {self.handle.store!r}, because other processes cannot write to the same commit; "
-                "ingest the files in one call"
+                f"a plan cannot be made for {self.handle.store!r}, because other processes cannot continue this session; pass "
+                "the URL of the repository, or ingest the files in one call"
             )
         in_progress = self._claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
@@ -125,6 +133,8 @@ class Job:
             else:
                 job.prepare()
                 job.forget_finish()
+                if transaction is not None:
+                    self._claim.save_transaction(transaction.state())
                 save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report
@@ -177,8 +187,9 @@ class Job:
             return None, report
         complete_earlier_job(self._claim, self.handle, is_replaced=is_replaced)
         plan = job.plan
-        self._check_unfinished(plan)
-        if self._claim.found.get("plan") != plan.digest:
+        if self._transaction is None:
+            self._check_unfinished(plan)
+        if self._transaction is not None or self._claim.found.get("plan") != plan.digest:
             self._claim.forget_tasks()
             if self._mode == "w":
                 self._erase()
@@ -205,10 +216,12 @@ class Job:
                 self._refuse_existing(target, files)
             self._run(read_constants(target, parameters.dim))
         plan = plan_job(self._headers(workers, files), target, parameters)
+        if self._transaction is not None:
+            plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
-        return PlannedJob(plan, target.handle, self._claim, self._wait), report, files
+        return PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction), report, files
 
     # -------------------------------------------------------------- checks
 

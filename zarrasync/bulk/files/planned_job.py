@@ -26,7 +26,8 @@ from zarrasync.errors import NodeNotFoundError, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import Store
+from zarrasync.stores import CountingStore, Store
+from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
@@ -45,13 +46,24 @@ class PlannedJob:
         claim: The claim of the destination.
         wait: Seconds to wait for tasks of other processes, and for commands that have the claim.
         is_independent: Whether the tasks run as commands of other processes.
+        transaction: The transaction that the destination belongs to, if this class commits it.
+        published: The location of the destination as readers see it, if that is another store.
     """
 
     def __init__(
-        self, plan: JobPlan, handle: NodeHandle, claim: Claim, wait: float = 600.0, *, is_independent: bool = False
+        self,
+        plan: JobPlan,
+        handle: NodeHandle,
+        claim: Claim,
+        wait: float = 600.0,
+        *,
+        is_independent: bool = False,
+        transaction: Transaction | None = None,
+        published: NodeHandle | None = None,
     ) -> None:
         self.plan = plan
         self._handle, self._claim, self._wait, self._is_independent = handle, claim, wait, is_independent
+        self._transaction, self._published = transaction, published or handle
 
     @classmethod
     def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
@@ -63,7 +75,13 @@ class PlannedJob:
             config: The settings.
         """
         handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-        return cls(plan, handle, Claim(store, plan.path), is_independent=True)
+        claim = Claim(store.notes, plan.path)
+        state = b"" if store.notes is store else claim.transaction()
+        if not state:
+            return cls(plan, handle, claim, is_independent=True)
+        transaction = store.attach(state)
+        own = NodeHandle(CountingStore(transaction.store), plan.path, handle.format, config, is_format_known=True)
+        return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self._handle.store.blocking)
@@ -83,6 +101,7 @@ class PlannedJob:
         if progress is not None:
             progress.report = report
         permit = self._claim.permit_for_plan(plan.digest)
+        self._check_transaction()
         for number in numbers or ():
             if not 0 <= number < len(plan.parts):
                 raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
@@ -114,25 +133,39 @@ class PlannedJob:
     def _finish(self, *, verify: bool) -> FilesReport:
         plan = self.plan
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
-        target = self._run(read_target(self._handle, plan.dim))
+        target = self._run(read_target(self._published, plan.dim))
         if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
             self._claim.remove_folder()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
             return report
         self._claim.acquire(self._wait, plan.digest)
+        if self._claim.is_committed:  # an earlier call was killed after that
+            self._claim.release()
+            report.notes.append("the plan was finished before")
+            return report
         changes: list[str] = []
         try:
+            self._check_transaction()
             if self._claim.is_publishing:  # an earlier call was killed
                 changes = publish_again(self._claim, self._handle)
                 self._claim.release()
             else:
-                self.complete(verify=verify)
+                self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
         except BaseException:
             self._claim.restore()
             raise
         if changes:
             raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
         return report
+
+    def _check_transaction(self) -> None:
+        """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
+        if self._published.store.bounded and self._transaction is None:
+            raise WriteConflictError(
+                f"the plan for {self._handle.name} in {self._handle.store!r} was abandoned; complete that with `zarrasync "
+                "ingest abandon PLAN`, and make a new plan",
+                key=self._handle.path,
+            )
 
     def abandon(self) -> None:
         """Drop the plan. May be repeated after a kill.
@@ -146,14 +179,16 @@ class PlannedJob:
         plan = self.plan
         self._claim.acquire(self._wait, plan.digest)
         try:
-            if self._claim.is_publishing or (plan.is_new and self._is_published()):
+            is_committed = self._transaction is not None and self._transaction.is_committed()
+            is_committed = is_committed or self._claim.is_committed
+            if self._claim.is_publishing or is_committed or (plan.is_new and self._is_published()):
                 raise WriteConflictError(
                     f"the plan for {self._handle.name} in {self._handle.store!r} cannot be abandoned, because its rows are "
                     "being published or can be read already; complete it with `zarrasync ingest finish PLAN`",
                     key=self._handle.path,
                 )
             self._claim.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
-            if plan.is_new:
+            if plan.is_new and self._transaction is None:
                 self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
         except BaseException:
             self._claim.restore()
@@ -162,7 +197,7 @@ class PlannedJob:
 
     def _is_published(self) -> bool:
         """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
-        target = self._run(read_target(self._handle, self.plan.dim))
+        target = self._run(read_target(self._published, self.plan.dim))
         is_group_last = not self._handle.store.bounded
         return target.contains(self.plan) or (is_group_last and target.group is not None)
 
@@ -203,8 +238,10 @@ class PlannedJob:
             unaligned: Whether tasks may share chunks. Where only this process writes, they may.
             progress: The progress of the job, whose size is set.
         """
-        self.prepare()
         plan, store, config = self.plan, self._handle.store, self._handle.config
+        fork = store.fork() if self._is_independent else None
+        if fork is None:
+            self.prepare()
         finished = self._claim.finished(plan.digest)
         chosen = range(len(plan.parts)) if numbers is None else sorted(set(numbers))
         waiting = [n for n in chosen if n not in finished]
@@ -247,21 +284,24 @@ class PlannedJob:
             (progress or ignore_progress)(nbytes)
 
         files = workers.local_files(plan.reader, config)
-        runner = TaskRunner(plan, store, config, files, verify, "allow")  # tasks run one after the other
         for number in waiting:
+            own = store if fork is None else fork()
+            runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
             done(number, runner.run(plan.parts[number], mark(number), permit, written))
 
     # -------------------------------------------------------------- publishing
 
-    def complete(self, *, verify: bool = False) -> None:
+    def complete(self, *, verify: bool = False, message: str = "") -> None:
         """Publish the result of all tasks, and remove the claim, which this process has.
 
         Args:
             verify: Whether to compare the stored labels, and other values in the plan, with the plan.
+            message: The message of the commit, if the job has a transaction.
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
             ChecksumError: If stored values differ. Nothing was published then. Finishing again compares them again.
+            WriteConflictError: If other writers have changed the dataset since the transaction has begun.
         """
         plan = self.plan
         self._claim.wait_for_runs(self._wait)
@@ -274,11 +314,25 @@ class PlannedJob:
                 path=plan.path,
             )
         self._claim.check()
+        if self._transaction is not None:
+            for changes in self._claim.results(plan.digest):
+                self._handle.store.merge(changes)
         self._run(write_inline(plan, self._handle, verify=verify))
-        if self._claim.is_enabled:
+        if self._claim.is_enabled and self._transaction is None:
             self._claim.begin_publishing(publication_record(plan, self._handle, is_independent=self._is_independent))
         self.publish()
+        if self._transaction is not None:
+            self._commit(self._transaction, message)
         self._claim.release()
+
+    def _commit(self, transaction: Transaction, message: str) -> None:
+        try:
+            transaction.commit(message, self.plan.path)
+            self._claim.note_commit()
+        except WriteConflictError as error:
+            raise WriteConflictError(
+                f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
+            ) from error
 
     def publish(self) -> None:
         """Store the documents that make the result visible. All values are stored. May be repeated."""

@@ -89,7 +89,8 @@ class TaskRunner:
 
         Args:
             part: The task.
-            mark: The key of the value to store when the task has ended; empty for none.
+            mark: The key of the value to store when the task has ended; empty for none. The value contains the changes of a
+                fork.
             permit: The permission, if this process does not have the claim.
             progress: Called with the number of bytes written since the last call.
 
@@ -100,7 +101,8 @@ class TaskRunner:
             StoreError: If the store failed.
         """
         report = IngestReport()
-        with Run(self.store, permit) as run, self.prepared(part):
+        notes = self.store.notes
+        with Run(notes, permit) as run, self.prepared(part):
 
             def written(nbytes: int) -> None:
                 run.check()
@@ -110,7 +112,7 @@ class TaskRunner:
             self.files.check_unchanged(self._used(part))
             run.check()
             if mark:
-                bridge.run(self.store.put(mark, b""), blocking=self.store.blocking)
+                bridge.run(notes.put(mark, self.store.changes()), blocking=notes.blocking)
         return report
 
     def prepared(self, part: Part) -> AbstractContextManager[None]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
-from zarrasync.stores.base import Transaction
+from zarrasync.stores.base import Store, Transaction
 from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.icechunk.detached import DetachedTransaction
 from zarrasync.stores.icechunk.sessions import SessionTransaction, reason
 from zarrasync.stores.icechunk.storage import Storage, storage_at
 from zarrasync.stores.locations import Location
+from zarrasync.stores.wrappers import PrefixStore
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
 __all__ = ["IcechunkStore", "open_repository"]
 
 _VERSION = re.compile(r"(?:@|//)(?:(branch|tag)\.)?([^/]+)(?:/(.*))?", re.DOTALL)
 """A version before the path: ``@branch.main/`` in Neuroglancer, ``//branch.main/`` in the specification of pipelines."""
+_NOTES = "zarrasync"
+"""The directory in the repository for notes about jobs."""
 
 
 def open_repository(location: Location, path: str) -> Location:
@@ -47,7 +51,7 @@ def open_repository(location: Location, path: str) -> Location:
             f"reading {redact_queries(location.url)!r} requires the icechunk package: pip install icechunk"
         ) from error
     repository = Repository(redact_queries(location.url), storage_at(location), version)
-    return location.inside(IcechunkStore(repository), path)
+    return location.inside(IcechunkStore(repository, location.open_directory), path)
 
 
 @dataclass
@@ -95,7 +99,19 @@ class Repository:
         if branch == "main" and not self._exists(storage):
             session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
             return session, partial(self._create, storage)
-        return self._session(storage, "writable_session", branch=branch), None
+        return self.writable_session(branch, storage), None
+
+    def writable_session(self, branch: str, storage: Any = None) -> Any:
+        """Return a session that changes a branch.
+
+        Args:
+            branch: The branch.
+            storage: The storage of icechunk, if it was made already.
+
+        Raises:
+            StoreError: If the repository or the branch cannot be opened.
+        """
+        return self._session(storage, "writable_session", branch=branch)
 
     def _exists(self, storage: Any) -> bool:
         import icechunk
@@ -119,7 +135,7 @@ class Repository:
             raise StoreError(f"cannot create the icechunk repository {self.url!r}: {reason(error)}") from error
 
     def _session(self, storage: Any, method: str, **version: str) -> Any:
-        repository = self._open_repository(storage)
+        repository = self.open(storage)
         try:
             return getattr(repository, method)(**version)
         except Exception as error:
@@ -130,18 +146,25 @@ class Repository:
                 f"its branches are {branches}, its tags {tags}"
             ) from error
 
-    def _open_repository(self, storage: Any) -> Any:
+    def open(self, storage: Any = None) -> Any:
+        """Return icechunk's object.
+
+        Args:
+            storage: The storage of icechunk, if it was made already.
+
+        Raises:
+            StoreError: If the repository cannot be opened.
+        """
         import icechunk
 
         try:
-            return icechunk.Repository.open(storage)
+            return icechunk.Repository.open(storage or self.storage.make())
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot open the icechunk repository {self.url!r}: {reason(error)}") from error
 
     def compare(self, begin: str, end: str) -> Any:
         """Return the nodes that differ between two snapshots, in icechunk's form."""
-        repository = self._open_repository(self.storage.make())
-        return repository.diff(from_snapshot_id=begin, to_snapshot_id=end)
+        return self.open().diff(from_snapshot_id=begin, to_snapshot_id=end)
 
     def __getattr__(self, name: str) -> Any:
         store = self.__dict__.get("store")
@@ -167,15 +190,37 @@ class Repository:
         return self.store.list_dir(prefix)
 
 
+@dataclass
+class _Branch:
+    """A branch of a repository; see ``Branch``."""
+
+    repository: Repository
+    name: str
+
+    def open_session(self) -> Any:
+        return self.repository.writable_session(self.name)
+
+    def compare(self, begin: str, end: str) -> Any:
+        return self.repository.compare(begin, end)
+
+    def properties(self, begin: str) -> Iterator[Mapping[str, Any]]:
+        for commit in self.repository.open().ancestry(branch=self.name):
+            if commit.id == begin:
+                return
+            yield commit.metadata
+
+
 class IcechunkStore(ZarrPythonStore):
     """A version of an icechunk repository, read-only. Changes need a commit: of a transaction, or of a session of icechunk.
 
     Args:
         repository: The repository and version.
+        open_directory: Returns the store of the files of the repository.
     """
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, open_directory: Callable[[], Store] | None = None) -> None:
         super().__init__(repository)
+        self._open_directory = open_directory
         self._repository = repository
         self._url, self._storage = repository.url, repository.storage
         ((self._kind, self._name),) = repository.version.items()  # a branch, while it is read at a snapshot
@@ -189,12 +234,40 @@ class IcechunkStore(ZarrPythonStore):
     def viewer(self) -> Hashable:
         return self._storage.viewer
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_open_directory": None}
+
     def begin(self) -> Transaction:
+        session, begin = self._repository.begin(self._writeable_branch())
+        return SessionTransaction(session, begin, self._repository.compare, repr(self), self._name)
+
+    def detach(self) -> Transaction:
+        branch = self._writeable_branch()
+        if secrets := self._storage.secrets:
+            raise UnsupportedOperation(
+                f"independent tasks cannot write to {self!r}, because {secrets[0]} would be stored among its files; provide "
+                "credentials in environment variables instead of storage options"
+            )
+        session, begin = self._repository.begin(branch)
+        session = session if begin is None else begin()
+        return DetachedTransaction.begin(_Branch(self._repository, branch), session, repr(self), self.notes)
+
+    def attach(self, state: bytes) -> Transaction:
+        branch = _Branch(self._repository, self._writeable_branch())
+        return DetachedTransaction.of(branch, state, repr(self), self.notes)
+
+    @property
+    def notes(self) -> Store:
+        if self._open_directory is None:  # a copy in another process, which only reads
+            return self
+        return PrefixStore(self._open_directory(), f"{_NOTES}/{quote(self._name, safe='')}/")
+
+    def _writeable_branch(self) -> str:
         if self._kind != "branch":
             raise UnsupportedOperation(
                 f"cannot write to {self!r}, because only branches can change; write to {self._url!r} with @branch.NAME"
             )
-        return SessionTransaction(*self._repository.begin(self._name), self._repository.compare, repr(self), self._name)
+        return self._name
 
     def __repr__(self) -> str:
         return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,24 +13,45 @@ from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictErro
 from zarrasync.stores.base import Store, Transaction
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
-__all__ = ["SessionTransaction", "reason", "session_store"]
+__all__ = [
+    "MOST_COMMITS",
+    "ForkStore",
+    "SessionStore",
+    "SessionTransaction",
+    "changed_nodes",
+    "conflict",
+    "fork_state",
+    "from_bytes",
+    "reason",
+    "session_store",
+]
 
-_MOST_COMMITS = 100
+MOST_COMMITS = 100
 """Commits of others that a transaction takes up before it gives up."""
 
 
-def session_store(store: Any) -> Store | None:
+def session_store(store: Any) -> SessionStore | None:
     """Return a store over a store of icechunk; ``None`` for other stores.
 
     Args:
         store: A store with zarr-python's interface.
     """
     is_own = type(store).__module__.partition(".")[0] == "icechunk" and hasattr(store, "session")
-    return _SessionStore(store) if is_own else None
+    return SessionStore(store) if is_own else None
 
 
-class _SessionStore(ZarrPythonStore):
-    """The store of a session. Tasks of other processes write to forks of it."""
+class SessionStore(ZarrPythonStore):
+    """The store of a session. Tasks of other processes write to forks of it.
+
+    Attributes:
+        side: The store for notes about jobs, if there is one.
+    """
+
+    side: Store | None = None
+
+    @property
+    def notes(self) -> Store:
+        return self if self.side is None else self.side
 
     @property
     def session(self) -> Any:
@@ -39,49 +59,96 @@ class _SessionStore(ZarrPythonStore):
         return self.store.session
 
     def fork(self) -> Callable[[], Store]:
-        try:
-            fork = self.session.fork()
-        except ValueError as error:  # icechunk 1 forks sessions without changes only
-            raise UnsupportedOperation(
-                f"cannot share the changes of {self!r} with other processes: {reason(error)}; install icechunk 2, or omit "
-                "processes and executor"
-            ) from error
-        except Exception as error:  # of different classes in icechunk 1 and 2
-            raise StoreError(f"cannot share the changes of {self!r} with other processes: {reason(error)}") from error
-        return partial(_open_fork, pickle.dumps(fork), repr(self))
+        return partial(_open_fork, fork_state(self.session, repr(self)), repr(self), self.side)
 
     def merge(self, changes: bytes) -> None:
         try:
-            self.session.merge(pickle.loads(changes))  # noqa: S301  # from a process that runs tasks of this one
+            self.session.merge(from_bytes(changes))
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot merge the changes of another process into {self!r}: {reason(error)}") from error
 
 
-class _ForkStore(_SessionStore):
+class ForkStore(SessionStore):
     """The store of a fork, which one task writes to.
 
     Args:
         session: The fork.
         name: The name of the store that it belongs to, for messages.
+        side: The store for notes about jobs, if there is one.
+        child: The state of the fork of this one for tasks, if there is one already.
     """
 
-    def __init__(self, session: Any, name: str) -> None:
+    def __init__(self, session: Any, name: str, side: Store | None, child: bytes = b"") -> None:
         super().__init__(session.store)
-        self._session, self._name = session, name
+        self._session, self._name, self.side, self.child = session, name, side, child
+
+    @property
+    def session(self) -> Any:
+        return self._session
+
+    def fork(self) -> Callable[[], Store]:
+        return partial(_open_fork, self.child, self._name, self.side) if self.child else super().fork()
 
     def changes(self) -> bytes:
-        return pickle.dumps(self._session)
+        return _to_bytes(self._session)
 
     def __repr__(self) -> str:
         return self._name
 
 
-def _open_fork(fork: bytes, name: str) -> Store:
+def _open_fork(fork: bytes, name: str, side: Store | None) -> Store:
     """Return the store of a copy of a fork. Each task has its own, so that its changes are taken over as a whole."""
-    return _ForkStore(pickle.loads(fork), name)  # noqa: S301  # from the process that runs the job
+    return ForkStore(from_bytes(fork), name, side)
 
 
-class _BranchStore(_SessionStore):
+def fork_state(session: Any, name: str) -> bytes:
+    """Return the state of a new fork of a session.
+
+    Args:
+        session: The session.
+        name: The name of its store, for messages.
+
+    Raises:
+        UnsupportedOperation: If the session cannot be forked.
+        StoreError: If the store failed.
+    """
+    try:
+        return _to_bytes(session.fork())
+    except ValueError as error:  # icechunk 1 forks sessions without changes only
+        raise UnsupportedOperation(
+            f"cannot share the changes of {name} with other processes: {reason(error)}; install icechunk 2, or let one "
+            "process write"
+        ) from error
+    except Exception as error:  # of different classes in icechunk 1 and 2
+        raise StoreError(f"cannot share the changes of {name} with other processes: {reason(error)}") from error
+
+
+def _to_bytes(fork: Any) -> bytes:
+    """Return a fork of a session without Python's format of pickled objects, which could contain programs."""
+    data = fork.__getstate__()["_session"]
+    assert isinstance(data, bytes)
+    return data
+
+
+def from_bytes(data: bytes) -> Any:
+    """Return a fork of a session.
+
+    Raises:
+        StoreError: If another version of icechunk has made the bytes.
+    """
+    from icechunk.session import ForkSession
+
+    fork = ForkSession.__new__(ForkSession)
+    try:
+        fork.__setstate__({"_session": data})
+    except Exception as error:  # of different classes in icechunk 1 and 2
+        raise StoreError(
+            f"cannot read a session of icechunk: {reason(error)}; all processes of a job need the same version of icechunk"
+        ) from error
+    return fork
+
+
+class _BranchStore(SessionStore):
     """The store of a transaction.
 
     Args:
@@ -143,7 +210,7 @@ class SessionTransaction(Transaction):
             return
         begin = session.snapshot_id
         try:
-            for _ in range(_MOST_COMMITS):
+            for _ in range(MOST_COMMITS):
                 try:
                     session.commit(message)
                 except icechunk.ConflictError as error:
@@ -154,9 +221,9 @@ class SessionTransaction(Transaction):
             raise
         except Exception as error:  # of different classes in icechunk 1 and 2
             raise StoreError(f"cannot commit to {self._name}: {reason(error)}") from error
-        raise self._conflict("and others continue to")
+        raise conflict(self._branch, self._name, "and others continue to")
 
-    def _take_up(self, session: Any, begin: str, path: str, conflict: Exception) -> None:
+    def _take_up(self, session: Any, begin: str, path: str, error: Exception) -> None:
         """Continue with the commits of others, if they have not changed the dataset at a path.
 
         icechunk compares the nodes and chunks that both have changed. The values that a job has read must not have changed
@@ -166,30 +233,39 @@ class SessionTransaction(Transaction):
 
         try:
             session.rebase(icechunk.ConflictDetector())
-        except (icechunk.ConflictError, icechunk.RebaseFailedError) as error:
-            raise self._conflict("with changes of the same nodes") from error
-        if changed := _changed_nodes(self._compare(begin, session.snapshot_id), f"/{path}"):
-            raise self._conflict(f"with changes of {changed[0]!r}") from conflict
-
-    def _conflict(self, what: str) -> WriteConflictError:
-        return WriteConflictError(
-            f"another writer has committed to the branch {self._branch!r} of {self._name} meanwhile, {what}; nothing was "
-            "published, repeat the call",
-            key="",
-        )
+        except (icechunk.ConflictError, icechunk.RebaseFailedError) as failure:
+            raise conflict(self._branch, self._name, "with changes of the same nodes") from failure
+        if changed := changed_nodes(self._compare(begin, session.snapshot_id), f"/{path}"):
+            raise conflict(self._branch, self._name, f"with changes of {changed[0]!r}") from error
 
 
-def _changed_nodes(diff: Any, group: str) -> list[str]:
-    """Return the nodes of a dataset that differ, and the groups above it that were erased.
+def conflict(branch: str, name: str, what: str, hint: str = ", repeat the call") -> WriteConflictError:
+    """Return the error of a commit that others came before.
+
+    Args:
+        branch: The branch.
+        name: The name of the branch's store.
+        what: The changes of others.
+        hint: The way to continue.
+    """
+    return WriteConflictError(
+        f"another writer has committed to the branch {branch!r} of {name} meanwhile, {what}; nothing was published{hint}",
+        key="",
+    )
+
+
+def changed_nodes(diff: Any, group: str) -> list[str]:
+    """Return the nodes of a dataset that differ, and the groups above it that were created or erased.
 
     Args:
         diff: The difference of two snapshots.
         group: The path of its group, with a slash before it.
     """
+    groups = {*diff.new_groups, *diff.deleted_groups}
     arrays = {*diff.new_arrays, *diff.deleted_arrays, *diff.updated_arrays, *diff.updated_chunks}
     changed = {path for path in arrays if (path.rpartition("/")[0] or "/") == group}
-    changed |= {group} & {*diff.new_groups, *diff.deleted_groups, *diff.updated_groups}
-    changed |= {path for path in diff.deleted_groups if group.startswith(f"{path.rstrip('/')}/")}
+    changed |= {group} & (groups | {*diff.updated_groups})
+    changed |= {path for path in groups | arrays if group.startswith(f"{path.rstrip('/')}/") and path != group}
     return sorted(changed)
 
 

@@ -42,6 +42,7 @@ _PARAMETERS: dict[str, dict[str, str]] = {
 """icechunk's parameter for each setting of obstore; empty for settings that only matter to writers."""
 _IDENTITIES = ("access_key_id", "get_credentials", "anonymous", "service_account_file", "access_key", "sas_token")
 _SECRETS = ("secret_access_key", "session_token")
+_CREDENTIALS = (*_SECRETS, "access_key_id", "get_credentials", "access_key", "sas_token")
 _PLACE = ("path", "base_url", "endpoint_url", "account", "bucket", "container", "prefix")
 """icechunk's parameters that determine which repository is read; the others determine how, and with whose permissions."""
 
@@ -74,6 +75,11 @@ class Storage:
         """The arguments, and the environment variable, that determine with whose permissions it is read."""
         variables = CREDENTIAL_VARIABLES.get(self.kind.removesuffix("_storage"), ())
         return (*self._selected(lambda name: name not in (*_PLACE, *_SECRETS)), environment_variable(variables))
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of arguments that are credentials. Pickled sessions of icechunk contain them."""
+        return sorted(name for name in self.arguments if name in _CREDENTIALS)
 
     def _selected(self, is_selected: Callable[[str], bool]) -> list[str]:
         return [f"{name}={value!r}" for name, value in sorted(self.arguments.items()) if is_selected(name)]

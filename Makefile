@@ -8,7 +8,7 @@ SEEDS ?= 10000
 # What runs with sanitizers, and under valgrind, which takes 50 times as long.
 FUZZ_SECONDS ?= 600
 # The first codecs of chains, by their numbers in kernel.h; 0 is none. Each is fuzzed for the same time.
-FUZZ_CODECS ?= 0 1 2 3 4 5 6 7
+FUZZ_CODECS ?= 0 1 2 3 4 5 6 7 8
 NATIVE_TESTS ?= tests/kernel tests/codecs
 MEMCHECK_TESTS ?= tests/kernel/test_crc32c.py tests/kernel/test_symbols.py
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' zarrasync/__init__.py)

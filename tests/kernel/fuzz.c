@@ -68,7 +68,7 @@ static void choose_steps(struct input *input, struct za_chain *chain)
     chain->step_count = first == 0 ? 0 : first > 0 ? 1 + take(input, 3) : take(input, 4);
     for (int64_t i = 0; i < chain->step_count; i++) {
         struct za_step *step = &chain->steps[i];
-        step->kind = i == 0 && first > 0 ? first : 1 + take(input, 7);
+        step->kind = i == 0 && first > 0 ? first : 1 + take(input, 8);
         if (!is_known)
             step->kind = ZA_CRC32C; /* codecs after a compressor of unknown size */
         step->size = is_known ? size : -1;
@@ -81,11 +81,13 @@ static void choose_steps(struct input *input, struct za_chain *chain)
         } else if (step->kind == ZA_ZSTD) {
             step->settings[1] = take(input, 2);
         }
-        if (step->kind == ZA_SHUFFLE && size % step->settings[0] != 0)
+        if ((step->kind == ZA_SHUFFLE && size % step->settings[0] != 0) || (step->kind == ZA_DELTA && size % 4 != 0))
             step->settings[0] = 1;
+        else if (step->kind == ZA_DELTA)
+            step->settings[0] = 4;
         if (step->kind == ZA_CRC32C)
             size += 4;
-        else if (step->kind != ZA_SHUFFLE)
+        else if (step->kind != ZA_SHUFFLE && step->kind != ZA_DELTA)
             is_known = 0;
     }
     chain->least = chain->step_count == 0 ? chain->raw_size : 0;

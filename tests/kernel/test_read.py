@@ -47,6 +47,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "compressors": {"id": "zlib", "level": 1},
         "chunk_key_encoding": FOLDERS,
     },
+    "delta": {
+        "zarr_format": 2,
+        "filters": [{"id": "delta", "dtype": "<i4"}, {"id": "shuffle", "elementsize": 4}],
+        "compressors": {"id": "zlib", "level": 1},
+        "chunk_key_encoding": FOLDERS,
+    },
     "two checksums": {"compressors": ["crc32c", "zstd", "crc32c"]},
     "columns": {"order": "F", "compressors": "blosc"},
     "big-endian": {"compressors": None, "serializer": {"name": "bytes", "configuration": {"endian": "big"}}},

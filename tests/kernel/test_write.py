@@ -25,6 +25,7 @@ from zarrasync import stores, sync
 from zarrasync._kernel.symbols import symbols
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
+from zarrasync.nodes.access import chunks_of
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -105,6 +106,27 @@ def test_random_writes(
             accessor(array, chosen.kind)[chosen.key] = np.flip(np.asarray(values.ravel()[chosen.at]))
             accessor(array, chosen.kind)[chosen.key] = fill
     assert content(folder / "require") == content(folder / "off")
+
+
+@pytest.mark.parametrize("dtype", ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", ">i4", "<f4"])
+def test_differences(tmp_path: Path, dtype: str):
+    """Differences of integers wrap around. The kernel leaves other types to Python."""
+    limits = np.iinfo(dtype if "f" not in dtype else "i4")
+    values = np.random.default_rng(0).integers(limits.min, limits.max, (40, 30), limits.dtype.newbyteorder("="))
+    values[0, :2] = limits.min, limits.max
+    options: dict[str, Any] = {"zarr_format": 2, "filters": [{"id": "delta", "dtype": dtype}], "compressors": None}
+    for native in ("require", "off"):
+        array = sync.create_array(
+            tmp_path / native, data=values.astype(dtype), chunks=(7, 30), config={"native": native}, **options
+        )
+        array[3:9, 1:20] = values[4:10, :19]
+    assert content(tmp_path / "require") == content(tmp_path / "off")
+    for native in ("require", "off"):
+        array = sync.open_array(tmp_path / "off", config={"native": native})
+        reads = native == "require" and dtype not in (">i4", "<f4")
+        assert (chunks_of(array._async).kernel_array is not None) == reads
+        if "f" not in dtype:  # whose sums are rounded
+            assert same(array[10:], values[10:].astype(array.dtype))
 
 
 def test_chunks_of_fill_values_are_erased(tmp_path: Path, layout: dict[str, Any]):

@@ -83,8 +83,8 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
             ok = decode_lz4(worker, data, size, out, step->size);
         else if (ok && (step->kind == ZA_GZIP || step->kind == ZA_ZLIB))
             ok = za_inflate(worker, step->kind == ZA_GZIP, data, size, out, step->size);
-        else if (ok && step->kind == ZA_SHUFFLE)
-            ok = size == step->size && za_unshuffle(step->settings[0], data, size, out);
+        else if (ok && (step->kind == ZA_SHUFFLE || step->kind == ZA_DELTA))
+            ok = size == step->size && za_filter(step, 1, data, size, out);
         else
             ok = 0;
         if (!ok)
@@ -158,7 +158,8 @@ static int64_t encoded_bound(struct za_worker *worker, const struct za_step *ste
     const struct za_functions *functions = &worker->functions;
     switch (step->kind) {
     case ZA_CRC32C: return size + 4;
-    case ZA_SHUFFLE: return size;
+    case ZA_SHUFFLE:
+    case ZA_DELTA: return size;
     case ZA_BLOSC: return functions->blosc_compress_ctx == NULL || size > INT_MAX - BLOSC_HEADER ? -1 : size + BLOSC_HEADER;
     case ZA_ZSTD:
         if (functions->ZSTD_compress2 == NULL || functions->ZSTD_createCCtx == NULL || functions->ZSTD_compressBound == NULL)
@@ -195,8 +196,8 @@ const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain,
             count = encode_zstd(worker, step, data, count, out, room);
         } else if (step->kind == ZA_LZ4) {
             count = encode_lz4(worker, step, data, count, out, room);
-        } else if (step->kind == ZA_SHUFFLE) {
-            count = za_shuffle(step->settings[0], data, count, out) ? count : -1;
+        } else if (step->kind == ZA_SHUFFLE || step->kind == ZA_DELTA) {
+            count = za_filter(step, 0, data, count, out) ? count : -1;
         } else {
             count = za_deflate(worker, step->kind == ZA_GZIP, (int)step->settings[0], data, count, out, room);
         }

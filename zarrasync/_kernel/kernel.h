@@ -24,7 +24,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 11
+#define KERNEL_ABI 12
 
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
@@ -33,13 +33,15 @@ enum za_status { ZA_DONE = 0, ZA_ABSENT = 1, ZA_LEFT = 2, ZA_EMPTY = 3, ZA_LATER
 
 /* ---------------------------------------------------------------- descriptions */
 
-enum za_codec { ZA_CRC32C = 1, ZA_BLOSC = 2, ZA_ZSTD = 3, ZA_LZ4 = 4, ZA_GZIP = 5, ZA_ZLIB = 6, ZA_SHUFFLE = 7 };
+enum za_codec {
+    ZA_CRC32C = 1, ZA_BLOSC = 2, ZA_ZSTD = 3, ZA_LZ4 = 4, ZA_GZIP = 5, ZA_ZLIB = 6, ZA_SHUFFLE = 7, ZA_DELTA = 8
+};
 
 /* A codec of bytes. */
 struct za_step {
     int64_t kind;        /* a za_codec */
     int64_t size;        /* bytes of the decoded value; -1 if a checksum follows a value of unknown size */
-    int64_t settings[5]; /* for encoding: level, then the codec's own; of a shuffle, the bytes of an element */
+    int64_t settings[5]; /* for encoding: level, then the codec's own; of a filter, the bytes of an element */
 };
 
 /* How the chunks of one kind are encoded. */
@@ -173,12 +175,11 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
 /* Apply the steps to `raw`. Returns the encoded bytes, or null. */
 const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size);
 
-/* ---------------------------------------------------------------- shuffle.c */
+/* ---------------------------------------------------------------- filters.c */
 
-/* Undo or apply the filter for elements of some bytes. The output has `size` bytes as well. Returns 0 if these are no
- * multiple of an element. */
-int za_unshuffle(int64_t element, const uint8_t *data, int64_t size, uint8_t *out);
-int za_shuffle(int64_t element, const uint8_t *data, int64_t size, uint8_t *out);
+/* Undo or apply a filter. The output has `size` bytes as well. Returns 0 if these are no multiple of an element, or it has an
+ * unsupported size. */
+int za_filter(const struct za_step *step, int undo, const uint8_t *data, int64_t size, uint8_t *out);
 
 /* ---------------------------------------------------------------- deflate.c */
 

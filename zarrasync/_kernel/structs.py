@@ -17,6 +17,7 @@ __all__ = [
     "AXIS",
     "BLOSC",
     "CRC32C",
+    "DELTA",
     "EMPTY",
     "GZIP",
     "LATER",
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 MAX_AXES, MAX_STEPS = 32, 8
-CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB, SHUFFLE = 1, 2, 3, 4, 5, 6, 7
+CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB, SHUFFLE, DELTA = 1, 2, 3, 4, 5, 6, 7, 8
 """Codecs."""
 ABSENT, LEFT, EMPTY, LATER = 1, 2, 3, 4
 """What became of a chunk: it is not stored, Python has to do it, it contains only the fill value, or its folder exists."""
@@ -187,7 +188,7 @@ _ENCODERS = {
     ZLIB: "zng_deflate",
 }
 """A function of each codec's family, which is complete or missing."""
-_BUILT_IN = (CRC32C, SHUFFLE)
+_BUILT_IN = (CRC32C, SHUFFLE, DELTA)
 """Codecs that need no library."""
 
 

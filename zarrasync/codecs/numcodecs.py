@@ -9,6 +9,7 @@ with the array's (``dtype``).
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zarrasync._kernel.structs import GZIP, LZ4, SHUFFLE, ZLIB
+from zarrasync._kernel.structs import DELTA, GZIP, LZ4, SHUFFLE, ZLIB
 from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
@@ -292,6 +293,10 @@ class NumcodecsBytes(_Adaptor, BytesBytesCodec):
         if self.kind == "shuffle":
             size = self.config.get("elementsize", _SHUFFLED_SIZE)
             return (SHUFFLE, size) if isinstance(size, int) and 0 < size <= _MOST_SHUFFLED else None
+        if self.kind == "delta" and sys.byteorder == "little":
+            dtype = self.codec.dtype
+            is_supported = dtype.kind in "iu" and dtype.isnative and dtype == self.codec.astype == np.dtype(self.dtype)
+            return (DELTA, dtype.itemsize) if is_supported else None
         return None
 
     @property

@@ -461,7 +461,7 @@ static uint8_t *content(const char *path, int64_t *size)
 }
 
 /* Write a selection of one chunk again, after encoding it in memory: both have the same result. */
-static void change_and_encode(struct za_worker *worker, const struct plan *plan, const uint8_t *values)
+static void change_and_encode(struct za_worker *worker, const struct plan *plan, const uint8_t *values, int64_t keeps_fill)
 {
     char path[4096];
     uint8_t changed[64];
@@ -469,13 +469,13 @@ static void change_and_encode(struct za_worker *worker, const struct plan *plan,
     struct za_value encoded;
     name_chunk(plan, first_chunk(plan), path, sizeof path);
     uint8_t *old = content(path, &old_size), *result = NULL;
-    int64_t status = zarrasync_encode(worker, &plan->array, plan->selected, values, old, old_size, &encoded);
+    int64_t status = zarrasync_encode(worker, &plan->array, plan->selected, values, old, old_size, keeps_fill, &encoded);
     require(status == ZA_DONE || status == ZA_LEFT || status == ZA_EMPTY, "the status is one of encoding");
     if (status == ZA_DONE) {
         result = malloc((size_t)encoded.size);
         zarrasync_take(worker, &encoded, result);
     }
-    change_chunks(worker, plan, values, 0, changed);
+    change_chunks(worker, plan, values, keeps_fill, changed);
     uint8_t *new = content(path, &new_size);
     if (status == ZA_DONE && changed[first_chunk(plan)])
         require(new_size == encoded.size && memcmp(new, result, (size_t)new_size) == 0, "memory and files are the same");
@@ -570,7 +570,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             memcpy(out + n * item, values + source * item, (size_t)item);
         }
         if (plan.selected_chunks == 1)
-            change_and_encode(worker, &plan, out);
+            change_and_encode(worker, &plan, out, keeps_fill);
         else
             change_chunks(worker, &plan, out, keeps_fill, ignored);
     }

@@ -56,7 +56,7 @@ class KernelEncoder:
         status = own.encode(
             *(own.address, ctypes.addressof(self._array), part.axes, part.out),
             *((None, 0) if old is None else (old.ctypes.data, len(old))),
-            ctypes.addressof(encoded),
+            *(int(self._chunks.chain.spec.undefined), ctypes.addressof(encoded)),
         )
         if status in (LEFT, EMPTY):
             return None if status == EMPTY else False

@@ -8,7 +8,7 @@ the globe, with zstd level 1. All engines store the values as in the files. Each
 with the files afterwards.
 
 Results are on local files, and with ``--s3`` in a bucket 'zarrasync' of that endpoint (with keys in the AWS_*
-environment variables); ``--s3 radosgw`` starts Ceph's gateway. Seconds and CPU seconds include the start of processes,
+environment variables); ``--s3 radosgw`` starts Ceph's gateway, which keeps many objects on the disk. Seconds and CPU seconds include the start of processes,
 but no compilation of Python modules: each engine first joins a single file, which is not measured. Memory is the highest sum of the proportional set sizes of all processes of the engine. Prints a table, and writes
 ingest_files.json and ingest_files.md.
 """
@@ -42,6 +42,8 @@ LEVEL = 1
 NAMES: tuple[str, ...] = ("t2m", "tp")
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.1
+MOST_IN_MEMORY = 2 << 30
+"""Bytes of objects up to which Ceph's gateway keeps them in memory, where the disk does not limit the writers."""
 CODEC = {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}}
 
 # ---------------------------------------------------------------------- files
@@ -355,15 +357,15 @@ def measure(folder: Path, description: dict[str, Any], names: list[str], s3: dic
 
 
 @contextmanager
-def s3_options(endpoint: str | None) -> Iterator[dict[str, Any]]:
-    """Yield options of the object store, or an empty dict."""
+def s3_options(endpoint: str | None, nbytes: int) -> Iterator[dict[str, Any]]:
+    """Yield options of the object store for objects of about that many bytes together, or an empty dict."""
     if not endpoint:
         yield {}
         return
     if endpoint == "radosgw":
         import servers
 
-        with servers.radosgw("zarrasync", size=40 << 30, on_disk=True) as options:
+        with servers.radosgw("zarrasync", size=max(4 * nbytes, 8 << 30), on_disk=nbytes > MOST_IN_MEMORY) as options:
             yield {**options, "aws_unsigned_payload": True}
         return
     key, secret = (os.environ[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
@@ -398,8 +400,12 @@ def main() -> None:
         description = json.loads(Path(args.source, "files.json").read_text())
         print(json.dumps(ENGINES[args.worker](Job(description, args.target, json.loads(args.options))) or {}))
         return
+    nbytes = int(args.files * args.megabytes * 1e6)
     settings: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="ingest-files-", dir=args.folder) as folder, s3_options(args.s3) as s3:
+    with (
+        tempfile.TemporaryDirectory(prefix="ingest-files-", dir=args.folder) as folder,
+        s3_options(args.s3, nbytes) as s3,
+    ):
         description = write_files(Path(folder), args.files, args.megabytes)
         total = sum(os.path.getsize(file) for file in description["files"])
         raw = len(description["files"]) * description["hours"] * LAT * LON * 6

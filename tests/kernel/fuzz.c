@@ -575,11 +575,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             change_chunks(worker, &plan, out, keeps_fill, ignored);
     }
     memset(out, 0xaa, (size_t)(plan.selected_elements * item));
-    if (plan.points.count > 0)
-        zarrasync_read_points(worker, &plan.array, plan.selected, &plan.points, out, 0, plan.selected_chunks, read_statuses,
-                              &cancelled);
-    else
-        zarrasync_read(worker, &plan.array, plan.selected, out, 0, plan.selected_chunks, read_statuses, &cancelled);
+    zarrasync_read(worker, &plan.array, plan.selected, plan.points.count > 0 ? &plan.points : NULL, out, 0,
+                   plan.selected_chunks, read_statuses, &cancelled);
     for (int64_t n = 0; n < plan.selected_chunks; n++)
         require(read_statuses[n] <= ZA_LEFT, "the status is one of a read");
     for (int64_t n = 0; n < plan.selected_elements; n++) {

@@ -4,12 +4,6 @@
 
 #include <string.h>
 
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static inline
-#endif
-
 /* ---------------------------------------------------------------- chunks */
 
 static void move_to(struct za_walk *walk, int i, int64_t at)
@@ -77,11 +71,20 @@ struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t si
     return cut;
 }
 
-struct za_cut za_cut_part(const struct za_axis *axis, const struct za_cut *cut, int64_t at, int64_t count)
+int64_t za_cut_box(const struct za_box *box, const int64_t *origin, const int64_t *coords, int is_inner)
 {
-    struct za_cut part = {.begin = cut->begin + at, .count = count, .step = cut->step, .origin = cut->origin};
-    part.first = axis->indices != NULL ? axis->indices[part.begin] - cut->origin : cut->first + at * cut->step;
-    return part;
+    int64_t elements = 1;
+    for (int i = 0; i < box->axis_count; i++) {
+        const struct za_axis *axis = &box->axes[i];
+        int64_t length = is_inner ? axis->inner : axis->chunk, start = coords[i] * length;
+        if (origin != NULL && start > INT64_MAX - origin[i]) /* beyond all indices */
+            return 0;
+        box->cuts[i] = za_cut_axis(axis, start + (origin != NULL ? origin[i] : 0), length);
+        if (box->cuts[i].count <= 0)
+            return 0;
+        elements *= box->cuts[i].count;
+    }
+    return elements;
 }
 
 int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut)

@@ -20,20 +20,15 @@ int za_folder_open(struct za_folder *folder, const struct za_array *array, int k
 void za_folder_close(struct za_folder *folder) NEVER_CALLED
 int za_open_chunk(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
 void za_close(int file) NEVER_CALLED
-int64_t za_read(int file, uint8_t *memory, int64_t size) NEVER_CALLED
-int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CALLED
-int64_t za_file_size(int file) NEVER_CALLED
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
-NEVER_CALLED
-int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place) NEVER_CALLED
-int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file) NEVER_CALLED
+int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CALLED
+int64_t za_file_size(int file, struct za_version *version) NEVER_CALLED
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file) NEVER_CALLED
 void za_unlock(int lock_file, int64_t position) NEVER_CALLED
-int za_version_of(int file, struct za_version *version) NEVER_CALLED
-int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
-                  const struct za_version *expected) NEVER_CALLED
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                   const struct za_version *expected) NEVER_CALLED
 int za_is_new(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
-int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size) NEVER_CALLED
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
+NEVER_CALLED
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
 
 #else
@@ -49,9 +44,6 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
 #else
 #define FOLDER_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 #endif
-
-/* Most bytes of a single read: some systems refuse more than 2 GiB. */
-#define MOST_AT_ONCE ((int64_t)1 << 30)
 
 /* ---------------------------------------------------------------- names */
 
@@ -88,12 +80,13 @@ void za_folder_close(struct za_folder *folder)
     if (folder->handle >= 0)
         close(folder->handle);
     folder->handle = -1;
+    folder->is_absent = 0;
 }
 
 /* Write the name of a chunk into the path, after the head. Returns where the last part of the path begins. */
 static char *write_name(struct za_folder *folder, const int64_t *coords)
 {
-    char *end = folder->path + folder->head, *last;
+    char *end = folder->path + folder->head;
     int64_t count = folder->array->separator != 0 ? folder->array->axis_count : 0;
     for (int64_t i = 0; i < count; i++) {
         if (i > 0)
@@ -101,225 +94,143 @@ static char *write_name(struct za_folder *folder, const int64_t *coords)
         end = append_number(end, coords[i]);
     }
     *end = '\0';
-    last = strrchr(folder->path, '/');
-    return last + 1;
+    return strrchr(folder->path, '/') + 1;
+}
+
+/* Bytes of a temporary name. */
+enum { ROOM = sizeof((struct za_folder *)0)->path + 256 };
+
+/* Write a temporary name: the first `length` characters of a name, and a suffix. Returns 0 if it is too long. */
+static int add_suffix(char *temporary, const char *name, size_t length, const char *suffix)
+{
+    size_t more = strlen(suffix) + 1;
+    if (length + more > ROOM)
+        return 0;
+    memcpy(temporary, name, length);
+    memcpy(temporary + length, suffix, more);
+    return 1;
 }
 
 /* ---------------------------------------------------------------- opening */
 
 static int is_absent_error(int error) { return error == ENOENT || error == ENOTDIR; }
 
-static int open_file(int folder, const char *name)
+static int open_at(int folder, const char *name, int flags)
 {
     int file;
     do
-        file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a named pipe would wait */
+        file = openat(folder, name, flags | O_CLOEXEC, 0666);
     while (file < 0 && errno == EINTR);
-    if (file >= 0)
-        return file;
-    return is_absent_error(errno) ? ZA_NO_FILE : ZA_FAILED;
+    return file;
 }
 
-/* Whether the kept folder contains a chunk: the coordinates that name folders are the same. */
-static int is_same_folder(const struct za_folder *folder, const int64_t *coords)
-{
-    if (folder->handle < 0 && !folder->is_absent)
-        return 0;
-    if (folder->array->separator != '/')
-        return 1;
-    for (int64_t i = 0; i + 1 < folder->array->axis_count; i++)
-        if (folder->parent[i] != coords[i])
-            return 0;
-    return 1;
-}
-
-/* Open the folder that the path up to `name` names, and remember it. Returns 0 if that fails for another reason than
- * that there is none. */
+/* Open the folder of a chunk, whose name there is `name`, unless that has been done. Returns 0 if that fails for another
+ * reason than that the folder does not exist. */
 static int enter_folder(struct za_folder *folder, const int64_t *coords, char *name)
 {
+    int64_t axes = folder->array->axis_count;
+    size_t parents = folder->array->separator == '/' && axes > 1 ? (size_t)(axes - 1) * sizeof *coords : 0;
+    if ((folder->handle >= 0 || folder->is_absent) && memcmp(folder->parent, coords, parents) == 0)
+        return 1;
+    if (name - folder->path < 2)
+        return 0;
     za_folder_close(folder);
     name[-1] = '\0';
-    folder->handle = open(folder->path, FOLDER_FLAGS);
+    folder->handle = open_at(AT_FDCWD, folder->path, FOLDER_FLAGS);
     name[-1] = '/';
     folder->is_absent = folder->handle < 0 && is_absent_error(errno);
     folder->place.device = -1;
-    for (int64_t i = 0; i + 1 < folder->array->axis_count; i++)
-        folder->parent[i] = coords[i];
+    memcpy(folder->parent, coords, parents);
     return folder->handle >= 0 || folder->is_absent;
 }
 
 int za_open_chunk(struct za_folder *folder, const int64_t *coords)
 {
     char *name = write_name(folder, coords);
-    if (!folder->keeps || name - folder->path < 2)
-        return open_file(AT_FDCWD, folder->path);
-    if (!is_same_folder(folder, coords) && !enter_folder(folder, coords, name))
-        return open_file(AT_FDCWD, folder->path);
-    return folder->is_absent ? ZA_NO_FILE : open_file(folder->handle, name);
+    int is_entered = folder->keeps && enter_folder(folder, coords, name);
+    if (is_entered && folder->is_absent)
+        return ZA_NO_FILE;
+    int flags = O_RDONLY | O_NONBLOCK; /* opening a named pipe would wait */
+    int file = is_entered ? open_at(folder->handle, name, flags) : open_at(AT_FDCWD, folder->path, flags);
+    return file >= 0 ? file : is_absent_error(errno) ? ZA_NO_FILE : ZA_FAILED;
 }
 
 void za_close(int file) { close(file); }
 
-/* ---------------------------------------------------------------- reading */
+/* ---------------------------------------------------------------- reading and writing */
 
-int64_t za_read(int file, uint8_t *memory, int64_t size)
+/* Most bytes that are read or written at once: some systems refuse more than 2 GiB. */
+static size_t at_once(int64_t size) { return size < 1 << 30 ? (size_t)size : 1 << 30; }
+
+int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start)
 {
     int64_t done = 0;
     while (done < size) {
-        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
-        ssize_t count = read(file, memory + done, (size_t)most);
+        size_t most = at_once(size - done);
+        ssize_t count = pread(file, memory + done, most, (off_t)(start + done));
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
             return ZA_FAILED;
         done += count;
-        if (count < most) /* the end of the file, or an unusual file system: whoever reads on finds out */
+        if ((size_t)count < most) /* the end of the file, or an unusual file system: callers know how many they need */
             break;
     }
     return done;
 }
 
-int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start)
+static struct za_version to_version(const struct stat *state)
 {
-    int64_t done = 0;
-    while (done < size) {
-        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
-        ssize_t count = pread(file, memory + done, (size_t)most, (off_t)(start + done));
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0)
-            return ZA_FAILED;
-        if (count == 0)
-            break;
-        done += count;
-    }
-    return done;
+#if defined(__APPLE__)
+    struct timespec time = state->st_mtimespec;
+#else
+    struct timespec time = state->st_mtim;
+#endif
+    return (struct za_version){(int64_t)time.tv_sec, (int64_t)time.tv_nsec, (int64_t)state->st_ino, (int64_t)state->st_size};
 }
 
-int64_t za_file_size(int file)
+int64_t za_file_size(int file, struct za_version *version)
 {
     struct stat state;
     if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
         return ZA_FAILED;
+    if (version != NULL)
+        *version = to_version(&state);
     return (int64_t)state.st_size;
-}
-
-/* ---------------------------------------------------------------- writing */
-
-/* Create the folder of a path, and those above it. `name` is the last part of the path. */
-static int make_folders(char *path, char *name)
-{
-    char *end = name - 1;
-    if (end <= path)
-        return 0;
-    *end = '\0';
-    int made = mkdir(path, 0777) == 0 || errno == EEXIST;
-    if (!made && errno == ENOENT) {
-        char *above = strrchr(path, '/');
-        made = above != NULL && make_folders(path, above + 1) && (mkdir(path, 0777) == 0 || errno == EEXIST);
-    }
-    *end = '/';
-    return made;
 }
 
 static int write_all(int file, const uint8_t *data, int64_t size)
 {
-    int64_t done = 0;
-    while (done < size) {
-        int64_t most = size - done < MOST_AT_ONCE ? size - done : MOST_AT_ONCE;
-        ssize_t count = write(file, data + done, (size_t)most);
+    while (size > 0) {
+        ssize_t count = write(file, data, at_once(size));
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
             return 0;
-        done += count;
+        data += count;
+        size -= count;
     }
     return 1;
 }
 
-/* Write the content of a new file, and close it. */
-static int fill_file(int file, const uint8_t *data, int64_t size)
+/* Create a file. If that fails, there is none. */
+static int create_file(int folder, const char *name, const uint8_t *data, int64_t size)
 {
-    int written = write_all(file, data, size);
-    return (close(file) == 0) & written;
-}
-
-/* Return the folder of a chunk, which is created if it does not exist, and the chunk's name in it. */
-static int folder_to_write(struct za_folder *folder, const int64_t *coords, char **name)
-{
-    char *last = write_name(folder, coords);
-    *name = last;
-    if (folder->keeps && last - folder->path > 1) {
-        if (is_same_folder(folder, coords) && !folder->is_absent)
-            return folder->handle;
-        if (enter_folder(folder, coords, last) && folder->is_absent && make_folders(folder->path, last))
-            enter_folder(folder, coords, last);
-        if (folder->handle >= 0)
-            return folder->handle;
-    }
-    *name = folder->path;
-    return AT_FDCWD;
-}
-
-static int create_file(int folder, const char *name)
-{
-    int file;
-    do
-        file = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    while (file < 0 && errno == EINTR);
-    return file;
-}
-
-/* Write the temporary name of a chunk's file. Returns 0 if it is too long. */
-static int name_temporary(const char *name, const char *suffix, char *temporary, size_t room)
-{
-    size_t length = strlen(name), more = strlen(suffix);
-    if (length + more + 1 > room)
-        return 0;
-    memcpy(temporary, name, length);
-    memcpy(temporary + length, suffix, more + 1);
-    return 1;
-}
-
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
-{
-    char temporary[sizeof folder->path + 256], *name;
-    int handle = folder_to_write(folder, coords, &name);
-    if (!name_temporary(name, suffix, temporary, sizeof temporary))
-        return 0;
-    int file = create_file(handle, temporary);
-    if (file < 0 && errno == ENOENT && handle == AT_FDCWD && make_folders(folder->path, strrchr(folder->path, '/') + 1))
-        file = create_file(handle, temporary);
+    int file = open_at(folder, name, O_WRONLY | O_CREAT | O_EXCL);
     if (file < 0)
         return 0;
-    int stored = fill_file(file, data, size) && renameat(handle, temporary, handle, name) == 0;
-    if (!stored)
-        unlinkat(handle, temporary, 0);
-    return stored;
+    int is_written = write_all(file, data, size);
+    is_written &= close(file) == 0;
+    if (!is_written)
+        unlinkat(folder, name, 0);
+    return is_written;
 }
 
-/* ---------------------------------------------------------------- changes */
+/* ---------------------------------------------------------------- locks */
 
-static struct za_place to_place(const struct stat *state)
+static int is_place(const struct stat *state, const struct za_place *place)
 {
-    return (struct za_place){(int64_t)state->st_dev, (int64_t)state->st_ino};
-}
-
-static int is_same_place(const struct za_place *one, const struct za_place *other)
-{
-    return one->device == other->device && one->inode == other->inode;
-}
-
-int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place)
-{
-    struct stat state;
-    char *name = write_name(folder, coords);
-    if (name - folder->path < 2 || (!is_same_folder(folder, coords) && !enter_folder(folder, coords, name)) ||
-        folder->handle < 0)
-        return 0;
-    if (folder->place.device < 0 && fstat(folder->handle, &state) == 0)
-        folder->place = to_place(&state);
-    return is_same_place(&folder->place, place);
+    return place->device == (int64_t)state->st_dev && place->inode == (int64_t)state->st_ino;
 }
 
 /* Return the checksum of a name, which is that of zlib, or -1 if the name may be compared in another form. */
@@ -348,45 +259,36 @@ static int set_lock(int file, short kind, int64_t position)
 #endif
 }
 
-int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file)
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file)
 {
-    int64_t sum = sum_name(write_name(folder, coords));
-    uint64_t number = (uint64_t)folder->place.device * 0x9E3779B97F4A7C15u + (uint64_t)folder->place.inode;
+    struct stat state;
+    char *name = write_name(folder, coords);
+    folder->keeps = 1; /* the lock is that of this folder */
+    if (!enter_folder(folder, coords, name) || folder->is_absent)
+        return -1;
+    if (folder->place.device < 0 && fstat(folder->handle, &state) == 0 && is_place(&state, place))
+        folder->place = *place;
+    int64_t sum = sum_name(name);
+    if (sum < 0 || memcmp(&folder->place, place, sizeof *place) != 0)
+        return -1;
+    uint64_t number = (uint64_t)place->device * 0x9E3779B97F4A7C15u + (uint64_t)place->inode;
     number = (number * 0xD1B54A32D192ED03u + (uint64_t)sum) * 0xAEF17502108EF2D9u; /* as in local_locks.py */
     int64_t position = (int64_t)(number >> 2);
-    return sum >= 0 && set_lock(lock_file, F_WRLCK, position) ? position : -1;
+    return set_lock(lock_file, F_WRLCK, position) ? position : -1;
 }
 
 void za_unlock(int lock_file, int64_t position) { set_lock(lock_file, F_UNLCK, position); }
 
-static struct za_version to_version(const struct stat *state)
-{
-#if defined(__APPLE__)
-    struct timespec time = state->st_mtimespec;
-#else
-    struct timespec time = state->st_mtim;
-#endif
-    return (struct za_version){(int64_t)time.tv_sec, (int64_t)time.tv_nsec, (int64_t)state->st_ino, (int64_t)state->st_size};
-}
+/* ---------------------------------------------------------------- changes */
 
-int za_version_of(int file, struct za_version *version)
-{
-    struct stat state;
-    if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
-        return 0;
-    *version = to_version(&state);
-    return 1;
-}
-
-/* Whether the path of a chunk, whose last part is `name`, still leads to the folder that was entered. */
+/* Whether the path of a chunk, whose last part is `name`, still leads to the folder that was locked. */
 static int is_in_place(struct za_folder *folder, char *name)
 {
-    struct stat state = {0};
+    struct stat state;
     name[-1] = '\0';
     int exists = stat(folder->path, &state) == 0;
     name[-1] = '/';
-    struct za_place found = to_place(&state);
-    return exists && is_same_place(&found, &folder->place);
+    return exists && is_place(&state, &folder->place);
 }
 
 /* Whether the file of a chunk has a version. */
@@ -399,76 +301,70 @@ static int has_version(int folder, const char *name, const struct za_version *ex
     return memcmp(&found, expected, sizeof found) == 0;
 }
 
-int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
-                  const struct za_version *expected)
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                   const struct za_version *expected)
 {
-    char temporary[sizeof folder->path + 256], *name = write_name(folder, coords);
-    int handle = folder->handle;
-    if (!name_temporary(name, suffix, temporary, sizeof temporary))
+    char temporary[ROOM], *name = write_name(folder, coords);
+    int handle = folder->handle, is_stored, is_renamed = expected == NULL || expected->size >= 0;
+    if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(handle, temporary, data, size))
         return 0;
-    int file = create_file(handle, temporary);
-    if (file < 0)
-        return 0;
-    int stored = fill_file(file, data, size) && is_in_place(folder, name);
-    if (stored && expected->size < 0) /* a link is not made if the name exists */
-        stored = linkat(handle, temporary, handle, name, 0) == 0;
-    else if (stored && has_version(handle, name, expected) && renameat(handle, temporary, handle, name) == 0)
-        return 1;
+    is_stored = expected == NULL || is_in_place(folder, name);
+    if (!is_renamed) /* a link is not made if the name exists */
+        is_stored = is_stored && linkat(handle, temporary, handle, name, 0) == 0;
     else
-        stored = 0;
-    unlinkat(handle, temporary, 0);
-    return stored;
+        is_stored = is_stored && (expected == NULL || has_version(handle, name, expected)) &&
+                    renameat(handle, temporary, handle, name) == 0;
+    if (!is_renamed || !is_stored)
+        unlinkat(handle, temporary, 0);
+    return is_stored;
 }
 
 /* ---------------------------------------------------------------- whole folders */
 
-/* Write the temporary name of the folder of a chunk, whose name is `last`. Returns 0 if it is too long. */
-static int name_stage(struct za_folder *folder, const char *last, const char *suffix, char *temporary, size_t room)
-{
-    size_t length = (size_t)(last - 1 - folder->path), more = strlen(suffix);
-    if (last - folder->path < 2 || length + more + 1 > room)
-        return 0;
-    memcpy(temporary, folder->path, length);
-    memcpy(temporary + length, suffix, more + 1);
-    return 1;
-}
-
 int za_is_new(struct za_folder *folder, const int64_t *coords)
 {
-    char *last = write_name(folder, coords);
-    return last - folder->path > 1 && enter_folder(folder, coords, last) && folder->is_absent;
+    return enter_folder(folder, coords, write_name(folder, coords)) && folder->is_absent;
 }
 
-int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix)
+/* Create the folders between that of the array and that of a chunk, whose name is `last`. What follows shows whether they
+ * exist. */
+static void make_folders(struct za_folder *folder, const char *last)
 {
-    char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
-    if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
-        return 0;
-    int made = mkdir(temporary, 0777) == 0;
-    if (!made && errno == ENOENT) {
-        last[-1] = '\0';
-        char *name = strrchr(folder->path, '/');
-        made = name != NULL && make_folders(folder->path, name + 1) && mkdir(temporary, 0777) == 0;
-        last[-1] = '/';
+    char *end = folder->path + strlen(folder->array->directory);
+    for (; (end = strchr(end, '/')) != NULL && end < last - 1; end++) {
+        *end = '\0';
+        mkdir(folder->path, 0777);
+        *end = '/';
     }
-    if (!made)
+}
+
+/* Write the temporary name of the folder of a chunk, whose name is `last`. Returns 0 if it is too long. */
+static int name_stage(const struct za_folder *folder, const char *last, const char *suffix, char *temporary)
+{
+    return add_suffix(temporary, folder->path, (size_t)(last - 1 - folder->path), suffix);
+}
+
+/* Create the folder of a chunk, whose name is `last`, under a temporary name, and enter it. Returns 0 if that fails. */
+static int stage(struct za_folder *folder, const char *last, const char *suffix)
+{
+    char temporary[ROOM];
+    if (!name_stage(folder, last, suffix, temporary))
         return 0;
-    folder->handle = open(temporary, FOLDER_FLAGS);
+    if (mkdir(temporary, 0777) != 0) {
+        make_folders(folder, last);
+        if (mkdir(temporary, 0777) != 0)
+            return 0;
+    }
+    folder->handle = open_at(AT_FDCWD, temporary, FOLDER_FLAGS);
     if (folder->handle < 0)
         rmdir(temporary);
     return folder->handle >= 0;
 }
 
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size)
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
 {
     char *name = write_name(folder, coords);
-    int file = create_file(folder->handle, name);
-    if (file < 0)
-        return 0;
-    int stored = fill_file(file, data, size);
-    if (!stored)
-        unlinkat(folder->handle, name, 0);
-    return stored;
+    return (folder->handle >= 0 || stage(folder, name, suffix)) && create_file(folder->handle, name, data, size);
 }
 
 static void remove_stage(const char *path)
@@ -496,10 +392,10 @@ static int rename_new(const char *from, const char *to)
 
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix)
 {
-    char temporary[sizeof folder->path + 256], *last = write_name(folder, coords);
-    if (!name_stage(folder, last, suffix, temporary, sizeof temporary))
-        return ZA_FAILED;
+    char temporary[ROOM], *last = write_name(folder, coords);
     int outcome = ZA_PUBLISHED;
+    if (folder->handle < 0 || !name_stage(folder, last, suffix, temporary)) /* nothing was staged */
+        return outcome;
     last[-1] = '\0';
     if (rename_new(temporary, folder->path) != 0)
         outcome = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR ? ZA_TAKEN : ZA_FAILED;

@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static inline
-#endif
-
 /* The compiler makes a loop for each size, with vectors for small ones. */
 INLINE void join_bytes(const uint8_t *restrict planes, int64_t count, uint8_t *restrict out, int64_t size)
 {

@@ -17,6 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
 #if defined(_WIN32)
 #define KERNEL_EXPORT __declspec(dllexport)
 #else
@@ -206,8 +212,6 @@ struct za_cut {
 
 /* Cut the indices of an axis that lie in [origin, origin + size). */
 struct za_cut za_cut_axis(const struct za_axis *axis, int64_t origin, int64_t size);
-/* Return a part of a cut: `count` of its positions, from position `at` of them on. */
-struct za_cut za_cut_part(const struct za_axis *axis, const struct za_cut *cut, int64_t at, int64_t count);
 /* Return the last index of a cut inside its chunk. */
 int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut);
 
@@ -215,12 +219,15 @@ int64_t za_last_index(const struct za_axis *axis, const struct za_cut *cut);
  * is repeated at each. */
 struct za_box {
     const struct za_axis *axes;
-    const struct za_cut *cuts;
+    struct za_cut *cuts;
     int axis_count;
     const struct za_points *points; /* or null */
     int64_t begin, count;           /* of the points, in their order */
 };
 
+/* Cut the elements of a chunk, or of an inner chunk, whose coordinates are relative to the shard that begins at an origin.
+ * Returns their number, without regard to points; 0 if the selection has none of them, and some cuts are undefined then. */
+int64_t za_cut_box(const struct za_box *box, const int64_t *origin, const int64_t *coords, int is_inner);
 /* Return the place of a box in the output if its elements lie there exactly as in the raw bytes of a chunk; else null. */
 uint8_t *za_direct(const struct za_chain *chain, const struct za_box *box, uint8_t *out);
 void za_place(const struct za_chain *chain, const struct za_box *box, const uint8_t *raw, uint8_t *out);
@@ -232,15 +239,28 @@ void za_fill_raw(const struct za_chain *chain, uint8_t *raw);
 /* Return whether raw bytes are only the fill value. */
 int za_is_fill(const struct za_chain *chain, const uint8_t *raw);
 
-/* The chunks that a selection touches, in C order. */
+/* The chunks that a selection touches, in C order. After the last one, the first one follows. */
 struct za_walk {
     const struct za_axis *axes;
     int axis_count;
-    int64_t at[ZA_MAX_AXES], coords[ZA_MAX_AXES];
+    int64_t at[ZA_MAX_AXES + 1], coords[ZA_MAX_AXES + 1];
 };
 
 void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_count, int64_t number);
 void za_walk_on(struct za_walk *walk);
+
+/* ---------------------------------------------------------------- index.c */
+
+int64_t za_index_size(const struct za_array *array);
+/* Return whether the checksum of an index is right, or there is none. */
+int za_check_index(const struct za_array *array, const uint8_t *index);
+/* Return the size of the inner chunk with a number in the index, and set its start; -1 for an absent one. Impossible ones
+ * are ZA_FAILED. */
+int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
+                            int64_t *start);
+/* Write an entry of an index; both numbers of an absent inner chunk are -1. At last, write the checksum, if there is one. */
+void za_set_inner_chunk(const struct za_array *array, uint8_t *index, int64_t number, int64_t start, int64_t size);
+void za_seal_index(const struct za_array *array, uint8_t *index);
 
 /* ---------------------------------------------------------------- read.c */
 
@@ -248,17 +268,11 @@ void za_walk_on(struct za_walk *walk);
  * ZA_FAILED. */
 int64_t za_read_value(struct za_worker *worker, const struct za_array *array, int file, int buffer, int64_t expected,
                       uint8_t **value);
-/* Return whether the checksum of an index is right, or there is none. */
-int za_check_index(const struct za_array *array, const uint8_t *index);
-/* Return the size of the inner chunk with a number in the index, and set its start; -1 for an absent one. Impossible ones
- * are ZA_FAILED. */
-int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
-                            int64_t *start);
 
 /* ---------------------------------------------------------------- points.c */
 
-/* Set the coordinates of the stored chunk that contains a group of points, along the axes on which they depend. Return what
- * these axes add to the number of the inner chunk in the index. */
+/* Set the coordinates (unless they are null) of the stored chunk that contains a group of points, along the axes on which they
+ * depend. Return what these axes add to the number of the inner chunk in the index. */
 int64_t za_locate_group(const struct za_points *points, const struct za_array *array, const struct za_axis *axes,
                         int64_t group, int64_t *coords);
 
@@ -288,40 +302,35 @@ void za_folder_close(struct za_folder *folder);
 /* Return the descriptor of a chunk's file, ZA_NO_FILE or ZA_FAILED. */
 int za_open_chunk(struct za_folder *folder, const int64_t *coords);
 void za_close(int file);
-/* Read at most `size` bytes; returns their number, or ZA_FAILED. */
-int64_t za_read(int file, uint8_t *memory, int64_t size);
-int64_t za_read_at(int file, uint8_t *memory, int64_t size, int64_t start);
-int64_t za_file_size(int file);
-/* Store a chunk: write a temporary file, whose name is that of the chunk with a suffix, and rename it. Creates missing
- * folders. Returns whether that succeeded; if not, there is no temporary file. */
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size);
+/* Read at most `size` bytes from a position on; returns their number, or ZA_FAILED. */
+int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start);
 
 /* What distinguishes a file from others that had or will have its name. The size is -1 if there is none. */
 struct za_version {
     int64_t seconds, nanoseconds, inode, size;
 };
 
-/* Enter the folder of a chunk, which exists, if it is the one at a place. */
-int za_enter_place(struct za_folder *folder, const int64_t *coords, const struct za_place *place);
-/* Lock a chunk in the folder that was entered, among all processes of the machine. Returns the position of the locked byte
- * in the file of locks, or -1 if another process holds the lock. */
-int64_t za_lock(struct za_folder *folder, const int64_t *coords, int lock_file);
+/* Return the size of a regular file, or ZA_FAILED. Sets its version, unless that is null. */
+int64_t za_file_size(int file, struct za_version *version);
+
+/* Enter the folder of a chunk if it is the one at a place, and lock the chunk among all processes of the machine. Returns the
+ * position of the locked byte in the file of locks; -1 if the folder is another, or another process holds the lock. */
+int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file);
 void za_unlock(int lock_file, int64_t position);
-int za_version_of(int file, struct za_version *version);
-/* As za_store_chunk, if the file still has a version. The caller has entered the folder, and holds the lock. */
-int za_swap_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
-                  const struct za_version *expected);
+/* Store a chunk whose lock is held, if it still has a version (any if that is null): write a temporary file, whose name is
+ * that of the chunk with a suffix, and rename it. Returns whether that succeeded; there is no temporary file afterwards. */
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+                   const struct za_version *expected);
 
 /* A folder that does not exist is filled under a temporary name and then renamed, so that its chunks appear in one step.
  * That takes half as long as to rename each chunk, and needs no locks. */
 
 /* Whether the folder of a chunk does not exist. */
 int za_is_new(struct za_folder *folder, const int64_t *coords);
-/* Begin with it. Returns 0 if this fails. */
-int za_stage(struct za_folder *folder, const int64_t *coords, const char *suffix);
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const uint8_t *data, int64_t size);
-/* Rename the folder. If another writer has made one (ZA_TAKEN), or this fails for another reason
- * (ZA_FAILED), what was staged is removed. */
+/* Store a chunk in this folder, which the first one creates. */
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size);
+/* Rename the folder, if it was created. If another writer has made one (ZA_TAKEN), or this fails for another reason
+ * (ZA_FAILED), it is removed. */
 enum { ZA_TAKEN = 0, ZA_PUBLISHED = 1 };
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix);
 
@@ -360,10 +369,13 @@ KERNEL_EXPORT void zarrasync_take(struct za_worker *worker, const struct za_valu
  *
  * Absent chunks become the fill value. Writes the za_status of each chunk to `statuses` (unless it is null), and returns how
  * many elements the chunks have that were not left. Stops when `*cancelled` is not 0 (unless that is null): the remaining
- * chunks are left then. */
+ * chunks are left then.
+ *
+ * With sorted points, `axes` select only the index 0 of the chunk 0 along their axes. The groups for the first chunk along the
+ * other axes take the place of chunks, then those for the next. */
 KERNEL_EXPORT int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
-                                 uint8_t *out, int64_t begin, int64_t end, uint8_t *statuses,
-                                 const volatile uint8_t *cancelled);
+                                     const struct za_points *points, uint8_t *out, int64_t begin, int64_t end,
+                                     uint8_t *statuses, const volatile uint8_t *cancelled);
 
 /* Read the elements in ranges, which are described by a single argument because each takes a tenth of a microsecond.
  *
@@ -376,14 +388,6 @@ KERNEL_EXPORT int64_t zarrasync_read_ranges(const struct za_ranges *ranges);
  * sorted. */
 KERNEL_EXPORT int64_t zarrasync_sort_points(struct za_worker *worker, const struct za_array *array,
                                             const struct za_axis *axes, struct za_points *points);
-
-/* As zarrasync_read, for sorted points. Along their axes, `axes` select only the index 0 of the chunk 0. The units `begin` …
- * `end - 1`, for each of which there is a status, are the groups for the first chunk along the other axes, then those for
- * the next. */
-KERNEL_EXPORT int64_t zarrasync_read_points(struct za_worker *worker, const struct za_array *array,
-                                            const struct za_axis *axes, const struct za_points *points, uint8_t *out,
-                                            int64_t begin, int64_t end, uint8_t *statuses,
-                                            const volatile uint8_t *cancelled);
 
 /* Write the chunks `begin` … `end - 1` of a selection from `values`.
  *

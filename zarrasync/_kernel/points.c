@@ -30,8 +30,10 @@ int64_t za_locate_group(const struct za_points *points, const struct za_array *a
     for (int64_t i = 0; i < array->axis_count; i++) {
         if (points->indices[i] == NULL)
             continue;
-        coords[i] = divide(points->indices[i][number], axes[i].chunk);
-        inner += (points->indices[i][number] - coords[i] * axes[i].chunk) / axes[i].inner * array->inner_strides[i];
+        int64_t index = points->indices[i][number], chunk = divide(index, axes[i].chunk);
+        inner += (index - chunk * axes[i].chunk) / axes[i].inner * array->inner_strides[i];
+        if (coords != NULL)
+            coords[i] = chunk;
     }
     return inner;
 }

@@ -67,5 +67,5 @@ int64_t zarrasync_read_ranges(const struct za_ranges *read)
         if (axes[i].count > axes[i].length) /* the range skips chunks */
             return -1;
     }
-    return is_small(read, axes) ? zarrasync_read(read->worker, array, axes, read->out, 0, chunks, NULL, NULL) : -1;
+    return is_small(read, axes) ? zarrasync_read(read->worker, array, axes, NULL, read->out, 0, chunks, NULL, NULL) : -1;
 }

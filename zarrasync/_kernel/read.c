@@ -36,7 +36,7 @@ static int64_t count_read(struct za_worker *worker, int64_t bytes)
 
 static int64_t read_at(struct read *read, int file, uint8_t *memory, int64_t size, int64_t start)
 {
-    return count_read(read->worker, za_read_at(file, memory, size, start));
+    return count_read(read->worker, za_read(file, memory, size, start));
 }
 
 /* Return whether reading from a file into memory is slow. Processors compare addresses within a page to decide whether a
@@ -48,25 +48,24 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
 {
     int64_t count;
     *value = za_reserve(worker, buffer, expected + 1);
-    if (*value == NULL || (count = count_read(worker, za_read(file, *value, expected + 1))) < 0)
+    if (*value == NULL || (count = count_read(worker, za_read(file, *value, expected + 1, 0))) < 0)
         return ZA_FAILED;
     if (count <= expected) /* the additional byte shows that the value ends here */
         return count;
-    int64_t size = za_file_size(file);
+    int64_t size = za_file_size(file, NULL);
     if (size < 0 || size > array->value_limit)
         return ZA_FAILED;
     *value = za_grow(worker, buffer, count, size + 1);
     if (*value == NULL)
         return ZA_FAILED;
-    int64_t more = size + 1 > count ? count_read(worker, za_read(file, *value + count, size + 1 - count)) : 0;
+    int64_t more = size + 1 > count ? count_read(worker, za_read(file, *value + count, size + 1 - count, count)) : 0;
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
-/* Decode a value and place its elements. */
-static int place_value(struct read *read, const uint8_t *data, int64_t size)
+/* Decode a value and place its elements, which `direct` is the place of if they lie there as in the raw bytes. */
+static int place_value(struct read *read, const uint8_t *data, int64_t size, uint8_t *direct)
 {
     const struct za_chain *chain = &read->array->chain;
-    uint8_t *direct = za_direct(chain, &read->box, read->out);
     const uint8_t *raw = za_decode(read->worker, chain, data, size, direct);
     if (raw == NULL)
         return ZA_LEFT;
@@ -122,21 +121,6 @@ static int axis_to_cut(const struct read *read)
     return longest;
 }
 
-/* Return about how many positions of a cut, from `at` on, to read together. Those with equal indices stay together, as each
- * part reads their bytes again. */
-static int64_t length_of_part(const struct za_axis *axis, const struct za_cut *whole, int64_t at, int64_t wanted)
-{
-    int64_t count = wanted < whole->count - at ? wanted : whole->count - at;
-    if (axis->indices == NULL)
-        return count;
-    const int64_t *listed = axis->indices + whole->begin + at;
-    while (count > 1 && at + count < whole->count && listed[count] == listed[count - 1])
-        count--;
-    while (at + count < whole->count && listed[count] == listed[count - 1])
-        count++;
-    return count;
-}
-
 /* Read the bytes between the first and the last element of the box, and place the elements. The chunk starts at a position
  * of a file. */
 static int read_range(struct read *read, int file, int64_t position, int64_t start, int64_t end)
@@ -153,18 +137,21 @@ static int read_box(struct read *read, int file, int64_t position)
 {
     int64_t start, end;
     byte_range(read, &start, &end);
-    int axis = end - start > WINDOW && read->box.points == NULL ? axis_to_cut(read) : -1;
-    if (axis < 0)
+    int i = end - start > WINDOW && read->box.points == NULL ? axis_to_cut(read) : -1;
+    if (i < 0)
         return read_range(read, file, position, start, end);
-    struct za_cut whole = read->cuts[axis];
-    int64_t wanted = whole.count / ((end - start - 1) / WINDOW + 1);
+    struct za_cut whole = read->cuts[i], *part = &read->cuts[i];
+    int64_t limit = za_last_index(&read->axes[i], &whole) + 1, parts = (end - start - 1) / WINDOW + 1;
+    int64_t length = (limit - whole.first - 1) / parts + 1;
     int status = ZA_DONE;
-    for (int64_t at = 0, count; at < whole.count && status == ZA_DONE; at += count) {
-        count = length_of_part(&read->axes[axis], &whole, at, wanted < 1 ? 1 : wanted);
-        read->cuts[axis] = za_cut_part(&read->axes[axis], &whole, at, count);
-        status = read_box(read, file, position);
+    for (int64_t at = whole.first; at < limit && status == ZA_DONE; at += length) {
+        *part = za_cut_axis(&read->axes[i], whole.origin + at, length < limit - at ? length : limit - at);
+        part->origin = whole.origin;
+        part->first += at;
+        if (part->count > 0)
+            status = read_box(read, file, position);
     }
-    read->cuts[axis] = whole;
+    *part = whole;
     return status;
 }
 
@@ -187,10 +174,9 @@ static int read_each_point(struct read *read, int file, int64_t position, int64_
 }
 
 /* Read the wanted part of a raw chunk that starts at a position of a file. */
-static int read_raw_part(struct read *read, int file, int64_t position)
+static int read_raw(struct read *read, int file, int64_t position, uint8_t *direct)
 {
     int64_t start, end, size = read->array->chain.raw_size;
-    uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
     if (direct != NULL && !slows_copies(direct))
         return read_at(read, file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
     int status;
@@ -200,21 +186,15 @@ static int read_raw_part(struct read *read, int file, int64_t position)
     return read_box(read, file, position);
 }
 
-static int read_raw_chunk(struct read *read, int file)
+/* Read a file that is not a shard. */
+static int read_file(struct read *read, int file)
 {
-    int64_t size = read->array->chain.raw_size;
-    if (size >= DIVISIBLE)
-        return za_file_size(file) == size ? read_raw_part(read, file, 0) : ZA_LEFT;
-    uint8_t *direct = za_direct(&read->array->chain, &read->box, read->out);
-    if (direct == NULL || slows_copies(direct)) {
-        uint8_t *value;
-        int64_t count = za_read_value(read->worker, read->array, file, ZA_VALUE, size, &value);
-        return count == size ? place_value(read, value, count) : ZA_LEFT;
-    }
-    uint8_t extra;
-    if (count_read(read->worker, za_read(file, direct, size)) != size || za_read(file, &extra, 1) != 0)
-        return ZA_LEFT;
-    return ZA_DONE;
+    const struct za_chain *chain = &read->array->chain;
+    uint8_t *value, *direct = za_direct(chain, &read->box, read->out);
+    if (chain->step_count == 0 && (chain->raw_size >= DIVISIBLE || (direct != NULL && !slows_copies(direct))))
+        return za_file_size(file, NULL) == chain->raw_size ? read_raw(read, file, 0, direct) : ZA_LEFT;
+    int64_t size = za_read_value(read->worker, read->array, file, ZA_VALUE, chain->size_hint, &value);
+    return size < 0 ? ZA_LEFT : place_value(read, value, size, direct);
 }
 
 /* ---------------------------------------------------------------- shards */
@@ -227,14 +207,6 @@ enum { LARGE_CHUNK = 64, LARGEST_WINDOW = 1024 };
 enum { LARGE_CHUNK = 256 << 10, LARGEST_WINDOW = 8 << 20 };
 #endif
 
-static uint64_t index_number(const struct za_array *array, const uint8_t *data)
-{
-    uint64_t number = 0;
-    for (int i = 0; i < 8; i++)
-        number |= (uint64_t)data[i] << 8 * (array->index_is_big_endian ? 7 - i : i);
-    return number;
-}
-
 /* A shard, and the bytes of it that are in memory. */
 struct shard {
     int file;
@@ -246,44 +218,17 @@ struct shard {
     int64_t read_ahead; /* bytes to read at a time, as neighbouring inner chunks are wanted; else 0 */
 };
 
-int za_check_index(const struct za_array *array, const uint8_t *index)
-{
-    int64_t length = array->inner_count * 16;
-    return !array->index_has_checksum || zarrasync_crc32c(0, index, (size_t)length) == za_load32(index + length);
-}
-
 /* Read the index and check it. */
 static int open_shard(struct read *read, struct shard *shard)
 {
-    const struct za_array *array = read->array;
-    int64_t length = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
+    int64_t length = za_index_size(read->array);
     uint8_t *index = za_reserve(read->worker, ZA_INDEX, length);
     shard->index = index;
-    shard->size = za_file_size(shard->file);
+    shard->size = za_file_size(shard->file, NULL);
     if (index == NULL || shard->size < length)
         return 0;
-    if (read_at(read, shard->file, index, length, array->index_at_end ? shard->size - length : 0) != length)
-        return 0;
-    return za_check_index(array, index);
-}
-
-int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
-                            int64_t *start)
-{
-    uint64_t first = index_number(array, index + number * 16);
-    uint64_t size = index_number(array, index + number * 16 + 8);
-    if (first == UINT64_MAX && size == UINT64_MAX)
-        return -1;
-    if (size == 0 || size > (uint64_t)shard_size || first > (uint64_t)shard_size - size ||
-        (int64_t)size < array->chain.least || (int64_t)size > array->chain.most)
-        return ZA_FAILED;
-    *start = (int64_t)first;
-    return (int64_t)size;
-}
-
-static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, int64_t number, int64_t *start)
-{
-    return za_find_inner_chunk(read->array, shard->index, shard->size, number, start);
+    int64_t start = read->array->index_at_end ? shard->size - length : 0;
+    return read_at(read, shard->file, index, length, start) == length && za_check_index(read->array, index);
 }
 
 /* Return bytes of the shard, which are read with their neighbours if these are wanted as well. */
@@ -304,93 +249,63 @@ static const uint8_t *shard_bytes(struct read *read, struct shard *shard, int64_
     return shard->window + (start - shard->window_start);
 }
 
-static int read_inner_chunk(struct read *read, struct shard *shard, int64_t number)
+/* Start to walk through the inner chunks that the box touches, for each group of points: groups are the first axis. Returns how
+ * many there are. */
+static int64_t start_inner_walk(const struct read *read, struct za_axis *ranges, struct za_walk *walk)
+{
+    int64_t total = ranges[0].count = read->group_end - read->group;
+    ranges[0].first = read->group;
+    ranges[0].chunks = NULL;
+    for (int i = 0; i < read->box.axis_count; i++) {
+        const struct za_cut *cut = &read->cuts[i];
+        int64_t inner = read->axes[i].inner, first = cut->first / inner;
+        ranges[i + 1].first = first;
+        ranges[i + 1].count = za_last_index(&read->axes[i], cut) / inner - first + 1;
+        ranges[i + 1].chunks = NULL;
+        total *= ranges[i + 1].count;
+    }
+    za_walk_start(walk, ranges, read->box.axis_count + 1, 0);
+    return total;
+}
+
+/* Find the current inner chunk, as za_find_inner_chunk does. */
+static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, const struct za_walk *walk, int64_t *start)
+{
+    const struct za_points *points = read->box.points;
+    int64_t number = points != NULL ? za_locate_group(points, read->array, read->axes, walk->coords[0], NULL) : 0;
+    for (int i = 0; i < read->box.axis_count; i++)
+        number += walk->coords[i + 1] * read->array->inner_strides[i];
+    return za_find_inner_chunk(read->array, shard->index, shard->size, number, start);
+}
+
+/* Read the inner chunk of the box. */
+static int read_inner_chunk(struct read *read, struct shard *shard, const struct za_walk *walk)
 {
     const struct za_chain *chain = &read->array->chain;
-    int64_t start, size = find_inner_chunk(read, shard, number, &start);
+    int64_t start, size = find_inner_chunk(read, shard, walk, &start);
     if (size == -1) {
         za_fill(chain, &read->box, read->out);
         return ZA_DONE;
     }
     if (size < 0)
         return ZA_LEFT;
+    uint8_t *direct = za_direct(chain, &read->box, read->out);
     if (chain->step_count == 0 && shard->read_ahead == 0) { /* otherwise it may be in memory already */
         shard->window_start = shard->window_end = 0;        /* this memory is used for the part */
-        return read_raw_part(read, shard->file, start);
+        return read_raw(read, shard->file, start, direct);
     }
     const uint8_t *value = shard_bytes(read, shard, start, size);
-    return value == NULL ? ZA_LEFT : place_value(read, value, size);
-}
-
-/* The inner chunks of a shard that a selection touches: ranges along the axes, visited in C order. */
-struct inner_range {
-    int64_t first[ZA_MAX_AXES], count[ZA_MAX_AXES], at[ZA_MAX_AXES];
-    int64_t origin[ZA_MAX_AXES]; /* of the shard */
-    int64_t total;
-    int64_t group, base; /* of points, and what it adds to the number of the inner chunk */
-};
-
-static void set_group(const struct read *read, struct inner_range *range, int64_t group)
-{
-    const struct za_points *points = read->box.points;
-    int64_t coords[ZA_MAX_AXES];
-    range->group = group;
-    range->base = points == NULL ? 0 : za_locate_group(points, read->array, read->axes, group, coords);
-}
-
-static void start_range(const struct read *read, struct inner_range *range)
-{
-    set_group(read, range, read->group);
-    range->total = read->group_end - read->group;
-    for (int i = 0; i < read->box.axis_count; i++) {
-        const struct za_cut *cut = &read->cuts[i];
-        range->origin[i] = cut->origin;
-        range->first[i] = cut->first / read->axes[i].inner;
-        range->count[i] = za_last_index(&read->axes[i], cut) / read->axes[i].inner - range->first[i] + 1;
-        range->at[i] = 0;
-        range->total *= range->count[i];
-    }
-}
-
-/* Return the number of the current inner chunk in the index. */
-static int64_t inner_number(const struct read *read, const struct inner_range *range)
-{
-    int64_t number = range->base;
-    for (int i = 0; i < read->box.axis_count; i++)
-        number += (range->first[i] + range->at[i]) * read->array->inner_strides[i];
-    return number;
-}
-
-static void advance_range(const struct read *read, struct inner_range *range)
-{
-    int i = read->box.axis_count - 1;
-    for (; i >= 0 && ++range->at[i] == range->count[i]; i--)
-        range->at[i] = 0;
-    if (i < 0)
-        set_group(read, range, range->group + 1 < read->group_end ? range->group + 1 : read->group);
-}
-
-/* Cut the box of the current inner chunk. Returns 0 if a step or a list of indices skips the chunk. */
-static int cut_inner_chunk(struct read *read, const struct inner_range *range)
-{
-    select_groups(read, range->group, range->group + 1);
-    for (int i = 0; i < read->box.axis_count; i++) {
-        int64_t length = read->axes[i].inner;
-        read->cuts[i] = za_cut_axis(&read->axes[i], range->origin[i] + (range->first[i] + range->at[i]) * length, length);
-        if (read->cuts[i].count == 0)
-            return 0;
-    }
-    return 1;
+    return value == NULL ? ZA_LEFT : place_value(read, value, size, direct);
 }
 
 /* Decide how to read the wanted inner chunks: together, if they are small, and dense in the shard. */
-static int plan_shard(struct read *read, struct shard *shard, struct inner_range *range)
+static int plan_shard(struct read *read, struct shard *shard, struct za_walk *walk, int64_t count)
 {
     int64_t first = INT64_MAX, total = 0, before = 0, present = 0;
     int is_ascending = 1;
     shard->end = 0;
-    for (int64_t n = 0; n < range->total; n++, advance_range(read, range)) {
-        int64_t start, size = find_inner_chunk(read, shard, inner_number(read, range), &start);
+    for (int64_t n = 0; n < count; n++, za_walk_on(walk)) {
+        int64_t start, size = find_inner_chunk(read, shard, walk, &start);
         if (size == -1)
             continue;
         if (size < 0)
@@ -415,12 +330,17 @@ static int plan_shard(struct read *read, struct shard *shard, struct inner_range
 static int read_shard(struct read *read, int file)
 {
     struct shard shard = {.file = file};
-    struct inner_range range;
-    start_range(read, &range);
-    if (!open_shard(read, &shard) || !plan_shard(read, &shard, &range))
+    struct za_axis ranges[ZA_MAX_AXES + 1];
+    struct za_walk walk;
+    int64_t origin[ZA_MAX_AXES], count = start_inner_walk(read, ranges, &walk);
+    for (int i = 0; i < read->box.axis_count; i++)
+        origin[i] = read->cuts[i].origin;
+    if (!open_shard(read, &shard) || !plan_shard(read, &shard, &walk, count))
         return ZA_LEFT;
-    for (int64_t n = 0; n < range.total; n++, advance_range(read, &range)) {
-        if (cut_inner_chunk(read, &range) && read_inner_chunk(read, &shard, inner_number(read, &range)) != ZA_DONE)
+    for (int64_t n = 0; n < count; n++, za_walk_on(&walk)) {
+        select_groups(read, walk.coords[0], walk.coords[0] + 1);
+        /* A step or a list of indices may skip an inner chunk. */
+        if (za_cut_box(&read->box, origin, walk.coords + 1, 1) > 0 && read_inner_chunk(read, &shard, &walk) != ZA_DONE)
             return ZA_LEFT;
     }
     return ZA_DONE;
@@ -428,125 +348,72 @@ static int read_shard(struct read *read, int file)
 
 /* ---------------------------------------------------------------- chunks */
 
-/* Cut the box of a chunk, and return its number of elements. */
-static int64_t cut_chunk(struct read *read, const int64_t *coords)
-{
-    int64_t size = 1;
-    select_groups(read, read->group, read->group_end);
-    if (read->box.points != NULL)
-        size = read->box.count;
-    for (int i = 0; i < read->box.axis_count; i++) {
-        read->cuts[i] = za_cut_axis(&read->axes[i], coords[i] * read->axes[i].chunk, read->axes[i].chunk);
-        size *= read->cuts[i].count;
-    }
-    return size;
-}
-
 static int read_chunk(struct read *read, struct za_folder *folder, const int64_t *coords)
 {
-    const struct za_chain *chain = &read->array->chain;
-    int file = za_open_chunk(folder, coords), status = ZA_LEFT;
+    int file = za_open_chunk(folder, coords);
     if (file == ZA_FAILED)
         return ZA_LEFT;
     if (file == ZA_NO_FILE) {
         count_read(read->worker, 0);
         read->worker->traffic.absent++;
-        za_fill(chain, &read->box, read->out);
+        za_fill(&read->array->chain, &read->box, read->out);
         return ZA_ABSENT;
     }
-    if (read->array->is_sharded) {
-        status = read_shard(read, file);
-    } else if (chain->step_count == 0) {
-        status = read_raw_chunk(read, file);
-    } else {
-        uint8_t *value;
-        int64_t count = za_read_value(read->worker, read->array, file, ZA_VALUE, chain->size_hint, &value);
-        if (count >= 0)
-            status = place_value(read, value, count);
-    }
+    int status = read->array->is_sharded ? read_shard(read, file) : read_file(read, file);
     za_close(file);
     return status;
 }
 
-/* Prepare a read. Returns 0 after leaving all chunks if that fails. */
-static int start_read(struct read *read, struct za_folder *folder, int64_t count, uint8_t *statuses)
-{
-    read->box.axes = read->axes;
-    read->box.cuts = read->cuts;
-    read->box.axis_count = (int)read->array->axis_count;
-    read->group_end = 1;
-    read->worker->traffic = (struct za_traffic){0};
-    if (za_folder_open(folder, read->array, count > 2))
-        return 1;
-    if (statuses != NULL)
-        memset(statuses, ZA_LEFT, (size_t)count);
-    return 0;
-}
-
-int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes, uint8_t *out,
-                       int64_t begin, int64_t end, uint8_t *statuses, const volatile uint8_t *cancelled)
-{
-    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out};
-    struct za_folder folder;
-    struct za_walk walk;
-    int64_t elements = 0;
-    if (!start_read(&read, &folder, end - begin, statuses))
-        return 0;
-    za_walk_start(&walk, axes, read.box.axis_count, begin);
-    for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
-        int64_t size = cut_chunk(&read, walk.coords);
-        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, walk.coords);
-        if (statuses != NULL)
-            statuses[n - begin] = (uint8_t)status;
-        elements += status == ZA_LEFT ? 0 : size;
-    }
-    za_folder_close(&folder);
-    za_release_large(worker);
-    return elements;
-}
-
-/* ---------------------------------------------------------------- points */
-
-/* Find the groups from `read->group` on, at most `most`, that are in the same stored chunk, and its coordinates. */
-static void join_groups(struct read *read, int64_t most, int64_t *coords)
+/* Find the groups from `group` on, at most `most`, that are in the same stored chunk, and its coordinates along their axes.
+ * Returns how many they are. */
+static int64_t join_groups(struct read *read, int64_t group, int64_t most, int64_t *coords)
 {
     const struct za_points *points = read->box.points;
-    int64_t others[ZA_MAX_AXES];
-    za_locate_group(points, read->array, read->axes, read->group, coords);
-    memcpy(others, coords, sizeof others);
-    read->group_end = read->group + 1;
-    if (!read->array->is_sharded)
-        return;
-    for (; read->group_end < read->group + most; read->group_end++) {
-        za_locate_group(points, read->array, read->axes, read->group_end, others);
-        if (memcmp(others, coords, sizeof others) != 0)
-            return;
+    int64_t others[ZA_MAX_AXES], end = group + 1;
+    size_t size = (size_t)read->box.axis_count * sizeof *coords;
+    za_locate_group(points, read->array, read->axes, group, coords);
+    memcpy(others, coords, size);
+    for (; read->array->is_sharded && end < group + most; end++) {
+        za_locate_group(points, read->array, read->axes, end, others);
+        if (memcmp(others, coords, size) != 0)
+            break;
     }
+    read->group = group;
+    read->group_end = end;
+    return end - group;
 }
 
-int64_t zarrasync_read_points(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
-                              const struct za_points *points, uint8_t *out, int64_t begin, int64_t end,
-                              uint8_t *statuses, const volatile uint8_t *cancelled)
+int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
+                       const struct za_points *points, uint8_t *out, int64_t begin, int64_t end, uint8_t *statuses,
+                       const volatile uint8_t *cancelled)
 {
-    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out, .box.points = points};
+    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out, .group_end = 1};
     struct za_folder folder;
-    struct za_walk walk = {0};
-    int64_t elements = 0, groups = points->group_count, coords[ZA_MAX_AXES];
-    if (!start_read(&read, &folder, end - begin, statuses))
-        return 0;
-    za_walk_start(&walk, axes, read.box.axis_count, begin / groups);
-    for (int64_t n = begin, count; n < end; n += count) {
-        if (n != begin && n % groups == 0)
-            za_walk_on(&walk);
-        memcpy(coords, walk.coords, sizeof coords);
-        read.group = n % groups;
-        join_groups(&read, end - n < groups - read.group ? end - n : groups - read.group, coords);
-        count = read.group_end - read.group;
-        int64_t size = cut_chunk(&read, walk.coords);
-        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
+    struct za_walk walk;
+    int64_t elements = 0, groups = points != NULL ? points->group_count : 1, coords[ZA_MAX_AXES];
+    read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = (int)array->axis_count, .points = points};
+    worker->traffic = (struct za_traffic){0};
+    if (!za_folder_open(&folder, array, end - begin > 2)) {
         if (statuses != NULL)
-            memset(statuses + (n - begin), status, (size_t)count);
+            memset(statuses, ZA_LEFT, (size_t)(end - begin));
+        return 0;
+    }
+    za_walk_start(&walk, axes, read.box.axis_count, begin / groups);
+    for (int64_t n = begin, group = begin % groups, count = 1; n < end; n += count) {
+        memcpy(coords, walk.coords, (size_t)array->axis_count * sizeof *coords);
+        if (points != NULL)
+            count = join_groups(&read, group, end - n < groups - group ? end - n : groups - group, coords);
+        select_groups(&read, read.group, read.group_end);
+        int64_t size = za_cut_box(&read.box, NULL, walk.coords, 0) * (points != NULL ? read.box.count : 1);
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
+        for (int64_t i = n; statuses != NULL && i < n + count; i++)
+            statuses[i - begin] = (uint8_t)status;
         elements += status == ZA_LEFT ? 0 : size;
+        group += count;
+        if (group == groups) {
+            group = 0;
+            za_walk_on(&walk);
+        }
     }
     za_folder_close(&folder);
     za_release_large(worker);

@@ -221,7 +221,6 @@ class Worker:
         read: ``zarrasync_read``.
         read_ranges: ``zarrasync_read_ranges``.
         sort_points: ``zarrasync_sort_points``.
-        read_points: ``zarrasync_read_points``.
         write: ``zarrasync_write``.
     """
 
@@ -232,7 +231,6 @@ class Worker:
         "decode",
         "encode",
         "read",
-        "read_points",
         "read_ranges",
         "sort_points",
         "take",
@@ -250,7 +248,7 @@ class Worker:
         self.read, self.write = library.zarrasync_read, library.zarrasync_write
         self.read_ranges = library.zarrasync_read_ranges
         self._traffic = (ctypes.c_char * _TRAFFIC.size).from_address(self.address)
-        self.sort_points, self.read_points = library.zarrasync_sort_points, library.zarrasync_read_points
+        self.sort_points = library.zarrasync_sort_points
 
     def traffic(self) -> Traffic:
         """Return what the last call read and wrote."""

@@ -19,39 +19,17 @@ struct write {
     int lock_file;
     struct za_cut cuts[ZA_MAX_AXES];
     struct za_box box;
-    int is_inner;                 /* whether the box is in an inner chunk */
-    const uint8_t *shard, *old;   /* the stored shard, and the stored (inner) chunk; null if there is none */
+    const uint8_t *shard, *old; /* the stored shard, and the stored (inner) chunk; null if there is none */
     int64_t shard_size, old_size;
 };
 
-/* Count a file that was written. */
-static void count_write(struct write *write, int64_t size)
-{
-    write->worker->traffic.writes++;
-    write->worker->traffic.bytes_written += size;
-}
-
 /* ---------------------------------------------------------------- values */
 
-/* Cut the box of a chunk, or of an inner chunk. Returns 0 if it is empty. */
-static int cut_box(struct write *write, const int64_t *origin, int is_inner)
-{
-    int touched = 1;
-    write->is_inner = is_inner;
-    for (int i = 0; i < write->box.axis_count; i++) {
-        int64_t length = is_inner ? write->axes[i].inner : write->axes[i].chunk;
-        write->cuts[i] = za_cut_axis(&write->axes[i], origin[i], length);
-        touched &= write->cuts[i].count > 0;
-    }
-    return touched;
-}
-
-/* Whether all elements of the (inner) chunk are written, in order. */
-static int is_whole(const struct write *write)
+/* Whether all elements of the chunk that was cut are written, in order; or of the inner chunk. */
+static int is_whole(const struct write *write, int is_inner)
 {
     for (int i = 0; i < write->box.axis_count; i++)
-        if (write->cuts[i].step != 1 ||
-            write->cuts[i].count != (write->is_inner ? write->axes[i].inner : write->axes[i].chunk))
+        if (write->cuts[i].step != 1 || write->cuts[i].count != (is_inner ? write->axes[i].inner : write->axes[i].chunk))
             return 0;
     return 1;
 }
@@ -65,15 +43,15 @@ static const uint8_t *raw_elements(struct write *write, uint8_t *into)
     const uint8_t *old = NULL;
     if (direct != NULL)
         return direct;
-    int keeps_old = !is_whole(write) && write->old != NULL;
-    if (keeps_old && (old = za_decode(write->worker, chain, write->old, write->old_size, NULL)) == NULL)
+    int is_part = !is_whole(write, 1); /* without shards, chunks have the lengths of inner chunks */
+    if (is_part && write->old != NULL && (old = za_decode(write->worker, chain, write->old, write->old_size, NULL)) == NULL)
         return NULL;
     uint8_t *raw = into != NULL ? into : za_reserve(write->worker, ZA_RAW, chain->raw_size);
     if (raw == NULL)
         return NULL;
     if (old != NULL)
         memmove(raw, old, (size_t)chain->raw_size); /* nothing to do if it was decoded into this buffer */
-    else if (!is_whole(write))
+    else if (is_part)
         za_fill_raw(chain, raw);
     za_gather(chain, &write->box, write->values, raw);
     return raw;
@@ -94,50 +72,33 @@ static const uint8_t *encode_chunk(struct write *write, uint8_t *into, int64_t *
 
 /* ---------------------------------------------------------------- shards */
 
-static void store64(uint8_t *data, uint64_t value, int is_big_endian)
-{
-    for (int i = 0; i < 8; i++)
-        data[is_big_endian ? 7 - i : i] = (uint8_t)(value >> 8 * i);
-}
-
-static void write_index(const struct za_array *array, const uint8_t *entries, uint8_t *index)
-{
-    int64_t length = array->inner_count * 16;
-    for (int64_t at = 0; at < length; at += 8) {
-        uint64_t number;
-        memcpy(&number, entries + at, 8);
-        store64(index + at, number, (int)array->index_is_big_endian);
-    }
-    if (array->index_has_checksum)
-        za_store32(index + length, zarrasync_crc32c(0, index, (size_t)length));
-}
-
 /* Cut the box of the inner chunk with a number in the index. Returns 0 if it is empty. */
 static int cut_inner(struct write *write, const int64_t *origin, int64_t number)
 {
-    int64_t inner[ZA_MAX_AXES];
+    int64_t coords[ZA_MAX_AXES];
     for (int i = 0; i < write->box.axis_count; i++) {
-        int64_t stride = write->array->inner_strides[i], offset = number / stride * write->axes[i].inner;
-        if (offset > INT64_MAX - origin[i]) /* beyond all indices */
-            return 0;
-        inner[i] = origin[i] + offset;
-        number %= stride;
+        coords[i] = number / write->array->inner_strides[i];
+        number %= write->array->inner_strides[i];
     }
-    return cut_box(write, inner, 1);
+    return za_cut_box(&write->box, origin, coords, 1) > 0;
+}
+
+/* Return the index of a shard in memory. */
+static const uint8_t *find_index(const struct za_array *array, const uint8_t *shard, int64_t size)
+{
+    return shard + (array->index_at_end ? size - za_index_size(array) : 0);
 }
 
 /* Find the stored bytes of an inner chunk. Returns 0 if the index is damaged. */
 static int find_old(struct write *write, int64_t number)
 {
-    const struct za_array *array = write->array;
-    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0), start;
-    write->old = NULL;
-    if (write->shard == NULL)
-        return 1;
-    const uint8_t *index = write->shard + (array->index_at_end ? write->shard_size - index_size : 0);
-    write->old_size = za_find_inner_chunk(array, index, write->shard_size, number, &start);
-    if (write->old_size >= 0)
-        write->old = write->shard + start;
+    const uint8_t *shard = write->shard;
+    int64_t start = 0;
+    write->old_size = -1;
+    if (shard != NULL)
+        write->old_size = za_find_inner_chunk(write->array, find_index(write->array, shard, write->shard_size),
+                                              write->shard_size, number, &start);
+    write->old = write->old_size >= 0 ? shard + start : NULL;
     return write->old_size != ZA_FAILED;
 }
 
@@ -156,62 +117,53 @@ static const uint8_t *encode_inner(struct write *write, const int64_t *origin, i
     return write->old;
 }
 
-/* Encode the inner chunks, and join them in the order of the array. */
-static const uint8_t *encode_shard(struct write *write, const int64_t *origin, int64_t *size, int *status)
+/* Encode the inner chunks of the shard that was cut, and join them in the order of the array. */
+static const uint8_t *encode_shard(struct write *write, int64_t *size, int *status)
 {
     const struct za_array *array = write->array;
-    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
-    int64_t end = array->index_at_end ? 0 : index_size;
+    int64_t origin[ZA_MAX_AXES], index_size = za_index_size(array), begin = array->index_at_end ? 0 : index_size, end = begin;
     int is_raw = array->chain.step_count == 0; /* such chunks are gathered where they are stored */
-    uint8_t *entries = za_reserve(write->worker, ZA_INDEX, array->inner_count * 16);
-    int64_t room = array->chain.raw_size * (is_raw ? array->inner_count : 1) + index_size;
-    uint8_t *shard = za_reserve(write->worker, ZA_VALUE, end + room);
-    int is_empty = 1;
-    *status = ZA_LEFT;
-    for (int64_t n = 0; n < array->inner_count && entries != NULL && shard != NULL; n++) {
-        uint64_t entry[2] = {UINT64_MAX, UINT64_MAX};
-        int64_t length = 0, number = array->inner_order != NULL ? array->inner_order[n] : n;
-        int outcome;
-        const uint8_t *data = encode_inner(write, origin, number, is_raw ? shard + end : NULL, &length, &outcome);
-        if (outcome == ZA_LEFT)
+    int64_t room = begin + index_size + (is_raw ? array->chain.raw_size * array->inner_count : 0);
+    uint8_t *index = za_reserve(write->worker, ZA_INDEX, index_size), *shard = za_reserve(write->worker, ZA_VALUE, room);
+    for (int i = 0; i < write->box.axis_count; i++)
+        origin[i] = write->cuts[i].origin;
+    for (int64_t n = 0; n < array->inner_count && index != NULL && shard != NULL; n++) {
+        int64_t length, number = array->inner_order != NULL ? array->inner_order[n] : n;
+        const uint8_t *data = encode_inner(write, origin, number, is_raw ? shard + end : NULL, &length, status);
+        if (*status == ZA_LEFT)
             return NULL;
-        if (outcome == ZA_DONE) {
-            /* Room for all chunks of this size, so that the buffer rarely grows. */
-            int64_t wanted = end + length * (array->inner_count - n) + index_size;
-            shard = za_grow(write->worker, ZA_VALUE, end, wanted);
-            if (shard == NULL)
-                return NULL;
-            if (data != shard + end)
-                memcpy(shard + end, data, (size_t)length);
-            entry[0] = (uint64_t)end;
-            entry[1] = (uint64_t)length;
-            end += length;
-            is_empty = 0;
-        }
-        memcpy(entries + number * 16, entry, 16);
+        za_set_inner_chunk(array, index, number, data != NULL ? end : -1, data != NULL ? length : -1);
+        if (data == NULL)
+            continue;
+        /* Room for all chunks of this size, so that the buffer rarely grows. */
+        shard = za_grow(write->worker, ZA_VALUE, end, end + length * (array->inner_count - n) + index_size);
+        if (shard != NULL && data != shard + end)
+            memcpy(shard + end, data, (size_t)length);
+        end += length;
     }
-    if (entries == NULL || shard == NULL)
+    *status = index == NULL || shard == NULL ? ZA_LEFT : end == begin ? ZA_EMPTY : ZA_DONE;
+    if (*status != ZA_DONE)
         return NULL;
-    if (is_empty) {
-        *status = ZA_EMPTY;
-        return NULL;
-    }
-    write_index(array, entries, shard + (array->index_at_end ? end : 0));
-    *size = array->index_at_end ? end + index_size : end;
-    *status = ZA_DONE;
+    za_seal_index(array, index);
+    memcpy(shard + (array->index_at_end ? end : 0), index, (size_t)index_size);
+    *size = end + index_size - begin;
     return shard;
 }
 
 /* ---------------------------------------------------------------- chunks */
 
-/* Encode a chunk. Returns its bytes, and a za_status. */
-static const uint8_t *encode(struct write *write, const int64_t *coords, int64_t *size, int *status)
+/* Encode the chunk that was cut. Returns its bytes, and a za_status. */
+static const uint8_t *encode(struct write *write, int64_t *size, int *status)
 {
-    int64_t origin[ZA_MAX_AXES];
-    for (int i = 0; i < write->box.axis_count; i++)
-        origin[i] = coords[i] * write->axes[i].chunk;
-    cut_box(write, origin, 0);
-    return write->array->is_sharded ? encode_shard(write, origin, size, status) : encode_chunk(write, NULL, size, status);
+    return write->array->is_sharded ? encode_shard(write, size, status) : encode_chunk(write, NULL, size, status);
+}
+
+/* Count a chunk that was stored. Returns the za_status. */
+static int note_stored(struct write *write, int is_stored, int64_t size)
+{
+    write->worker->traffic.writes += is_stored;
+    write->worker->traffic.bytes_written += is_stored ? size : 0;
+    return is_stored ? ZA_DONE : ZA_LEFT;
 }
 
 static void set_status(struct write *write, int64_t begin, int64_t end, int status)
@@ -225,7 +177,6 @@ static int is_cancelled(const struct write *write) { return write->cancelled != 
 static int use_old(struct write *write, const uint8_t *value, int64_t size)
 {
     const struct za_array *array = write->array;
-    int64_t index_size = array->inner_count * 16 + (array->index_has_checksum ? 4 : 0);
     if (!array->is_sharded) {
         write->old = value;
         write->old_size = size;
@@ -233,7 +184,7 @@ static int use_old(struct write *write, const uint8_t *value, int64_t size)
     }
     write->shard = value;
     write->shard_size = size;
-    return size >= index_size && za_check_index(array, value + (array->index_at_end ? size - index_size : 0));
+    return size >= za_index_size(array) && za_check_index(array, find_index(array, value, size));
 }
 
 /* Read the stored chunk, if there is one. Returns 0 if that fails. */
@@ -250,73 +201,41 @@ static int read_old(struct write *write, struct za_folder *folder, const int64_t
     }
     if (file == ZA_FAILED)
         return 0;
-    int64_t size = ZA_FAILED;
-    if (za_version_of(file, version)) {
-        int64_t expected = version->size < array->value_limit ? version->size : array->value_limit;
-        size = za_read_value(write->worker, array, file, ZA_OLD, expected, &value);
-    }
+    int64_t size = za_file_size(file, version);
+    if (size >= 0)
+        size = za_read_value(write->worker, array, file, ZA_OLD, size < array->value_limit ? size : array->value_limit, &value);
     za_close(file);
     return size >= 0 && size == version->size && use_old(write, value, size);
 }
 
-/* Whether a chunk is written in part. */
-static int is_part(struct write *write, const int64_t *coords)
-{
-    int64_t origin[ZA_MAX_AXES];
-    for (int i = 0; i < write->box.axis_count; i++)
-        origin[i] = coords[i] * write->axes[i].chunk;
-    cut_box(write, origin, 0);
-    return !is_whole(write);
-}
-
-/* Lock a chunk among processes. Returns the position of the lock, or -1. */
-static int64_t lock_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
-{
-    folder->keeps = 1; /* the lock is that of this folder */
-    return za_enter_place(folder, coords, write->places + (number - write->first))
-               ? za_lock(folder, coords, write->lock_file)
-               : -1;
-}
-
-/* Replace a chunk. Returns a za_status. */
-static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
+/* Replace the chunk that was cut. Returns a za_status. */
+static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
     int64_t size, lock;
     int status;
-    const uint8_t *data = encode(write, coords, &size, &status);
+    const uint8_t *data = encode(write, &size, &status);
     if (data == NULL)
         return status;
-    if ((lock = lock_chunk(write, folder, coords, number)) < 0)
+    if ((lock = za_lock(folder, coords, place, write->lock_file)) < 0)
         return ZA_LEFT;
-    int stored = za_store_chunk(folder, coords, write->suffix, data, size);
+    int is_stored = za_store_chunk(folder, coords, write->suffix, data, size, NULL);
     za_unlock(write->lock_file, lock);
-    if (stored)
-        count_write(write, size);
-    return stored ? ZA_DONE : ZA_LEFT;
+    return note_stored(write, is_stored, size);
 }
 
-/* Change a chunk, whose lock is held. Returns a za_status. */
-static int change_locked(struct write *write, struct za_folder *folder, const int64_t *coords)
+/* Change a part of the chunk that was cut. Returns a za_status. */
+static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
     struct za_version version;
-    int64_t size;
-    int status = ZA_LEFT;
-    const uint8_t *data = read_old(write, folder, coords, &version) ? encode(write, coords, &size, &status) : NULL;
-    if (data == NULL) /* there is nothing to erase, or Python erases the chunk if nobody has changed it */
-        return status == ZA_EMPTY && version.size < 0 ? ZA_DONE : ZA_LEFT;
-    if (!za_swap_chunk(folder, coords, write->suffix, data, size, &version))
-        return ZA_LEFT;
-    count_write(write, size);
-    return ZA_DONE;
-}
-
-/* Change a part of a chunk. Returns a za_status. */
-static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, int64_t number)
-{
-    int64_t lock = lock_chunk(write, folder, coords, number);
+    int64_t size, lock = za_lock(folder, coords, place, write->lock_file);
     if (lock < 0)
         return ZA_LEFT;
-    int status = change_locked(write, folder, coords);
+    int status = ZA_LEFT;
+    const uint8_t *data = read_old(write, folder, coords, &version) ? encode(write, &size, &status) : NULL;
+    if (data != NULL)
+        status = note_stored(write, za_store_chunk(folder, coords, write->suffix, data, size, &version), size);
+    else if (status == ZA_EMPTY) /* there is nothing to erase, or Python erases the chunk if nobody has changed it */
+        status = version.size < 0 ? ZA_DONE : ZA_LEFT;
     write->shard = write->old = NULL;
     za_unlock(write->lock_file, lock);
     return status;
@@ -328,10 +247,11 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
     struct za_walk walk;
     za_walk_start(&walk, write->axes, write->box.axis_count, begin);
     for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
+        const struct za_place *place = write->places + (n - begin);
+        za_cut_box(&write->box, NULL, walk.coords, 0);
         int status = ZA_LEFT;
         if (!is_cancelled(write))
-            status = is_part(write, walk.coords) ? change_chunk(write, folder, walk.coords, n)
-                                                 : replace_chunk(write, folder, walk.coords, n);
+            status = (is_whole(write, 0) ? replace_chunk : change_chunk)(write, folder, walk.coords, place);
         set_status(write, n, n + 1, status);
     }
 }
@@ -341,26 +261,19 @@ static void replace_chunks(struct write *write, struct za_folder *folder, int64_
 static int create_folder(struct write *write, struct za_folder *folder, struct za_walk *walk, int64_t begin, int64_t end)
 {
     struct za_traffic before = write->worker->traffic;
-    int is_staged = 0, outcome = ZA_PUBLISHED;
     if (is_cancelled(write) || !za_is_new(folder, walk->coords))
         return 1;
     for (int64_t n = begin; n < end && !is_cancelled(write); n++, za_walk_on(walk)) {
         int64_t size;
         int status;
-        const uint8_t *data = encode(write, walk->coords, &size, &status);
-        if (data != NULL && !is_staged && !(is_staged = za_stage(folder, walk->coords, write->suffix))) {
-            set_status(write, begin, end, ZA_LATER);
-            return 1;
-        }
-        if (data != NULL && za_create_chunk(folder, walk->coords, data, size))
-            count_write(write, size);
-        else if (data != NULL)
-            status = ZA_LEFT;
+        za_cut_box(&write->box, NULL, walk->coords, 0);
+        const uint8_t *data = encode(write, &size, &status);
+        if (data != NULL)
+            status = note_stored(write, za_create_chunk(folder, walk->coords, write->suffix, data, size), size);
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
     za_walk_start(walk, write->axes, write->box.axis_count, begin);
-    if (is_staged)
-        outcome = za_publish(folder, walk->coords, write->suffix);
+    int outcome = za_publish(folder, walk->coords, write->suffix);
     if (outcome != ZA_PUBLISHED) {
         write->worker->traffic = before;
         set_status(write, begin, end, ZA_LATER);
@@ -390,15 +303,21 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
                      const volatile uint8_t *cancelled, const char *suffix, int64_t keeps_fill,
                      const struct za_place *places, int64_t lock_file)
 {
-    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values, .suffix = suffix};
+    struct write write = {
+        .worker = worker,
+        .array = array,
+        .axes = axes,
+        .values = values,
+        .keeps_fill = keeps_fill != 0,
+        .cancelled = cancelled,
+        .suffix = suffix,
+        .statuses = statuses,
+        .first = begin,
+        .places = places,
+        .lock_file = (int)lock_file,
+    };
     struct za_folder folder;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
-    write.keeps_fill = keeps_fill != 0;
-    write.cancelled = cancelled;
-    write.statuses = statuses;
-    write.first = begin;
-    write.places = places;
-    write.lock_file = (int)lock_file;
     worker->traffic = (struct za_traffic){0};
     if (!za_folder_open(&folder, array, end - begin > 2)) {
         set_status(&write, begin, end, ZA_LEFT);
@@ -422,8 +341,9 @@ int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array,
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
     write.keeps_fill = keeps_fill != 0;
     za_walk_start(&walk, axes, write.box.axis_count, 0);
+    za_cut_box(&write.box, NULL, walk.coords, 0);
     if (old == NULL || use_old(&write, old, old_size))
-        encoded->data = encode(&write, walk.coords, &encoded->size, &status);
+        encoded->data = encode(&write, &encoded->size, &status);
     return status;
 }
 

@@ -89,11 +89,8 @@ class KernelRead:
         """Read the chunks ``begin`` to ``end`` of a part, numbered in C order."""
         statuses = ctypes.create_string_buffer(end - begin)
         own, flag = worker(), self._placement.flag
-        array, rest = ctypes.addressof(self._array), (part.out, begin, end, statuses, flag.address)
-        if part.points is None:
-            elements = own.read(own.address, array, part.axes, *rest)
-        else:
-            elements = own.read_points(own.address, array, part.axes, ctypes.addressof(part.points.struct), *rest)
+        array, points = ctypes.addressof(self._array), part.points and ctypes.addressof(part.points.struct)
+        elements = own.read(own.address, array, part.axes, points, part.out, begin, end, statuses, flag.address)
         self._chunks.count_files(own)
         placement = self._placement
         if placement.progress is not None and elements:

@@ -136,7 +136,7 @@ def _read(placement: Placement, singles: _Singles, work: Sequence[_Work]) -> Non
     for number, part in work:
         array = singles.array(singles.key(number))
         elements = own.read(
-            own.address, ctypes.addressof(array), part.axes, part.out, 0, 1, status, placement.flag.address
+            own.address, ctypes.addressof(array), part.axes, None, part.out, 0, 1, status, placement.flag.address
         )
         chunks.count_files(own)
         singles.note(number, status.raw[0])

@@ -149,3 +149,15 @@ def test_the_sdist_contains_the_sources(project):
     sources = {path.name for path in library._FOLDER.glob("*.[ch]")} | {"build.py"}
     assert sources <= names
     assert library._NAME not in names
+
+
+@needs_compiler
+def test_pointers_have_64_bits():
+    """Python describes pointers so. On other platforms, the kernel is not compiled, and the package is pure Python."""
+    header = str(library._FOLDER / "kernel.h")
+    options = ["-m32", "-std=c11", "-ffreestanding", "-fsyntax-only", "-x", "c"]
+    done = subprocess.run(["cc", *options, header], capture_output=True, text=True, check=False)
+    if "-m32" in done.stderr:
+        pytest.skip("the compiler has no target with other pointers")
+    assert done.returncode == 1
+    assert "pointers of 64 bits" in done.stderr

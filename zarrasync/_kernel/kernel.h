@@ -32,6 +32,8 @@
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
 #define KERNEL_ABI 13
 
+_Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
+
 enum { ZA_MAX_AXES = 32, ZA_MAX_STEPS = 8 };
 
 /* What became of a chunk. */

@@ -56,6 +56,21 @@ static int decode_lz4(struct za_worker *worker, const uint8_t *data, int64_t siz
            out_size;
 }
 
+/* Undo a step that is no checksum. Returns whether it gave exactly the bytes that it should. */
+static int decode_step(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size, uint8_t *out)
+{
+    switch (step->kind) {
+    case ZA_BLOSC: return decode_blosc(worker, data, size, out, step->size);
+    case ZA_ZSTD: return decode_zstd(worker, data, size, out, step->size);
+    case ZA_LZ4: return decode_lz4(worker, data, size, out, step->size);
+    case ZA_GZIP:
+    case ZA_ZLIB: return za_inflate(worker, step->kind == ZA_GZIP, data, size, out, step->size);
+    case ZA_SHUFFLE:
+    case ZA_DELTA: return size == step->size && za_filter(step, 1, data, size, out);
+    default: return 0;
+    }
+}
+
 const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                          uint8_t *into)
 {
@@ -74,20 +89,7 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
             is_last &= chain->steps[j].kind == ZA_CRC32C;
         uint8_t *out = i == 0 && into != NULL ? into : za_reserve(worker, is_last ? ZA_RAW : scratch, step->size);
         scratch = ZA_STEP + ZA_STEP2 - scratch;
-        int ok = out != NULL;
-        if (ok && step->kind == ZA_BLOSC)
-            ok = decode_blosc(worker, data, size, out, step->size);
-        else if (ok && step->kind == ZA_ZSTD)
-            ok = decode_zstd(worker, data, size, out, step->size);
-        else if (ok && step->kind == ZA_LZ4)
-            ok = decode_lz4(worker, data, size, out, step->size);
-        else if (ok && (step->kind == ZA_GZIP || step->kind == ZA_ZLIB))
-            ok = za_inflate(worker, step->kind == ZA_GZIP, data, size, out, step->size);
-        else if (ok && (step->kind == ZA_SHUFFLE || step->kind == ZA_DELTA))
-            ok = size == step->size && za_filter(step, 1, data, size, out);
-        else
-            ok = 0;
-        if (!ok)
+        if (out == NULL || !decode_step(worker, step, data, size, out))
             return NULL;
         data = out;
         size = step->size;
@@ -175,37 +177,36 @@ static int64_t encoded_bound(struct za_worker *worker, const struct za_step *ste
     }
 }
 
+/* Apply a step. Returns the number of bytes, or -1. */
+static int64_t encode_step(struct za_worker *worker, const struct za_step *step, const uint8_t *data, int64_t size,
+                           uint8_t *out, int64_t room)
+{
+    switch (step->kind) {
+    case ZA_CRC32C:
+        memcpy(out, data, (size_t)size);
+        za_store32(out + size, zarrasync_crc32c(0, data, (size_t)size));
+        return size + 4;
+    case ZA_SHUFFLE:
+    case ZA_DELTA: return za_filter(step, 0, data, size, out) ? size : -1;
+    case ZA_BLOSC: return encode_blosc(worker, step, data, size, out, room);
+    case ZA_ZSTD: return encode_zstd(worker, step, data, size, out, room);
+    case ZA_LZ4: return encode_lz4(worker, step, data, size, out, room);
+    default: return za_deflate(worker, step->kind == ZA_GZIP, (int)step->settings[0], data, size, out, room);
+    }
+}
+
 const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size)
 {
     const uint8_t *data = raw;
-    int64_t count = chain->raw_size;
     int scratch = ZA_STEP;
+    *size = chain->raw_size;
     for (int64_t i = 0; i < chain->step_count; i++) {
-        const struct za_step *step = &chain->steps[i];
-        int64_t room = encoded_bound(worker, step, count);
+        int64_t room = encoded_bound(worker, &chain->steps[i], *size);
         uint8_t *out = room < 0 ? NULL : za_reserve(worker, scratch, room);
-        if (out == NULL)
-            return NULL;
-        if (step->kind == ZA_CRC32C) {
-            memcpy(out, data, (size_t)count);
-            za_store32(out + count, zarrasync_crc32c(0, data, (size_t)count));
-            count += 4;
-        } else if (step->kind == ZA_BLOSC) {
-            count = encode_blosc(worker, step, data, count, out, room);
-        } else if (step->kind == ZA_ZSTD) {
-            count = encode_zstd(worker, step, data, count, out, room);
-        } else if (step->kind == ZA_LZ4) {
-            count = encode_lz4(worker, step, data, count, out, room);
-        } else if (step->kind == ZA_SHUFFLE || step->kind == ZA_DELTA) {
-            count = za_filter(step, 0, data, count, out) ? count : -1;
-        } else {
-            count = za_deflate(worker, step->kind == ZA_GZIP, (int)step->settings[0], data, count, out, room);
-        }
-        if (count <= 0)
+        if (out == NULL || (*size = encode_step(worker, &chain->steps[i], data, *size, out, room)) <= 0)
             return NULL;
         data = out;
         scratch = ZA_STEP + ZA_STEP2 - scratch;
     }
-    *size = count;
     return data;
 }

@@ -8,7 +8,6 @@
 struct read {
     struct za_worker *worker;
     const struct za_array *array;
-    const struct za_axis *axes;
     uint8_t *out;
     struct za_cut cuts[ZA_MAX_AXES]; /* of the (inner) chunk */
     struct za_box box;
@@ -95,7 +94,7 @@ static void byte_range(const struct read *read, int64_t *start, int64_t *end)
     for (int i = 0; i < read->box.axis_count; i++) {
         const struct za_cut *cut = &read->cuts[i];
         *start += cut->first * chain->strides[i];
-        *end += za_last_index(&read->axes[i], cut) * chain->strides[i];
+        *end += za_last_index(&read->box.axes[i], cut) * chain->strides[i];
     }
     if (read->box.points == NULL)
         return;
@@ -115,7 +114,7 @@ static int axis_to_cut(const struct read *read)
     int longest = -1;
     for (int i = 0; i < read->box.axis_count; i++) {
         int is_longer = longest < 0 || read->array->chain.strides[i] > read->array->chain.strides[longest];
-        if (is_longer && za_last_index(&read->axes[i], &read->cuts[i]) > read->cuts[i].first)
+        if (is_longer && za_last_index(&read->box.axes[i], &read->cuts[i]) > read->cuts[i].first)
             longest = i;
     }
     return longest;
@@ -141,11 +140,12 @@ static int read_box(struct read *read, int file, int64_t position)
     if (i < 0)
         return read_range(read, file, position, start, end);
     struct za_cut whole = read->cuts[i], *part = &read->cuts[i];
-    int64_t limit = za_last_index(&read->axes[i], &whole) + 1, parts = (end - start - 1) / WINDOW + 1;
-    int64_t length = (limit - whole.first - 1) / parts + 1;
+    int64_t limit = za_last_index(&read->box.axes[i], &whole) + 1;
+    int64_t length = (limit - whole.first) / ((end - start - 1) / WINDOW + 1);
     int status = ZA_DONE;
+    length = length > 0 ? length : 1;
     for (int64_t at = whole.first; at < limit && status == ZA_DONE; at += length) {
-        *part = za_cut_axis(&read->axes[i], whole.origin + at, length < limit - at ? length : limit - at);
+        *part = za_cut_axis(&read->box.axes[i], whole.origin + at, length < limit - at ? length : limit - at);
         part->origin = whole.origin;
         part->first += at;
         if (part->count > 0)
@@ -258,9 +258,9 @@ static int64_t start_inner_walk(const struct read *read, struct za_axis *ranges,
     ranges[0].chunks = NULL;
     for (int i = 0; i < read->box.axis_count; i++) {
         const struct za_cut *cut = &read->cuts[i];
-        int64_t inner = read->axes[i].inner, first = cut->first / inner;
+        int64_t inner = read->box.axes[i].inner, first = cut->first / inner;
         ranges[i + 1].first = first;
-        ranges[i + 1].count = za_last_index(&read->axes[i], cut) / inner - first + 1;
+        ranges[i + 1].count = za_last_index(&read->box.axes[i], cut) / inner - first + 1;
         ranges[i + 1].chunks = NULL;
         total *= ranges[i + 1].count;
     }
@@ -272,7 +272,7 @@ static int64_t start_inner_walk(const struct read *read, struct za_axis *ranges,
 static int64_t find_inner_chunk(const struct read *read, const struct shard *shard, const struct za_walk *walk, int64_t *start)
 {
     const struct za_points *points = read->box.points;
-    int64_t number = points != NULL ? za_locate_group(points, read->array, read->axes, walk->coords[0], NULL) : 0;
+    int64_t number = points != NULL ? za_locate_group(points, read->array, read->box.axes, walk->coords[0], NULL) : 0;
     for (int i = 0; i < read->box.axis_count; i++)
         number += walk->coords[i + 1] * read->array->inner_strides[i];
     return za_find_inner_chunk(read->array, shard->index, shard->size, number, start);
@@ -317,14 +317,11 @@ static int plan_shard(struct read *read, struct shard *shard, struct za_walk *wa
         first = start < first ? start : first;
         shard->end = start + size > shard->end ? start + size : shard->end;
     }
-    shard->read_ahead = 0;
-    if (present < 2 || total / present > LARGE_CHUNK || total < (shard->end - first) / 2)
-        return 1;
-    if (is_ascending)
-        shard->read_ahead = WINDOW;
-    else if (shard->end - first <= LARGEST_WINDOW) /* read all of it, from the first byte */
-        return shard->read_ahead = shard->end - first, shard_bytes(read, shard, first, 1) != NULL;
-    return 1;
+    int64_t window = is_ascending ? WINDOW : shard->end - first; /* in another order, it has to contain all of them */
+    int is_together = present > 1 && total / present <= LARGE_CHUNK && total >= (shard->end - first) / 2 &&
+                      window <= LARGEST_WINDOW;
+    shard->read_ahead = is_together ? window : 0;
+    return !is_together || is_ascending || shard_bytes(read, shard, first, 1) != NULL;
 }
 
 static int read_shard(struct read *read, int file)
@@ -371,10 +368,10 @@ static int64_t join_groups(struct read *read, int64_t group, int64_t most, int64
     const struct za_points *points = read->box.points;
     int64_t others[ZA_MAX_AXES], end = group + 1;
     size_t size = (size_t)read->box.axis_count * sizeof *coords;
-    za_locate_group(points, read->array, read->axes, group, coords);
+    za_locate_group(points, read->array, read->box.axes, group, coords);
     memcpy(others, coords, size);
     for (; read->array->is_sharded && end < group + most; end++) {
-        za_locate_group(points, read->array, read->axes, end, others);
+        za_locate_group(points, read->array, read->box.axes, end, others);
         if (memcmp(others, coords, size) != 0)
             break;
     }
@@ -387,7 +384,7 @@ int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, c
                        const struct za_points *points, uint8_t *out, int64_t begin, int64_t end, uint8_t *statuses,
                        const volatile uint8_t *cancelled)
 {
-    struct read read = {.worker = worker, .array = array, .axes = axes, .out = out, .group_end = 1};
+    struct read read = {.worker = worker, .array = array, .out = out, .group_end = 1};
     struct za_folder folder;
     struct za_walk walk;
     int64_t elements = 0, groups = points != NULL ? points->group_count : 1, coords[ZA_MAX_AXES];

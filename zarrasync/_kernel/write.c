@@ -8,7 +8,6 @@
 struct write {
     struct za_worker *worker;
     const struct za_array *array;
-    const struct za_axis *axes;
     const uint8_t *values;
     int keeps_fill; /* whether to store chunks that contain only the fill value */
     const volatile uint8_t *cancelled;
@@ -28,9 +27,11 @@ struct write {
 /* Whether all elements of the chunk that was cut are written, in order; or of the inner chunk. */
 static int is_whole(const struct write *write, int is_inner)
 {
-    for (int i = 0; i < write->box.axis_count; i++)
-        if (write->cuts[i].step != 1 || write->cuts[i].count != (is_inner ? write->axes[i].inner : write->axes[i].chunk))
+    for (int i = 0; i < write->box.axis_count; i++) {
+        int64_t length = is_inner ? write->box.axes[i].inner : write->box.axes[i].chunk;
+        if (write->cuts[i].step != 1 || write->cuts[i].count != length)
             return 0;
+    }
     return 1;
 }
 
@@ -245,7 +246,7 @@ static int change_chunk(struct write *write, struct za_folder *folder, const int
 static void replace_chunks(struct write *write, struct za_folder *folder, int64_t begin, int64_t end)
 {
     struct za_walk walk;
-    za_walk_start(&walk, write->axes, write->box.axis_count, begin);
+    za_walk_start(&walk, write->box.axes, write->box.axis_count, begin);
     for (int64_t n = begin; n < end; n++, za_walk_on(&walk)) {
         const struct za_place *place = write->places + (n - begin);
         za_cut_box(&write->box, NULL, walk.coords, 0);
@@ -272,7 +273,7 @@ static int create_folder(struct write *write, struct za_folder *folder, struct z
             status = note_stored(write, za_create_chunk(folder, walk->coords, write->suffix, data, size), size);
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
-    za_walk_start(walk, write->axes, write->box.axis_count, begin);
+    za_walk_start(walk, write->box.axes, write->box.axis_count, begin);
     int outcome = za_publish(folder, walk->coords, write->suffix);
     if (outcome != ZA_PUBLISHED) {
         write->worker->traffic = before;
@@ -289,8 +290,8 @@ static void create_folders(struct write *write, struct za_folder *folder, int64_
     int stages = 1;
     for (int64_t n = begin, next; n < end; n = next) {
         struct za_walk walk;
-        za_walk_start(&walk, write->axes, write->box.axis_count, n);
-        int64_t whole = last < 0 ? end : n + write->axes[last].count - walk.at[last];
+        za_walk_start(&walk, write->box.axes, write->box.axis_count, n);
+        int64_t whole = last < 0 ? end : n + write->box.axes[last].count - walk.at[last];
         next = whole < end ? whole : end;
         set_status(write, n, next, ZA_LATER);
         if (stages && last >= 0 && next == whole && walk.at[last] == 0 && write->array->separator == '/')
@@ -306,7 +307,6 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
     struct write write = {
         .worker = worker,
         .array = array,
-        .axes = axes,
         .values = values,
         .keeps_fill = keeps_fill != 0,
         .cancelled = cancelled,
@@ -335,7 +335,7 @@ int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array,
                          const uint8_t *values, const uint8_t *old, int64_t old_size, int64_t keeps_fill,
                          struct za_value *encoded)
 {
-    struct write write = {.worker = worker, .array = array, .axes = axes, .values = values};
+    struct write write = {.worker = worker, .array = array, .values = values};
     struct za_walk walk;
     int status = ZA_LEFT;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};

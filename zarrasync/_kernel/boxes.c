@@ -188,8 +188,12 @@ static void plan_copy(struct copy *copy, const struct za_chain *chain, const str
     if (points != NULL)
         copy->loops[copy->loop_count++] = (struct loop){
             box->count, {1, points->offsets + box->begin, 0}, {points->out_stride, points->order + box->begin, 0}};
-    for (int i = 0; i < box->axis_count; i++)
-        (box->axes[i].indices != NULL ? add_listed : add_slice)(copy, &box->axes[i], &box->cuts[i], chain->strides[i]);
+    for (int i = 0; i < box->axis_count; i++) {
+        if (box->axes[i].indices != NULL)
+            add_listed(copy, &box->axes[i], &box->cuts[i], chain->strides[i]);
+        else
+            add_slice(copy, &box->axes[i], &box->cuts[i], chain->strides[i]);
+    }
     if (copy->loop_count == 0)
         copy->loops[copy->loop_count++] = (struct loop){1, {chain->item_size, NULL, 0}, {chain->item_size, NULL, 0}};
     join_loops(copy);
@@ -204,14 +208,12 @@ INLINE int64_t position(const struct side *side, int64_t i)
     return (side->listed != NULL ? side->listed[i] - side->origin : i) * side->stride;
 }
 
-/* Reverse the bytes of a word; compilers know an instruction for this. */
 INLINE void reverse_word(uint8_t *to, const uint8_t *from, size_t size)
 {
-    uint64_t word = 0, reversed = 0;
+    uint64_t word = 0;
     memcpy(&word, from, size);
-    for (int i = 0; i < 8; i++, word >>= 8)
-        reversed = reversed << 8 | (word & 255);
-    memcpy(to, (const uint8_t *)&reversed + 8 - size, size);
+    word = za_reversed(word);
+    memcpy(to, (const uint8_t *)&word + sizeof word - size, size);
 }
 
 /* Copy an element; the bytes of words of some size are reversed, unless this is 0. */
@@ -237,7 +239,7 @@ INLINE void copy_items(const struct loop *loop, uint8_t *to, const uint8_t *from
         for (int64_t i = 0; i < count; i++)
             copy_item(to + position(&to_side, i), from + position(&from_side, i), size, word);
     } else {
-        for (int64_t i = 0; i < count; i++, to += to_stride, from += from_stride)
+        for (; count > 0; count--, to += to_stride, from += from_stride)
             copy_item(to, from, size, word);
     }
 }

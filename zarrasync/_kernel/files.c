@@ -67,11 +67,13 @@ int za_folder_open(struct za_folder *folder, const struct za_array *array, int k
     folder->handle = -1;
     folder->is_absent = 0;
     folder->keeps = keeps;
+    folder->parents = array->separator == '/' ? array->axis_count - 1 : 0;
     if (directory + head + (size_t)array->axis_count * 21 + 1 > sizeof folder->path)
         return 0;
     memcpy(folder->path, array->directory, directory);
     memcpy(folder->path + directory, array->head, head + 1);
     folder->head = directory + head;
+    folder->last = (size_t)(strrchr(folder->path, '/') + 1 - folder->path);
     return 1;
 }
 
@@ -86,15 +88,17 @@ void za_folder_close(struct za_folder *folder)
 /* Write the name of a chunk into the path, after the head. Returns where the last part of the path begins. */
 static char *write_name(struct za_folder *folder, const int64_t *coords)
 {
-    char *end = folder->path + folder->head;
-    int64_t count = folder->array->separator != 0 ? folder->array->axis_count : 0;
+    char *end = folder->path + folder->head, *last = folder->path + folder->last, separator = (char)folder->array->separator;
+    int64_t count = separator != 0 ? folder->array->axis_count : 0;
     for (int64_t i = 0; i < count; i++) {
         if (i > 0)
-            *end++ = (char)folder->array->separator;
+            *end++ = separator;
+        if (i > 0 && separator == '/')
+            last = end;
         end = append_number(end, coords[i]);
     }
     *end = '\0';
-    return strrchr(folder->path, '/') + 1;
+    return last;
 }
 
 /* Bytes of a temporary name. */
@@ -124,13 +128,22 @@ static int open_at(int folder, const char *name, int flags)
     return file;
 }
 
+/* Whether the folder that was entered, or is absent, contains a chunk: the coordinates that name folders are the same. */
+static int is_entered(const struct za_folder *folder, const int64_t *coords)
+{
+    if (folder->handle < 0 && !folder->is_absent)
+        return 0;
+    for (int64_t i = 0; i < folder->parents; i++)
+        if (folder->parent[i] != coords[i])
+            return 0;
+    return 1;
+}
+
 /* Open the folder of a chunk, whose name there is `name`, unless that has been done. Returns 0 if that fails for another
  * reason than that the folder does not exist. */
 static int enter_folder(struct za_folder *folder, const int64_t *coords, char *name)
 {
-    int64_t axes = folder->array->axis_count;
-    size_t parents = folder->array->separator == '/' && axes > 1 ? (size_t)(axes - 1) * sizeof *coords : 0;
-    if ((folder->handle >= 0 || folder->is_absent) && memcmp(folder->parent, coords, parents) == 0)
+    if (is_entered(folder, coords))
         return 1;
     if (name - folder->path < 2)
         return 0;
@@ -140,18 +153,19 @@ static int enter_folder(struct za_folder *folder, const int64_t *coords, char *n
     name[-1] = '/';
     folder->is_absent = folder->handle < 0 && is_absent_error(errno);
     folder->place.device = -1;
-    memcpy(folder->parent, coords, parents);
+    for (int64_t i = 0; i < folder->parents; i++)
+        folder->parent[i] = coords[i];
     return folder->handle >= 0 || folder->is_absent;
 }
 
 int za_open_chunk(struct za_folder *folder, const int64_t *coords)
 {
     char *name = write_name(folder, coords);
-    int is_entered = folder->keeps && enter_folder(folder, coords, name);
-    if (is_entered && folder->is_absent)
+    int is_inside = folder->keeps && enter_folder(folder, coords, name);
+    if (is_inside && folder->is_absent)
         return ZA_NO_FILE;
-    int flags = O_RDONLY | O_NONBLOCK; /* opening a named pipe would wait */
-    int file = is_entered ? open_at(folder->handle, name, flags) : open_at(AT_FDCWD, folder->path, flags);
+    /* Opening a named pipe would wait. */
+    int file = open_at(is_inside ? folder->handle : AT_FDCWD, is_inside ? name : folder->path, O_RDONLY | O_NONBLOCK);
     return file >= 0 ? file : is_absent_error(errno) ? ZA_NO_FILE : ZA_FAILED;
 }
 

@@ -2,20 +2,16 @@
 
 #include "kernel.h"
 
+#include <string.h>
+
 enum { ENTRY = 16, CHECKSUM = 4 };
 
-static uint64_t load64(const uint8_t *data, int64_t is_big_endian)
+/* Convert a number between the byte orders of an index and of this machine. */
+static uint64_t convert(uint64_t number, const struct za_array *array)
 {
-    uint64_t number = 0;
-    for (int i = 0; i < 8; i++)
-        number |= (uint64_t)data[i] << 8 * (is_big_endian ? 7 - i : i);
-    return number;
-}
-
-static void store64(uint8_t *data, uint64_t number, int64_t is_big_endian)
-{
-    for (int i = 0; i < 8; i++)
-        data[is_big_endian ? 7 - i : i] = (uint8_t)(number >> 8 * i);
+    const uint16_t one = 1;
+    int is_big_endian = *(const uint8_t *)&one == 0;
+    return is_big_endian == (array->index_is_big_endian != 0) ? number : za_reversed(number);
 }
 
 int64_t za_index_size(const struct za_array *array)
@@ -36,8 +32,9 @@ int za_check_index(const struct za_array *array, const uint8_t *index)
 int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
                             int64_t *start)
 {
-    uint64_t first = load64(index + number * ENTRY, array->index_is_big_endian);
-    uint64_t size = load64(index + number * ENTRY + 8, array->index_is_big_endian);
+    uint64_t entry[2];
+    memcpy(entry, index + number * ENTRY, ENTRY);
+    uint64_t first = convert(entry[0], array), size = convert(entry[1], array);
     if (first == UINT64_MAX && size == UINT64_MAX)
         return -1;
     if (size == 0 || size > (uint64_t)shard_size || first > (uint64_t)shard_size - size ||
@@ -49,8 +46,8 @@ int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, 
 
 void za_set_inner_chunk(const struct za_array *array, uint8_t *index, int64_t number, int64_t start, int64_t size)
 {
-    store64(index + number * ENTRY, (uint64_t)start, array->index_is_big_endian);
-    store64(index + number * ENTRY + 8, (uint64_t)size, array->index_is_big_endian);
+    uint64_t entry[2] = {convert((uint64_t)start, array), convert((uint64_t)size, array)};
+    memcpy(index + number * ENTRY, entry, ENTRY);
 }
 
 void za_seal_index(const struct za_array *array, uint8_t *index)

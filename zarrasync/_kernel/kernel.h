@@ -202,6 +202,15 @@ void za_free_deflater(struct za_worker *worker);
 uint32_t za_load32(const uint8_t *data); /* little-endian */
 void za_store32(uint8_t *data, uint32_t value);
 
+/* Return a word with its bytes reversed. Compilers know an instruction for this. */
+INLINE uint64_t za_reversed(uint64_t word)
+{
+    uint64_t reversed = 0;
+    for (int i = 0; i < 8; i++, word >>= 8)
+        reversed = reversed << 8 | (word & 255);
+    return reversed;
+}
+
 /* ---------------------------------------------------------------- boxes.c */
 
 /* The selected indices of a chunk along an axis: positions `begin` … `begin + count - 1` of the selection. */
@@ -289,12 +298,12 @@ struct za_place {
 struct za_folder {
     const struct za_array *array;
     char path[4096];
-    size_t head;      /* bytes of the directory and the head */
+    size_t head, last; /* bytes of the directory and the head, and of all parts before the last slash in them */
     int handle;       /* of the folder that `parent` names, or -1 */
     int is_absent;    /* whether that folder does not exist */
     int keeps;        /* whether to keep handles of folders, which pays for many chunks */
     struct za_place place; /* of the handle, once it was asked for */
-    int64_t parent[ZA_MAX_AXES];
+    int64_t parents, parent[ZA_MAX_AXES]; /* the coordinates that name folders */
 };
 
 enum { ZA_NO_FILE = -1, ZA_FAILED = -2 };

@@ -174,16 +174,23 @@ static int read_each_point(struct read *read, int file, int64_t position, int64_
 }
 
 /* Read the wanted part of a raw chunk that starts at a position of a file. */
-static int read_raw(struct read *read, int file, int64_t position, uint8_t *direct)
+static int read_part(struct read *read, int file, int64_t position)
 {
-    int64_t start, end, size = read->array->chain.raw_size;
-    if (direct != NULL && !slows_copies(direct))
-        return read_at(read, file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
+    int64_t start, end;
     int status;
     byte_range(read, &start, &end);
     if (read->box.points != NULL && read->box.count > 1 && read_each_point(read, file, position, end - start, &status))
         return status;
     return read_box(read, file, position);
+}
+
+/* As read_part, but read an entire chunk to its place, if it has one. */
+static int read_raw(struct read *read, int file, int64_t position, uint8_t *direct)
+{
+    int64_t size = read->array->chain.raw_size;
+    if (direct == NULL || slows_copies(direct))
+        return read_part(read, file, position);
+    return read_at(read, file, direct, size, position) == size ? ZA_DONE : ZA_LEFT;
 }
 
 /* Read a file that is not a shard. */
@@ -397,14 +404,16 @@ int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, c
     }
     za_walk_start(&walk, axes, read.box.axis_count, begin / groups);
     for (int64_t n = begin, group = begin % groups, count = 1; n < end; n += count) {
-        memcpy(coords, walk.coords, (size_t)array->axis_count * sizeof *coords);
-        if (points != NULL)
+        const int64_t *at = walk.coords;
+        if (points != NULL) {
+            at = memcpy(coords, walk.coords, sizeof coords);
             count = join_groups(&read, group, end - n < groups - group ? end - n : groups - group, coords);
-        select_groups(&read, read.group, read.group_end);
+            select_groups(&read, group, group + count);
+        }
         int64_t size = za_cut_box(&read.box, NULL, walk.coords, 0) * (points != NULL ? read.box.count : 1);
-        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, coords);
-        for (int64_t i = n; statuses != NULL && i < n + count; i++)
-            statuses[i - begin] = (uint8_t)status;
+        int status = cancelled != NULL && *cancelled ? ZA_LEFT : read_chunk(&read, &folder, at);
+        if (statuses != NULL)
+            memset(statuses + (n - begin), status, (size_t)count);
         elements += status == ZA_LEFT ? 0 : size;
         group += count;
         if (group == groups) {

@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 13
+#define KERNEL_ABI 14
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -368,8 +368,8 @@ struct za_value {
 };
 
 /* Encode the only chunk of a selection. Elements that are not selected are those of the `old` chunk, or the fill value if that
- * is null. With `keeps_fill`, it is also encoded if it contains only the fill value. Returns a za_status: ZA_DONE, ZA_EMPTY or ZA_LEFT. The encoded chunk is valid until the next call with this worker.
- */
+ * is null. With `keeps_fill`, it is also encoded if it contains only the fill value. Returns a za_status: ZA_DONE, ZA_EMPTY or
+ * ZA_LEFT. The encoded chunk is valid until the next call with this worker. */
 KERNEL_EXPORT int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                        const uint8_t *values, const uint8_t *old, int64_t old_size, int64_t keeps_fill,
                                        struct za_value *encoded);

@@ -335,11 +335,10 @@ int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array,
                          const uint8_t *values, const uint8_t *old, int64_t old_size, int64_t keeps_fill,
                          struct za_value *encoded)
 {
-    struct write write = {.worker = worker, .array = array, .values = values};
+    struct write write = {.worker = worker, .array = array, .values = values, .keeps_fill = keeps_fill != 0};
     struct za_walk walk;
     int status = ZA_LEFT;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
-    write.keeps_fill = keeps_fill != 0;
     za_walk_start(&walk, axes, write.box.axis_count, 0);
     za_cut_box(&write.box, NULL, walk.coords, 0);
     if (old == NULL || use_old(&write, old, old_size))

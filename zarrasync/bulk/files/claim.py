@@ -57,6 +57,8 @@ class Claim:
         self._content: dict[str, Any] = {}
         self._version: object = None
         self._lost: BaseException | None = None
+        self._has_permit = False
+        self._new_marks: list[str] = []
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._thread: Any = None
 
@@ -128,6 +130,7 @@ class Claim:
         if for_plan:
             self._content["planned"] = True
         self._version = self._run(self._store.put(self._key, self._dumps(), if_version=version))
+        self._has_permit = False
         self._stop.clear()
         self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
 
@@ -173,10 +176,13 @@ class Claim:
             self._put()
 
     def _put(self) -> None:
+        marks = list(self._new_marks)
         try:
             self._version = self._run(self._store.put(self._key, self._dumps(), if_version=self._version))
+            del self._new_marks[: len(marks)]
         except WriteConflictError as error:
             self._lost = error
+            self._run(self._store.erase_values(marks))  # the other job may have ended, and removed its marks
             raise WriteConflictError(
                 f"another job has taken over {self._describe()}, because this one was suspended for more than "
                 f"{runs.DEAD_SECONDS:.0f} s; repeat the call",
@@ -214,9 +220,38 @@ class Claim:
         """Return the key of the value that marks a task as finished; empty without claims."""
         return f"{self._folder}/{JOB_TASK}{digest}-{number}" if self.is_enabled else ""
 
+    def mark(self, digest: str, number: int) -> None:
+        """Store the mark of a task that this process has finished.
+
+        Raises:
+            WriteConflictError: If another job has taken the claim over.
+        """
+        if not (key := self.task_key(digest, number)):
+            return
+        self._new_marks.append(key)
+        self._run(self._store.put(key, b""))
+        try:
+            self.check()
+        except WriteConflictError:
+            self._run(self._store.erase(key))
+            raise
+
     def permit(self) -> Permit | None:
-        """Return the permission for other processes to run tasks of this job."""
+        """Return the permission for other processes to run tasks of this job, until ``end_runs`` is called."""
+        self._has_permit = True
         return Permit(self._folder, self._content["id"]) if self.is_enabled else None
+
+    def end_runs(self, wait: float) -> None:
+        """Withdraw the permission to run tasks, and wait until no task runs on another process.
+
+        A cluster may start a task a second time while the first one ends. Then it finds that the job is over.
+
+        Raises:
+            WriteConflictError: If a task continues for longer, or another job has taken the claim over.
+        """
+        if self._has_permit:
+            self.update(id=uuid.uuid4().hex)
+        self.wait_for_runs(wait)
 
     def permit_for_plan(self, digest: str) -> Permit | None:
         """Return the permission to run tasks of a plan. It ends when the plan is finished or abandoned.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import formats
@@ -251,18 +252,15 @@ class PlannedJob:
             progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
             progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
 
-        def done(number: int, part: IngestReport) -> None:
+        def done(part: IngestReport) -> None:
             add_reports(report, part)
             report.tasks += 1
             self._claim.check()
 
-        def mark(number: int) -> str:
-            return self._claim.task_key(plan.digest, number)
-
         if not workers.is_local:
 
             def done_elsewhere(number: int, part: IngestReport) -> None:
-                done(number, part)
+                done(part)
                 if progress is not None:
                     progress(part.nbytes)
 
@@ -274,7 +272,7 @@ class PlannedJob:
                 permit,
                 verify=verify,
                 unaligned=unaligned,
-                mark=mark,
+                mark=partial(self._claim.task_key, plan.digest),
                 done=done_elsewhere,
             )
             return
@@ -287,7 +285,11 @@ class PlannedJob:
         for number in waiting:
             own = store if fork is None else fork()
             runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
-            done(number, runner.run(plan.parts[number], mark(number), permit, written))
+            mark = "" if permit is None else self._claim.task_key(plan.digest, number)
+            part = runner.run(plan.parts[number], mark, permit, written)
+            if permit is None:
+                self._claim.mark(plan.digest, number)
+            done(part)
 
     # -------------------------------------------------------------- publishing
 
@@ -304,7 +306,7 @@ class PlannedJob:
             WriteConflictError: If other writers have changed the dataset since the transaction has begun.
         """
         plan = self.plan
-        self._claim.wait_for_runs(self._wait)
+        self._claim.end_runs(self._wait)
         finished = self._claim.finished(plan.digest)
         missing = [number for number in range(len(plan.parts)) if number not in finished]
         if self._claim.is_enabled and missing:

@@ -11,6 +11,7 @@ import json
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -106,7 +107,7 @@ class Run:
             try:
                 self._check_claim(self._permit)
             except BaseException:
-                self._run(self._store.erase(self._key))
+                self._erase_note(is_over=True)
                 raise
             clock.current().start_thread("zarrasync-run", self._beat)
         return self
@@ -117,7 +118,13 @@ class Run:
         if self._permit is not None:
             self._stop.set()
             with self._lock:
-                self._run(self._store.erase(self._key))
+                self._erase_note(is_over=self._lost is not None)
+
+    def _erase_note(self, *, is_over: bool) -> None:
+        """Remove the note, and a folder that it has created after the job."""
+        self._run(self._store.erase(self._key))
+        if is_over and self._permit is not None:
+            self._run(self._store.remove_empty_directory(f"{self._permit.folder}/"))
 
     def check(self) -> None:
         """Raise an error if others consider this run as ended."""
@@ -127,6 +134,25 @@ class Run:
                 "the call",
                 key=self._key,
             ) from self._lost
+
+    def mark(self, key: str, value: bytes = b"") -> None:
+        """Store the mark of a task that has ended.
+
+        If others consider this run as ended, the mark is removed again, because nobody else may remove it after the job.
+
+        Raises:
+            WriteConflictError: If they do.
+        """
+        self._run(self._store.put(key, value))
+        if self._permit is None:
+            return
+        try:
+            with self._lock:
+                self._renew()
+            self.check()
+        except BaseException:
+            self._run(self._store.erase(key))
+            raise
 
     def _check_claim(self, permit: Permit) -> None:
         """Check that the job still has the claim. A process that takes it over now finds the note of this run, and waits."""
@@ -145,13 +171,17 @@ class Run:
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             with self._lock:
-                if self._stop.is_set():
+                if self._stop.is_set() or self._lost is not None:
                     return
-                self._content["beat"] += 1
-                try:
-                    self._put(self._version)
-                except WriteConflictError as error:
-                    self._lost = error
-                    return
-                except StoreError:
-                    continue  # the next one may succeed
+                with suppress(StoreError):  # the next one may succeed
+                    self._renew()
+
+    def _renew(self) -> None:
+        """Renew the note. If another process has removed it, the run is lost. Call this with the lock."""
+        if self._lost is not None:
+            return
+        self._content["beat"] += 1
+        try:
+            self._put(self._version)
+        except WriteConflictError as error:
+            self._lost = error

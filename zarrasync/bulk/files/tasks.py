@@ -112,7 +112,7 @@ class TaskRunner:
             self.files.check_unchanged(self._used(part))
             run.check()
             if mark:
-                bridge.run(notes.put(mark, self.store.changes()), blocking=notes.blocking)
+                run.mark(mark, self.store.changes())
         return report
 
     def prepared(self, part: Part) -> AbstractContextManager[None]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import zarrasync as za
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import stores, sync
+from zarrasync.bulk.files import planned_job
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.pool import Workers
 from zarrasync.cli import main
 from zarrasync.display.job_progress import JobProgress, Monitor
-from zarrasync.errors import ChecksumError
+from zarrasync.errors import ChecksumError, WriteConflictError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -162,3 +167,52 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     statistics = json.loads(capsys.readouterr().out)["statistics"]
     assert [item["name"] for item in statistics] == ["t2m", "mask", "time", "lat", "lon"]
     assert all(item["files"] == item["stored"] and not item["differences"] for item in statistics)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_other_jobs_wait_for_the_comparison(api: Api, tmp_path: Path, *, is_known: bool):
+    """Otherwise they could change the values before they are compared."""
+    paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
+    other = tmp_path / "other.nc"
+    day(1, seed=7).to_netcdf(other, encoding=PACKED)
+    errors: list[BaseException | None] = []
+
+    class ChangingMonitor(Monitor):
+        def started(self, job: JobProgress) -> None:
+            if job.label == "compare out.zarr":
+                call = threads.submit(sync.ingest, other, out, concat="time", region="auto", wait=0)
+                errors.append(call.exception(60))
+
+    if is_known:
+        sync.ingest(paths, out, concat="time")
+    with ThreadPoolExecutor(1) as threads:
+        await api(api.ingest(paths, out, concat="time", statistics=True, progress=ChangingMonitor()))
+    assert [type(error) for error in errors] == [WriteConflictError]
+    assert not (out / ".ingest").exists()
+    sync.ingest(other, out, concat="time", region="auto", wait=0)
+    sync.open_array(out, path="t2m", mode="r+")[0, 0, 0] = 1
+    with pytest.raises(ChecksumError, match="t2m: mean"):
+        await api(api.ingest(paths, out, concat="time", statistics=True))
+    assert not (out / ".ingest").exists()
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_other_jobs_wait_while_a_plan_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_finished: bool):
+    paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
+    check, errors = planned_job.check_statistics, list[BaseException | None]()
+
+    def check_meanwhile(*arguments: Any) -> None:
+        errors.append(threads.submit(sync.ingest, paths, out, concat="time", region="auto", wait=0).exception(60))
+        check(*arguments)
+
+    monkeypatch.setattr(planned_job, "check_statistics", check_meanwhile)
+    plan, _ = make_job(FilesRequest(paths, out, "time")).plan_only(Workers())
+    assert plan is not None
+    job = planned_job.PlannedJob.of(plan, stores.LocalStore(out), za.config.get())
+    job.run_independently(Workers())
+    if is_finished:
+        job.finish()
+    with ThreadPoolExecutor(1) as threads:
+        job.finish(statistics=True)
+    assert [type(error) for error in errors] == [WriteConflictError]
+    assert not (out / ".ingest").exists()

@@ -46,6 +46,7 @@ class Claim:
 
     Attributes:
         found: The content of the claim that this one continues or replaces.
+        is_published: Whether the result of the job is published, so that no other job has to continue it.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -54,6 +55,7 @@ class Claim:
         self._key = f"{self._folder}/claim"
         self.is_enabled = store.conditional and store.writeable
         self.found: dict[str, Any] = {}
+        self.is_published = False
         self._content: dict[str, Any] = {}
         self._version: object = None
         self._lost: BaseException | None = None
@@ -130,7 +132,7 @@ class Claim:
         if for_plan:
             self._content["planned"] = True
         self._version = self._run(self._store.put(self._key, self._dumps(), if_version=version))
-        self._has_permit = False
+        self._has_permit = self.is_published = False
         self._stop.clear()
         self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
 
@@ -436,8 +438,10 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._stop.is_set() and self._thread is not None:
-            self.leave() if "plan" in self._content else self.release()
+        if self._thread is None or self._stop.is_set():
+            return
+        is_kept = error is not None and not self.is_published and "plan" in self._content
+        self.leave() if is_kept else self.release()
 
 
 def _is_kept(content: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -94,7 +95,7 @@ def _run(request: FilesRequest) -> FilesReport:
     assert isinstance(counting, CountingStore)
     if request.processes > 1 and not counting.portable:
         raise UnsupportedOperation(f"only this process can write to {counting!r}; omit processes")
-    try:
+    with closing(workers), job:
         with report_progress(request.progress, 0, f"ingest {job_name(job.handle.store, job.handle.path)}") as progress:
             report = job.run(
                 workers,
@@ -104,8 +105,6 @@ def _run(request: FilesRequest) -> FilesReport:
             )
         if request.statistics:
             job.compare(workers, report, request.progress)
-    finally:
-        workers.close()
     if workers.is_local:
         report.requests = counting.reset().requests
     return report

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
@@ -38,6 +39,8 @@ T = TypeVar("T")
 class Job:
     """A job with many files. All methods block.
 
+    ``run`` keeps other jobs away from the destination until the context of the job ends.
+
     Args:
         files: The files.
         handle: The location of the destination, in a ``CountingStore`` or another store.
@@ -63,6 +66,14 @@ class Job:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._claim.__exit__(kind, error, trace)
+
     def run(
         self,
         workers: Workers,
@@ -71,7 +82,7 @@ class Job:
         unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> FilesReport:
-        """Plan the job, run its tasks, and publish the result.
+        """Plan the job, run its tasks, and publish the result. Call it in the context of the job.
 
         Args:
             workers: Where to read headers and run tasks.
@@ -80,17 +91,14 @@ class Job:
             progress: The progress of the job, whose size is set after planning.
         """
         begin = clock.monotonic()
-        with self._claim:
-            self._claim.acquire(self._wait)
-            job, report = self._plan(workers)
-            if progress is not None:
-                progress.report = report
-            if job is None:
-                self._claim.release()
-            else:
-                permit = None if workers.is_local else self._claim.permit()
-                job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
-                job.complete(verify=verify)
+        self._claim.acquire(self._wait)
+        job, report = self._plan(workers)
+        if progress is not None:
+            progress.report = report
+        if job is not None:
+            permit = None if workers.is_local else self._claim.permit()
+            job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
+            job.complete(verify=verify)
         self._plan_of_run = None if job is None else job.plan
         report.seconds = clock.monotonic() - begin
         return report
@@ -128,9 +136,7 @@ class Job:
         with self._claim:
             self._claim.acquire(self._wait)
             job, report = self._plan(workers)
-            if job is None:
-                self._claim.release()
-            else:
+            if job is not None:
                 job.prepare()
                 job.forget_finish()
                 if transaction is not None:
@@ -141,6 +147,8 @@ class Job:
 
     def compare(self, workers: Workers, report: FilesReport, progress: ProgressLike) -> None:
         """Add statistics of the files and of the rows that ``run`` has stored to its report. If no file was new, of all rows.
+
+        In the context of the job, no other job changes these rows.
 
         Raises:
             ChecksumError: If they differ.

@@ -121,43 +121,50 @@ class PlannedJob:
             NodeNotFoundError: If tasks have not been run.
             WriteConflictError: If the plan was abandoned or replaced.
         """
-        begin = clock.monotonic()
-        report = self._finish(verify=verify)
-        if statistics:
-            with closing(Workers()) as workers:
-                report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
-            hint = way_to_write_again(self.plan)
-            check_statistics(report.statistics, self._handle.name, self._handle.store, hint)
-        report.seconds = clock.monotonic() - begin
-        return report
-
-    def _finish(self, *, verify: bool) -> FilesReport:
-        plan = self.plan
+        begin, plan = clock.monotonic(), self.plan
         report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
         target = self._run(read_target(self._published, plan.dim))
         if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
             self._claim.remove_folder()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
-            return report
-        self._claim.acquire(self._wait, plan.digest)
+            if statistics:
+                self._claim.acquire(self._wait)
+        else:
+            self._claim.acquire(self._wait, plan.digest)
+            self._finish(report, verify=verify)
+        with self._claim:  # no other job changes the rows while they are compared
+            if statistics:
+                self._compare(report)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def _finish(self, report: FilesReport, *, verify: bool) -> None:
+        """Publish the result. The claim is kept."""
         if self._claim.is_committed:  # an earlier call was killed after that
-            self._claim.release()
+            self._claim.is_published = True
             report.notes.append("the plan was finished before")
-            return report
+            return
         changes: list[str] = []
         try:
             self._check_transaction()
             if self._claim.is_publishing:  # an earlier call was killed
                 changes = publish_again(self._claim, self._handle)
-                self._claim.release()
             else:
                 self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
         except BaseException:
             self._claim.restore()
             raise
+        self._claim.is_published = True
         if changes:
-            raise WriteConflictError(f"{changes[0]}; make a new plan", key=plan.path)
-        return report
+            self._claim.release()
+            raise WriteConflictError(f"{changes[0]}; make a new plan", key=self.plan.path)
+
+    def _compare(self, report: FilesReport) -> None:
+        """Compare statistics of the stored rows with the files."""
+        with closing(Workers()) as workers:
+            report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
+        hint = way_to_write_again(self.plan)
+        check_statistics(report.statistics, self._handle.name, self._handle.store, hint)
 
     def _check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
@@ -294,7 +301,7 @@ class PlannedJob:
     # -------------------------------------------------------------- publishing
 
     def complete(self, *, verify: bool = False, message: str = "") -> None:
-        """Publish the result of all tasks, and remove the claim, which this process has.
+        """Publish the result of all tasks. This process has the claim, and keeps it.
 
         Args:
             verify: Whether to compare the stored labels, and other values in the plan, with the plan.
@@ -325,7 +332,7 @@ class PlannedJob:
         self.publish()
         if self._transaction is not None:
             self._commit(self._transaction, message)
-        self._claim.release()
+        self._claim.is_published = True
 
     def _commit(self, transaction: Transaction, message: str) -> None:
         try:

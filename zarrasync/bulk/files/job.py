@@ -11,13 +11,15 @@ from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.headers import FileHeader, SourceFile
-from zarrasync.bulk.files.known import unknown_files
+from zarrasync.bulk.files.known import files_to_write
+from zarrasync.bulk.files.own_rows import note_lost_rows
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import JobPlan
 from zarrasync.bulk.files.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.planning import plan_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.samples import find_lost_rows
 from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
 from zarrasync.bulk.files.stored_rows import match_stored
 from zarrasync.bulk.files.target import Target, read_constants, read_target
@@ -206,6 +208,7 @@ class Job:
         )
         if plan.is_new:
             self._refuse_members(plan)
+        job.record_lost_rows()
         return job, report
 
     def _make_plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
@@ -216,12 +219,15 @@ class Job:
         report, files = FilesReport(), self._files
         if target.group is not None:
             if parameters.region is None:
-                files, report.notes = unknown_files(files, target, parameters)
+                target.lost = self._run(find_lost_rows(target, parameters.dim))
+                files, report.notes = files_to_write(files, target, parameters)
             report.known = len(self._files) - len(files)
             if not files:
+                report.notes += note_lost_rows(target, ())
                 return None, report, files
-            if not parameters.append and parameters.region is None:
-                self._refuse_existing(target, files)
+            new = [file for file in files if file not in target.lost.files]
+            if new and not parameters.append and parameters.region is None:
+                self._refuse_existing(target, new)
             self._run(read_constants(target, parameters.dim))
         plan = plan_job(self._headers(workers, files), target, parameters)
         if self._transaction is not None:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.older_files import OlderFiles, overwritten
+from zarrasync.bulk.files.row_samples import RowSample, Samples, add_samples, parse_samples
+from zarrasync.bulk.files.spans import Span, common, difference, union
 
 __all__ = ["ATTRIBUTE", "Journal", "digest_rows"]
 
@@ -37,6 +39,8 @@ class Journal:
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
         is_readable: Whether the attribute could be read. If not, files are omitted.
         finished: The digests of the last plans for independent tasks that were finished.
+        samples: Samples of the rows of each array.
+        lost: Rows of files that are fill values, because they were removed from an array, and not written again yet.
     """
 
     dim: str = ""
@@ -46,6 +50,8 @@ class Journal:
     omitted: int = 0
     is_readable: bool = True
     finished: Sequence[str] = ()
+    samples: Samples = field(default_factory=dict)
+    lost: Sequence[Span] = ()
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> Journal:
@@ -59,8 +65,10 @@ class Journal:
             files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
             older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
             omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
-            return cls(value["dim"], value["parameters"], files, older, omitted, finished=finished)
-        except (KeyError, TypeError, IndexError, ValueError):
+            samples = parse_samples(value.get("samples", {}))
+            lost = union((int(start), int(stop)) for start, stop in value.get("lost", ()))
+            return cls(value["dim"], value["parameters"], files, older, omitted, True, finished, samples, lost)
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError):
             return cls(omitted=1, is_readable=False)
 
     @property
@@ -106,12 +114,22 @@ class Journal:
         merged |= added
         oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
         older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
-        return Journal(dim, parameters, merged, older, self.omitted, finished=self.finished)
+        return replace(self, dim=dim, parameters=parameters, files=merged, older=older, is_readable=True)
 
     def with_plan(self, digest: str, *, is_finished: bool) -> Journal:
         """Return a journal that contains a plan for independent tasks, or not, because it was made again."""
         others = [other for other in self.finished if other != digest]
         return replace(self, finished=[*others, digest][-_MOST_PLANS:] if is_finished else others)
+
+    def with_lost(self, lost: Sequence[Span]) -> Journal:
+        """Return a journal with more rows that were removed, and without samples of them."""
+        lost = union([*self.lost, *lost])
+        kept = {name: [own for own in items if not common([own.rows], lost)] for name, items in self.samples.items()}
+        return replace(self, lost=lost, samples={name: items for name, items in kept.items() if items})
+
+    def with_written(self, samples: Mapping[str, RowSample], rows: Sequence[Span]) -> Journal:
+        """Return a journal with samples of rows that a job has written."""
+        return replace(self, samples=add_samples(self.samples, samples, rows), lost=difference(self.lost, rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""
@@ -124,6 +142,8 @@ class Journal:
             "omitted": self.omitted + len(self.older),
             **({"older": self.older.to_text()} if self.older.records else {}),
             **({"finished": list(self.finished)} if self.finished else {}),
+            **({"samples": {name: list(own) for name, own in self.samples.items()}} if self.samples else {}),
+            **({"lost": list(self.lost)} if self.lost else {}),
         }
 
     def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.journal import ATTRIBUTE
 from zarrasync.bulk.files.parameters import Parameters
+from zarrasync.bulk.files.spans import common
 from zarrasync.bulk.files.target import Target
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
 
-__all__ = ["unknown_files"]
+__all__ = ["files_to_write"]
 
 
-def unknown_files(
+def files_to_write(
+    files: Sequence[SourceFile], target: Target, parameters: Parameters
+) -> tuple[list[SourceFile], list[str]]:
+    """Return the files that were not ingested before, or whose rows were removed since, and messages for the report.
+
+    The destination gets the files whose rows were removed. For the rest, see ``_unknown_files``.
+    """
+    lost = {file for file in files if _has_lost_rows(file, target, target.length(parameters.dim))}
+    target.lost = replace(target.lost, files=tuple(file for file in files if file in lost))
+    unknown, notes = _unknown_files([file for file in files if file not in lost], target, parameters)
+    wanted = lost.union(unknown)
+    return [file for file in files if file in wanted], notes
+
+
+def _has_lost_rows(file: SourceFile, target: Target, length: int) -> bool:
+    rows = target.journal.rows(file.recorded) if target.lost.spans else None
+    return rows is not None and rows.stop <= length and bool(common([rows[:2]], target.lost.spans))
+
+
+def _unknown_files(
     files: Sequence[SourceFile], target: Target, parameters: Parameters
 ) -> tuple[list[SourceFile], list[str]]:
     """Return the files that were not ingested before, and messages for the report.

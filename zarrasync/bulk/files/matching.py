@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from zarrasync.bulk.files.compare import (
 )
 from zarrasync.bulk.files.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.bulk.files.journal import digest_rows
+from zarrasync.bulk.files.own_rows import note_lost_rows, repair_labels, restore_rows, rows_of_files
 from zarrasync.bulk.files.target import Target, stored_attributes
 from zarrasync.bulk.files.times import duration_units, find_missing, units_of
 from zarrasync.bulk.files.variables import Variables
@@ -58,9 +59,15 @@ def match_files(variables: Variables) -> Match:
     """
     check_variables(variables)
     _check_destination(variables)
-    labels = find_labels(variables)
-    axis = _merge(variables, labels)
-    return Match(axis, _spans(axis, labels, variables), _observations(variables, axis))
+    labels, target = find_labels(variables), variables.target
+    lost = [number for number, header in enumerate(variables.headers) if header.file in target.lost.files]
+    repair_labels(variables, labels, lost)
+    axis = restore_rows(variables, labels, lost, _merge(variables, labels, lost))
+    spans = _spans(axis, labels, variables)
+    for number in lost:
+        spans[number] = rows_of_files(variables)[number]
+    notes = note_lost_rows(target, [segment[:2] for segment in axis.segments])
+    return Match(axis, spans, [*_observations(variables, axis), *notes])
 
 
 # ------------------------------------------------------------------ variables
@@ -239,8 +246,14 @@ def show_label(variables: Variables, label: Any) -> str:
 # ------------------------------------------------------------------ rows
 
 
-def _merge(variables: Variables, labels: Labels | None) -> Axis:
-    """Return the place of each row."""
+def _merge(variables: Variables, labels: Labels | None, without: Collection[int]) -> Axis:
+    """Return the place of each row.
+
+    Args:
+        variables: The variables.
+        labels: The labels of each file; ``None`` if they have none.
+        without: The numbers of files to leave out.
+    """
     parameters, target, dim = variables.parameters, variables.target, variables.dim
     start = target.length(dim) if target.group is not None else 0
     if isinstance(parameters.region, slice):
@@ -248,10 +261,11 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
     if labels is None or (start and target.labels is None):
         if parameters.region is not None:
             raise ShapeError(f"region='auto' needs labels: the files or the destination have no {dim!r}")
-        return stack_rows(variables.row_counts, start, _places(variables, start))
+        counts = [0 if number in without else count for number, count in enumerate(variables.row_counts)]
+        return stack_rows(counts, start, _places(variables, start, without))
     _check_labels(variables)
     return merge_rows(
-        labels,
+        [own[:0] if number in without else own for number, own in enumerate(labels)],
         [header.file.name for header in variables.headers],
         target.labels,
         on_duplicate=parameters.on_duplicate,
@@ -260,8 +274,10 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
     )
 
 
-def _places(variables: Variables, length: int) -> dict[int, int]:
+def _places(variables: Variables, length: int, without: Collection[int]) -> dict[int, int]:
     """Return the first row of each file whose rows replace the rows of an earlier version, by the file's number.
+
+    For the arguments, see ``_merge``.
 
     Raises:
         ShapeError: If the number of rows differs, or two files have the same rows.
@@ -272,7 +288,7 @@ def _places(variables: Variables, length: int) -> dict[int, int]:
     for number, (header, count) in enumerate(zip(variables.headers, variables.row_counts, strict=True)):
         rows = variables.target.journal.rows_of_url(header.file.name)
         stored = 0 if rows is None else min(rows.stop, length) - rows.start
-        if rows is None or stored <= 0:  # new, or its rows were removed
+        if rows is None or stored <= 0 or number in without:  # new, or its rows were removed
             continue
         if count != stored:
             raise ShapeError(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.axis import Segment
 from zarrasync.bulk.files.headers import ReaderOptions, SourceFile
+from zarrasync.bulk.files.spans import Span
 
 __all__ = ["ArrayPlan", "JobPlan", "Part"]
 
@@ -116,6 +117,7 @@ class JobPlan:
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
         left_out: The number of rows of the files that the plan does not write, because other rows have their labels.
+        lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
     """
 
     zarr_format: int
@@ -132,6 +134,7 @@ class JobPlan:
     journal: Sequence[tuple[int, int, str]] = ()
     notes: Sequence[str] = ()
     left_out: int = 0
+    lost: Sequence[Span] = ()
 
     @property
     def is_new(self) -> bool:
@@ -182,6 +185,7 @@ class JobPlan:
             parts=[part],
             journal=(),
             notes=(),
+            lost=(),
         )
 
     @property
@@ -196,6 +200,8 @@ class JobPlan:
         """A digest of everything that determines the stored result."""
         document = {**self.recorded.to_json(), "notes": []}
         del document["left_out"]
+        if not self.lost:
+            del document["lost"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
@@ -233,6 +239,7 @@ class JobPlan:
                     "segments": [Segment(*segment) for segment in items["segments"]],
                     "parts": [Part(**part) for part in items["parts"]],
                     "journal": [tuple(item) for item in items["journal"]],
+                    "lost": [(start, stop) for start, stop in items.get("lost", ())],
                 }
             )
         except (TypeError, KeyError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from zarrasync.bulk.files.publish import publish_arrays, publish_group, write_in
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.republish import publication_record, publish_again
 from zarrasync.bulk.files.runs import Permit
+from zarrasync.bulk.files.samples import row_samples, take_samples
 from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
 from zarrasync.bulk.files.target import read_target
 from zarrasync.bulk.files.tasks import TaskRunner, add_reports, planned_array
@@ -327,9 +328,11 @@ class PlannedJob:
             for changes in self._claim.results(plan.digest):
                 self._handle.store.merge(changes)
         self._run(write_inline(plan, self._handle, verify=verify))
+        samples = self._run(take_samples(plan, self._handle))
         if self._claim.is_enabled and self._transaction is None:
-            self._claim.begin_publishing(publication_record(plan, self._handle, is_independent=self._is_independent))
-        self.publish()
+            record = publication_record(plan, self._handle, samples, is_independent=self._is_independent)
+            self._claim.begin_publishing(record)
+        self.publish(samples)
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -343,11 +346,21 @@ class PlannedJob:
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
 
-    def publish(self) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated."""
+    def publish(self, samples: Mapping[str, Any]) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated.
+
+        Args:
+            samples: The samples of ``take_samples``.
+        """
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
+        own = row_samples(self.plan, self._handle, samples)
+        self._run(publish_group(self.plan, self._handle, own, is_independent=self._is_independent))
+
+    def record_lost_rows(self) -> None:
+        """Record rows that were removed, before the job writes some of them again, so that a killed job is repeated."""
+        if self.plan.lost and not self._handle.store.bounded:  # a transaction that is not committed changes nothing
+            self._run(publish_group(self.plan, self._handle, is_complete=False))
 
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""

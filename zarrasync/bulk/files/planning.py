@@ -71,6 +71,7 @@ def plan_job(
         match.journal,
         [*variables.notes, *match.notes],
         match.axis.duplicates,
+        target.lost.spans,
     )
 
 

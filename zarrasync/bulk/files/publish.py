@@ -18,6 +18,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.row_samples import RowSample
 from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -157,17 +158,23 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
 
 
 async def publish_group(
-    plan: JobPlan, handle: NodeHandle, *, is_complete: bool = True, is_independent: bool = False
+    plan: JobPlan,
+    handle: NodeHandle,
+    samples: Mapping[str, RowSample] | None = None,
+    *,
+    is_complete: bool = True,
+    is_independent: bool = False,
 ) -> None:
     """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one.
 
     Args:
         plan: The plan.
         handle: The location of the group.
+        samples: Samples of the rows that the job has written.
         is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
         is_independent: Whether the journal shall contain the plan, because its tasks were independent.
     """
-    change = partial(_attributes, plan, is_complete=is_complete, is_independent=is_independent)
+    change = partial(_attributes, plan, samples or {}, is_complete=is_complete, is_independent=is_independent)
     above = _groups_above(handle)
     nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):
@@ -212,11 +219,18 @@ async def _put_group(plan: JobPlan, handle: NodeHandle, change_attributes: _Chan
 
 
 def _attributes(
-    plan: JobPlan, present: Mapping[str, Any], *, is_complete: bool, is_independent: bool
+    plan: JobPlan,
+    samples: Mapping[str, RowSample],
+    present: Mapping[str, Any],
+    *,
+    is_complete: bool,
+    is_independent: bool,
 ) -> dict[str, Any]:
     """Return the attributes of the group. The files of other jobs remain in the journal, even if this one is late."""
     files, rows = (plan.files, plan.journal) if is_complete else ((), ())
-    journal = Journal.of(present).with_files(plan.dim, plan.parameters, files, rows)
+    journal = Journal.of(present).with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
+    if is_complete:
+        journal = journal.with_written(samples, [segment[:2] for segment in plan.segments])
     journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
     return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
 

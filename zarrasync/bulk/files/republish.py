@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
 from zarrasync.bulk.files.publish import is_inline_stored, publish_arrays, publish_group
-from zarrasync.bulk.files.samples import changed_arrays, take_samples
+from zarrasync.bulk.files.samples import changed_arrays, row_samples
 from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.display.text import counted
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -28,12 +28,15 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:
+def publication_record(
+    plan: JobPlan, handle: NodeHandle, samples: Mapping[str, Any], *, is_independent: bool
+) -> dict[str, Any]:
     """Return what ``publish_again`` needs to know.
 
     Args:
         plan: The plan whose result is published next.
         handle: The location of the group.
+        samples: The samples of ``take_samples``.
         is_independent: Whether other processes have run the tasks of the plan.
     """
     was_recorded = False
@@ -43,7 +46,6 @@ def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: boo
             blocking=handle.store.blocking,
         )
         was_recorded = _is_recorded(plan, group)
-    samples = bridge.run(take_samples(plan, handle), blocking=handle.store.blocking)
     return {
         "plan": plan.recorded.to_json(),
         "was_recorded": was_recorded,
@@ -68,7 +70,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     record = claim.unpublished()
     if record is None:
         return []
-    plan = JobPlan.from_json(record["plan"])
+    plan, taken = JobPlan.from_json(record["plan"]), record.get("samples", {})
     place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
 
     def run(call: Coroutine[Any, Any, T]) -> T:
@@ -83,7 +85,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         if not any(changes):
             are_stored = run(gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays]))
             others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
-            others += run(changed_arrays(plan, place, record.get("samples", {})))
+            others += run(changed_arrays(plan, place, taken))
             changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):
             note = (
@@ -94,7 +96,8 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             return [note]
         run(publish_arrays(plan, place))
         claim.check()
-    run(publish_group(plan, place, is_independent=record.get("is_independent", False)))
+    samples = row_samples(plan, place, taken)
+    run(publish_group(plan, place, samples, is_independent=record.get("is_independent", False)))
     return []
 
 

@@ -17,12 +17,16 @@ from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.publish import inline_parts
+from zarrasync.bulk.files.row_samples import RowSample, without_values
+from zarrasync.bulk.files.spans import common
+from zarrasync.bulk.files.target import LostRows, Target
 from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["changed_arrays", "take_samples"]
+__all__ = ["changed_arrays", "find_lost_rows", "row_samples", "take_samples"]
 
 _MOST_CHUNKS = 64
 """Maximum number of chunks to read of each array, to find one with other values than the fill value."""
@@ -48,8 +52,7 @@ async def _sample(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> list[A
     regions = _chunks(plan, array, target)
     for region in itertools.islice(regions, _MOST_CHUNKS):
         values = await _read(target, region)
-        empty = np.full(values.shape, target.metadata.spec.scalar, values.dtype)
-        if checksum(values) != checksum(empty):
+        if not _is_empty(target, values):
             return [[[part.start, part.stop] for part in region], checksum(values)]
     return None if next(regions, None) is None else []
 
@@ -57,7 +60,7 @@ async def _sample(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> list[A
 def _chunks(plan: JobPlan, array: ArrayPlan, target: AsyncArray) -> Iterator[Region]:
     """Yield the regions of the chunks that a plan writes, the last rows first, because others are never removed alone."""
     assert array.axis is not None
-    sizes = [max(n, 1) for n in (target.chunks if target.metadata.edges is None else target.shape)]
+    sizes = _chunk_sizes(target)
     cuts = [range(0, n, size) for n, size in zip(target.shape, sizes, strict=True)]
     size = sizes[array.axis]
     for start, stop, _, _ in reversed(plan.segments):
@@ -67,6 +70,11 @@ def _chunks(plan: JobPlan, array: ArrayPlan, target: AsyncArray) -> Iterator[Reg
                 region = [slice(at, min(at + step, n)) for at, step, n in zip(corner, sizes, target.shape, strict=True)]
                 region[array.axis] = slice(max(first, start), min(first + size, stop))
                 yield tuple(region)
+
+
+def _chunk_sizes(array: AsyncArray) -> list[int]:
+    """Return the shape of chunks; the shape of the array if they differ."""
+    return [max(n, 1) for n in (array.chunks if array.metadata.edges is None else array.shape)]
 
 
 async def changed_arrays(plan: JobPlan, handle: NodeHandle, samples: Mapping[str, Any]) -> list[str]:
@@ -87,6 +95,104 @@ async def _is_same(plan: JobPlan, name: str, handle: NodeHandle, sample: Any) ->
     region, expected = sample[0], int(sample[1])
     target = planned_array(plan, plan.array(name), handle.store, handle.config)
     return checksum(await _read(target, tuple(slice(*part) for part in region))) == expected
+
+
+def row_samples(plan: JobPlan, handle: NodeHandle, samples: Mapping[str, Any]) -> dict[str, RowSample]:
+    """Return samples of all arrays with rows, for the journal.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        samples: The samples of ``take_samples``. The plan contains the values of other arrays.
+    """
+    stop, found = max((segment.stop for segment in plan.segments), default=0), dict[str, RowSample]()
+    for array in plan.arrays:
+        bounds: Any = None
+        if array.kind == "inline" and array.axis is not None:
+            bounds = _inline_bounds(plan, array, handle)
+        elif samples.get(array.name):
+            bounds = samples[array.name][0]
+        if bounds and array.axis is not None:
+            found[array.name] = RowSample(stop, array.axis, tuple((start, end) for start, end in bounds))
+    return found
+
+
+def _inline_bounds(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> list[tuple[int, int]] | None:
+    """Return the bounds of the last row that differs from the fill value; ``None`` if none of the last ones does."""
+    assert array.axis is not None
+    target = planned_array(plan, array, handle.store, handle.config)
+    bounds = [(0, n) for n in target.shape]
+    rows = [
+        (region[array.axis].start + number, np.take(values, number, array.axis))
+        for region, values in inline_parts(plan, array, target.dtype)
+        for number in range(values.shape[array.axis])
+    ]
+    for row, values in itertools.islice(reversed(rows), _MOST_CHUNKS):
+        if not _is_empty(target, values):
+            bounds[array.axis] = row, row + 1
+            return bounds
+    return None
+
+
+async def find_lost_rows(target: Target, dim: str) -> LostRows:
+    """Return the rows of a destination that were removed from an array, and came back as fill values.
+
+    Args:
+        target: The destination.
+        dim: The dimension along which files are joined.
+    """
+    known = {
+        name: [own for own in samples if _fits(target.arrays[name], own)]
+        for name, samples in target.journal.samples.items()
+        if name in target.arrays and dim in target.dims[name]
+    }
+    calls = [partial(_is_sample_empty, target.arrays[name], own) for name, samples in known.items() for own in samples]
+    are_empty = iter(await gather(calls))
+    spans, names = list(target.journal.lost), list[str]()
+    for name, samples in known.items():
+        lost = without_values(samples, [next(are_empty) for _ in samples])
+        names += [name] * bool(lost)
+        for sample, start in lost:
+            spans.append((await _first_lost_row(target.arrays[name], sample, start), sample.length))
+    return LostRows(common(spans, [(0, target.length(dim))]), tuple(names))
+
+
+async def _first_lost_row(array: AsyncArray, sample: RowSample, start: int) -> int:
+    """Return the row from which on values may be lost, by reading few of them: no row before one with values is lost.
+
+    Args:
+        array: The array.
+        sample: A sample that is lost.
+        start: The first row that may be lost.
+    """
+    size, stop = _chunk_sizes(array)[sample.axis], sample.rows[0]
+    first, last = start // size, -(-stop // size)
+    while first < last:
+        middle = (first + last) // 2
+        rows = max(middle * size, start), min((middle + 1) * size, stop)
+        region = tuple(slice(*rows) if axis == sample.axis else part for axis, part in enumerate(sample.region))
+        values = np.moveaxis(await _read(array, region), sample.axis, 0)
+        if _is_empty(array, values):
+            last, stop = middle, rows[0]
+        else:
+            kept = next(number for number in reversed(range(len(values))) if not _is_empty(array, values[number]))
+            first, start = middle + 1, rows[0] + kept + 1
+    return start
+
+
+def _fits(array: AsyncArray, sample: RowSample) -> bool:
+    return len(sample.bounds) == array.ndim and all(
+        stop <= n for (_, stop), n in zip(sample.bounds, array.shape, strict=True)
+    )
+
+
+async def _is_sample_empty(array: AsyncArray, sample: RowSample) -> bool:
+    return _is_empty(array, await _read(array, sample.region))
+
+
+def _is_empty(target: AsyncArray, values: npt.NDArray[Any]) -> bool:
+    """Return whether all values are the fill value."""
+    return checksum(values) == checksum(np.full(values.shape, target.metadata.spec.scalar, values.dtype))
 
 
 async def _read(target: AsyncArray, region: Region) -> npt.NDArray[Any]:

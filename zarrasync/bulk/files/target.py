@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
-from zarrasync.bulk.files.headers import is_small
+from zarrasync.bulk.files.headers import SourceFile, is_small
 from zarrasync.bulk.files.journal import Journal
 from zarrasync.bulk.files.plan import JobPlan
+from zarrasync.bulk.files.spans import Span
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
@@ -24,7 +25,22 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["Target", "read_constants", "read_target", "stored_attributes"]
+__all__ = ["LostRows", "Target", "read_constants", "read_target", "stored_attributes"]
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """Rows of files that were ingested before, but were removed from an array, and contain fill values.
+
+    Attributes:
+        spans: The rows.
+        arrays: The names of the arrays, as far as they are known.
+        files: Files of the job that have such rows.
+    """
+
+    spans: tuple[Span, ...] = ()
+    arrays: tuple[str, ...] = ()
+    files: tuple[SourceFile, ...] = ()
 
 
 @dataclass
@@ -40,6 +56,7 @@ class Target:
         values: The values of small arrays without rows; see ``read_constants``.
         digests: Digests of the values of large arrays without rows.
         journal: The files that were ingested before.
+        lost: The rows that were removed since.
     """
 
     handle: NodeHandle
@@ -50,6 +67,7 @@ class Target:
     values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     digests: Mapping[str, int] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
+    lost: LostRows = field(default_factory=LostRows)
 
     def length(self, dim: str) -> int:
         """Return the length of a dimension; 0 if no array has it."""

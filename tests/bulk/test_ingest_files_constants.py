@@ -108,8 +108,8 @@ async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: P
         ("i8 i2", "compared"),
         ("i4 u2", "compared"),
         (">f8 <f4", "compared"),
-        ("f8 i4", "refused"),
-        ("f8 i2", "refused"),
+        ("f8 i4", "refused in one job"),
+        ("f8 i2", "refused in one job"),
     ],
 )
 async def test_constants_of_different_data_types(api: Api, tmp_path: Path, dtypes: str, result: str, count: int):
@@ -124,16 +124,17 @@ async def test_constants_of_different_data_types(api: Api, tmp_path: Path, dtype
         own[7] += path == paths[2]
         variables: dict[str, Any] = {"v": (("time", "y"), [[1.0, 2.0]]), "k": ("x", own)}
         xr.Dataset(variables, {"time": ("time", [paths.index(path)])}).to_netcdf(path, engine="netcdf4")
-    message = "'k' must be the same in all files, but " + (
-        "(differs|is)" if result == "compared" else "its values cannot be"
-    )
     for other in paths[1:]:
         for is_appended in (False, True):
             store: dict[str, bytes] = {}
             if is_appended:
                 await api(api.ingest(paths[0], store, concat="time"))
             sources = other if is_appended else [paths[0], other]
-            if result == "compared" and other == paths[1]:
+            is_compared = result == "compared" or is_appended  # the destination would store them as its own type
+            message = (
+                f"'k' must be the same in all files, but {'(differs|is)' if is_compared else 'its values cannot be'}"
+            )
+            if is_compared and other == paths[1]:
                 await api(api.ingest(sources, store, concat="time", append=is_appended))
                 assert len(sync.open_array(store, path="v")) == 2
                 continue
@@ -163,17 +164,57 @@ async def test_a_large_constant_in_a_file_of_one_row(api: Api, tmp_path: Path):
     assert sync.open_array(store, path="v")[:, 0].tolist() == [0, 1]
 
 
-async def test_large_constants_that_were_converted(api: Api, tmp_path: Path):
-    paths = [write(tmp_path, number) for number in range(2)]
-    options: dict[str, Any] = {"concat": "time", "append": True, "encoding": {"mask": {"dtype": "f4"}}}
+LOSSY: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "f4"},
+    "float32 in format 2": {"dtype": "f4"},
+    "integers": {"dtype": "i2"},
+    "scale and offset": {
+        "filters": [
+            {
+                "name": "numcodecs.fixedscaleoffset",
+                "configuration": {"offset": 0, "scale": 100, "dtype": "<f8", "astype": "<i2"},
+            }
+        ]
+    },
+    "rounded bits": {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 6}}]},
+    "quantized": {"filters": [{"name": "numcodecs.quantize", "configuration": {"digits": 2, "dtype": "<f8"}}]},
+    "in shards": {
+        "filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 6}}],
+        "chunks": (50, 30),
+        "shards": (100, 150),
+    },
+}
+
+
+@pytest.mark.parametrize("length", [LENGTH, 20], ids=["large", "small"])
+@pytest.mark.parametrize("loss", LOSSY)
+async def test_constants_that_are_stored_with_loss(api: Api, tmp_path: Path, loss: str, length: int):
+    """Another file has the same values before they are stored."""
+    values = np.random.default_rng(1).normal(size=(LENGTH, length))
+    values[3] = -0.0
+    paths = []
+    for number in range(4):
+        own = values + (1 if number == 3 else 0)
+        variables: dict[str, Any] = {"v": (("time", "y"), np.full((1, LENGTH), number)), "mask": (("y", "x"), own)}
+        dataset = xr.Dataset(variables, {"time": ("time", [number])})
+        paths.append(tmp_path / f"{number}.nc")
+        (dataset.transpose("x", "time", "y") if number == 2 else dataset).to_netcdf(paths[-1], engine="netcdf4")
+    encoding: dict[str, Any] = {"chunks": (50, 10), **LOSSY[loss]}
+    if length < 100:
+        encoding = {"dtype": encoding["dtype"]} if "dtype" in encoding else {"filters": encoding["filters"]}
+    options: dict[str, Any] = {"concat": "time", "append": True, "encoding": {"mask": encoding}}
+    if loss.endswith("format 2"):
+        options["zarr_format"] = 2
     await api(api.ingest(paths[0], store := {}, **options))
+    assert not np.array_equal(sync.open_array(store, path="mask")[:], values)
     report = await api(api.ingest(paths[0], store, statistics=True, **options))
     assert isinstance(report, FilesReport)
-    assert report.notes == ["mask: not compared, because it is stored with another data type"]
-    with pytest.raises(
-        ShapeError, match=r"cannot be compared: it has the data type float64 in .*1.nc, and float32 in /"
-    ):
-        await api(api.ingest(paths[1], store, **options))
+    assert report.notes == []
+    for path in paths[1:3]:
+        await api(api.ingest(path, store, **options))
+    with pytest.raises(ShapeError, match="'mask' must be the same in all files"):
+        await api(api.ingest(paths[3], store, **options))
+    assert len(sync.open_array(store, path="v")) == 3
 
 
 @pytest.mark.parametrize("dtype", ["b1", "i1", "u8", "f2", "f4", "c8", "U3", "M8[s]"])

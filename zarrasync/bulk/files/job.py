@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -10,8 +11,9 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.disjoint import with_disjoint_tasks
-from zarrasync.bulk.files.headers import FileHeader, SourceFile
+from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.known import files_to_write
+from zarrasync.bulk.files.matching import Match, match_files
 from zarrasync.bulk.files.own_rows import note_lost_rows
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import JobPlan
@@ -21,8 +23,10 @@ from zarrasync.bulk.files.pool import Workers
 from zarrasync.bulk.files.report import FilesReport
 from zarrasync.bulk.files.samples import find_lost_rows
 from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
+from zarrasync.bulk.files.stored_form import add_stored_forms
 from zarrasync.bulk.files.stored_rows import match_stored
 from zarrasync.bulk.files.target import Target, read_constants, read_target
+from zarrasync.bulk.files.variables import Variables
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
@@ -170,18 +174,29 @@ class Job:
 
     def _stored_plan(self, workers: Workers) -> JobPlan:
         """Return a plan that would write the rows of all files again, which are known."""
-        dim = self._parameters.dim
-        headers = self._headers(workers, self._files)
-        if not dim:  # a single file is compared like a new dataset
-            return plan_job(headers, Target(self.handle), self._parameters)
-        target = self._run(read_target(self.handle, dim))
-        self._run(read_constants(target, dim))
-        return plan_job(headers, target, self._parameters, match_stored)
+        if not self._parameters.dim:  # a single file is compared like a new dataset
+            return self._plan_files(workers, self._files, Target(self.handle), match_files)
+        target = self._run(read_target(self.handle, self._parameters.dim))
+        return self._plan_files(workers, self._files, target, match_stored)
 
     # -------------------------------------------------------------- planning
 
-    def _headers(self, workers: Workers, files: Sequence[SourceFile]) -> list[FileHeader]:
-        return workers.headers(files, self._parameters.reader, self.handle.config, self._parameters.variables)
+    def _plan_files(
+        self,
+        workers: Workers,
+        files: Sequence[SourceFile],
+        target: Target,
+        match_rows: Callable[[Variables], Match],
+    ) -> JobPlan:
+        """Read the headers of files, and compare them with the destination. Return the plan."""
+        parameters, config = self._parameters, self.handle.config
+        if target.group is not None:
+            self._run(read_constants(target, parameters.dim))
+        headers = workers.headers(files, parameters.reader, config, parameters.variables)
+        if target.group is not None:
+            read = partial(workers.local_files(parameters.reader, config).read, headers[0].file)
+            add_stored_forms(target, headers[0], read)
+        return plan_job(headers, target, parameters, match_rows)
 
     def _plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
@@ -228,8 +243,7 @@ class Job:
             new = [file for file in files if file not in target.lost.files]
             if new and not parameters.append and parameters.region is None:
                 self._refuse_existing(target, new)
-            self._run(read_constants(target, parameters.dim))
-        plan = plan_job(self._headers(workers, files), target, parameters)
+        plan = self._plan_files(workers, files, target, match_files)
         if self._transaction is not None:
             plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]

@@ -22,8 +22,8 @@ from zarrasync.bulk.files.compare import (
 from zarrasync.bulk.files.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.bulk.files.journal import digest_rows
 from zarrasync.bulk.files.own_rows import note_lost_rows, repair_labels, restore_rows, rows_of_files
-from zarrasync.bulk.files.target import Target, stored_attributes
-from zarrasync.bulk.files.times import duration_units, find_missing, units_of
+from zarrasync.bulk.files.target import StoredForm, Target, stored_attributes
+from zarrasync.bulk.files.times import find_missing, units_of
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
@@ -107,10 +107,10 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
             for source, header in zip(headers, (first, *others), strict=True):
                 check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_stored, is_stored=True)
                 differing.setdefault(name, set()).update(differing_attributes(header, like))
-            if axis is None and any_dtype and not is_comparable(first, like, is_stored=True):
+            own = _as_stored(first, like, target.stored_forms.get(name))
+            if axis is None and any_dtype and not is_comparable(own, like, is_stored=True):
                 variables.notes.append(f"{name}: not compared, because it is stored with another data type")
             elif axis is None:
-                own = _converted(first, like)
                 check_equal(name, own, first_url, like, text, is_needed=is_needed, is_stored=True)
     if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
         kept = first_url if target.group is None else "the destination"
@@ -137,14 +137,9 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
         )
 
 
-def _converted(header: VariableHeader, like: VariableHeader) -> VariableHeader:
-    """Return a variable with the data type of the stored one. The units of times are converted before their data type."""
-    are_known = header.values is not None and like.values is not None
-    if not are_known or header.dtype == like.dtype or units_of(header.attributes) is not None:
-        return header
-    assert header.values is not None
-    assert like.values is not None
-    return replace(header, values=header.values.astype(like.values.dtype))
+def _as_stored(header: VariableHeader, like: VariableHeader, form: StoredForm | None) -> VariableHeader:
+    """Return a variable with the values that the destination would store, if they differ."""
+    return header if form is None else replace(header, dtype=like.dtype, values=form.values, digest=form.digest)
 
 
 def _stored_header(target: Target, name: str) -> VariableHeader:

@@ -14,7 +14,7 @@ from zarrasync.bulk.files.axis import Axis
 from zarrasync.bulk.files.conversions import convert_values
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.layout import array_metadata, check_names, split_rows
-from zarrasync.bulk.files.matching import Match, match_files
+from zarrasync.bulk.files.matching import Match
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.target import Target
@@ -35,7 +35,7 @@ def plan_job(
     headers: Sequence[FileHeader],
     target: Target,
     parameters: Parameters,
-    match_rows: Callable[[Variables], Match] = match_files,
+    match_rows: Callable[[Variables], Match],
 ) -> JobPlan:
     """Return the plan of a job.
 

@@ -25,7 +25,20 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["LostRows", "Target", "read_constants", "read_target", "stored_attributes"]
+__all__ = ["LostRows", "StoredForm", "Target", "read_constants", "read_target", "stored_attributes"]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredForm:
+    """A variable of a file, as the destination would store it.
+
+    Attributes:
+        values: The values of a small array.
+        digest: A digest of the values of a large one.
+    """
+
+    values: npt.NDArray[Any] | None = None
+    digest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,7 @@ class Target:
         labels: The labels of the rows, or ``None``.
         values: The values of small arrays without rows; see ``read_constants``.
         digests: Digests of the values of large arrays without rows.
+        stored_forms: Variables of the first file whose values differ from those.
         journal: The files that were ingested before.
         lost: The rows that were removed since.
     """
@@ -66,6 +80,7 @@ class Target:
     labels: npt.NDArray[Any] | None = None
     values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     digests: Mapping[str, int] = field(default_factory=dict)
+    stored_forms: dict[str, StoredForm] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     lost: LostRows = field(default_factory=LostRows)
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync.errors import ChecksumError, CodecError
+from zarrasync.errors import ChecksumError, CodecError, ShapeError
 
-__all__ = ["convert_values"]
+__all__ = ["check_strings", "convert_values"]
 
 _NUMBERS = "biufc"
 
@@ -39,3 +39,33 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], name: str) ->
             direction="encode",
         ) from error
     return converted
+
+
+def check_strings(name: str, values: npt.NDArray[Any] | None, url: str, dtype: np.dtype[Any]) -> None:
+    """Check that strings of a file fit into an array with strings of a fixed length.
+
+    Args:
+        name: The name of the variable.
+        values: Its values, as far as they are known.
+        url: The file.
+        dtype: The data type of the array.
+
+    Raises:
+        ShapeError: If one is too long.
+    """
+    if values is None or dtype.kind not in "SU" or values.dtype.kind not in "SUTO" or not values.size:
+        return
+    if values.dtype.kind == dtype.kind and values.dtype.itemsize <= dtype.itemsize:
+        return
+    if values.dtype.kind in "SU":
+        longest = int(np.char.str_len(values).max())
+    else:
+        longest = max(len(value) if isinstance(value, str | bytes) else 0 for value in values.reshape(-1).tolist())
+    stored, unit = (dtype.itemsize, "bytes") if dtype.kind == "S" else (dtype.itemsize // 4, "characters")
+    if longest > stored:
+        kind = dtype.kind
+        raise ShapeError(
+            f"{name!r} has a string of {longest} {unit} in {url}, but the array stores at most {stored} ({kind}{stored}); "
+            f"shorten the strings of the file, or ingest all files into a new dataset with encoding={{{name!r}: {{'dtype': "
+            f"'{kind}{longest}'}}}}, or 'str' for strings of any length"
+        )

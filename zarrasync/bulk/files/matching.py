@@ -19,11 +19,12 @@ from zarrasync.bulk.files.compare import (
     is_comparable,
     is_equal,
 )
+from zarrasync.bulk.files.conversions import check_strings
 from zarrasync.bulk.files.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.bulk.files.journal import digest_rows
 from zarrasync.bulk.files.own_rows import note_lost_rows, repair_labels, restore_rows, rows_of_files
 from zarrasync.bulk.files.target import StoredForm, Target, stored_attributes
-from zarrasync.bulk.files.times import find_missing, units_of
+from zarrasync.bulk.files.times import duration_units, find_missing, units_of
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
@@ -86,32 +87,26 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     headers, names, target = variables.headers, variables.names, variables.target
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
-    differing: dict[str, set[str]] = {}
+    differing = {name: set[str]() for name in names}
     for name in names:
         for header in headers:
             _check_supported(name, header, variables.parameters.reader.dims)
         is_needed = name in axes
         axis, (first, *others) = variables.axis(name), variables.all_headers(name)
         are_converted = variables.are_converted(name)
+        dtype = variables.dtype(name)
+        for source, header in zip(headers, (first, *others), strict=True):
+            check_strings(name, header.values, source.file.name, dtype)
         for source, other in zip(headers[1:], others, strict=True):
             check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted)
             check_projection(name, other, source.file.name, first, first_url)
             if axis is None:
                 check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
-            differing.setdefault(name, set()).update(differing_attributes(other, first))
+            differing[name] |= differing_attributes(other, first)
         if name in target.arrays:
-            like = _stored_header(target, name)
-            text = f"{target.handle.name} of {target.handle.store!r}"
-            any_stored = any_dtype or are_converted
-            check_projection(name, first, first_url, like, text)
-            for source, header in zip(headers, (first, *others), strict=True):
-                check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_stored, is_stored=True)
-                differing.setdefault(name, set()).update(differing_attributes(header, like))
-            own = _as_stored(first, like, target.stored_forms.get(name))
-            if axis is None and any_dtype and not is_comparable(own, like, is_stored=True):
-                variables.notes.append(f"{name}: not compared, because it is stored with another data type")
-            elif axis is None:
-                check_equal(name, own, first_url, like, text, is_needed=is_needed, is_stored=True)
+            differing[name] |= _check_stored(
+                variables, name, any_dtype=any_dtype or are_converted, is_needed=is_needed, note=any_dtype
+            )
     if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
         kept = first_url if target.group is None else "the destination"
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
@@ -135,6 +130,31 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
             f"{name!r} of {header.file.name} has {axes}, but dims names {len(dims)}: {', '.join(dims)}; {hint}",
             found=variable.shape,
         )
+
+
+def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed: bool, note: bool) -> set[str]:
+    """Check that a variable of all files fits into the destination. Return the names of other attributes that differ.
+
+    Args:
+        variables: The variables.
+        name: The name of the variable.
+        any_dtype: Whether the files may have other data types.
+        is_needed: Whether the variable labels an axis of others.
+        note: Whether values that cannot be compared are a message instead of an error.
+    """
+    target, axis, differing = variables.target, variables.axis(name), set[str]()
+    like, text = _stored_header(target, name), f"{target.handle.name} of {target.handle.store!r}"
+    headers, url = variables.all_headers(name), variables.headers[0].file.name
+    check_projection(name, headers[0], url, like, text)
+    for source, header in zip(variables.headers, headers, strict=True):
+        check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True)
+        differing |= differing_attributes(header, like)
+    first = _as_stored(headers[0], like, target.stored_forms.get(name))
+    if axis is None and note and not is_comparable(first, like, is_stored=True):
+        variables.notes.append(f"{name}: not compared, because it is stored with another data type")
+    elif axis is None:
+        check_equal(name, first, url, like, text, is_needed=is_needed, is_stored=True)
+    return differing
 
 
 def _as_stored(header: VariableHeader, like: VariableHeader, form: StoredForm | None) -> VariableHeader:

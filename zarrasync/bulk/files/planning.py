@@ -169,7 +169,7 @@ class _Layout:
         return array_metadata(
             self._handle.format,
             name,
-            header,
+            replace(header, dtype=self._variables.source_dtype(name)),
             parameters.layout,
             parameters.encoding,
             is_label=self._variables.is_label(name),

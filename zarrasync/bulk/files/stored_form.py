@@ -16,10 +16,11 @@ from zarrasync import transfer
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.checksum import value_checksum
 from zarrasync.bulk.files.compare import is_equal
+from zarrasync.bulk.files.conversions import check_strings
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.target import StoredForm, Target, stored_attributes
 from zarrasync.bulk.files.times import duration_units, units_of
-from zarrasync.errors import CodecError
+from zarrasync.errors import CodecError, ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
@@ -46,8 +47,10 @@ def add_stored_forms(target: Target, header: FileHeader, read: Callable[[str, Re
         axes = variable.order_of(target.dims[name])
         if axes is None or variable.transpose(axes).shape != target.arrays[name].shape:
             continue
-        with suppress(CodecError):  # the comparison names the variable
-            target.stored_forms[name] = _stored_form(target, name, _reader(variable, name, axes, read))
+        with suppress(CodecError, ShapeError):  # the comparison names the variable
+            target.stored_forms[name] = _stored_form(
+                target, name, _reader(variable, name, axes, target.arrays[name].dtype, read)
+            )
 
 
 def _may_be_lossy(variable: VariableHeader, target: Target, name: str) -> bool:
@@ -65,13 +68,18 @@ def _may_be_lossy(variable: VariableHeader, target: Target, name: str) -> bool:
 
 
 def _reader(
-    variable: VariableHeader, name: str, axes: tuple[int, ...], read: Callable[[str, Region], npt.NDArray[Any]]
+    variable: VariableHeader,
+    name: str,
+    axes: tuple[int, ...],
+    dtype: np.dtype[Any],
+    read: Callable[[str, Region], npt.NDArray[Any]],
 ) -> _Read:
     """Return a function that returns a region of a variable with its axes in the order of the destination."""
 
     def read_in_order(region: Region) -> npt.NDArray[Any]:
         own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
         values = read(name, own) if variable.values is None else variable.values[own]
+        check_strings(name, values, "", dtype)  # they would be cut
         return values.transpose(axes)
 
     return read_in_order

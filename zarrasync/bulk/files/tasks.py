@@ -17,7 +17,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.files.conversions import convert_values
+from zarrasync.bulk.files.conversions import check_strings, convert_values
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.readers import OpenFiles
@@ -209,6 +209,7 @@ class TaskRunner:
             values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
         else:
             values = self._read_in_order(array, number, region)
+        check_strings(array.name, values, file.name, target.dtype)
         name = f"{array.name!r} of {file.name}"
         if array.units is None:
             are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"

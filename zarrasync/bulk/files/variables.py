@@ -193,7 +193,16 @@ class Variables:
         """Return the data type of the stored values of a variable."""
         if name in self.target.arrays:
             return self.target.arrays[name].metadata.dtype.numpy
-        return self._requested_dtype(name) or _dtype(self.headers[0].variables[name].dtype)
+        return self._requested_dtype(name) or _dtype(self.source_dtype(name))
+
+    def source_dtype(self, name: str) -> str:
+        """Return the data type of a variable in the first file; if it is a string, with the longest length in all files."""
+        first = self.headers[0].variables[name].dtype
+        if first == "str" or np.dtype(first).kind not in "SU":
+            return first
+        found = {header.variables[name].dtype for header in self.headers} - {"str"}
+        same = [dtype for dtype in found if np.dtype(dtype).kind == np.dtype(first).kind]
+        return max(same, key=lambda dtype: np.dtype(dtype).itemsize)
 
     def are_converted(self, name: str) -> bool:
         """Return whether the parameters request the data type of the stored values, so that files may have others."""

@@ -5,6 +5,7 @@ read, the oldest first, then the newest. So a job that first reads all headers s
 Copies of a process that was killed are deleted by the next one.
 
 Each process has its own copies, but the data of those that another process of the same user has already is linked.
+While a process downloads a file, others wait for it. The system ends the waiting if the process is killed.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.engines import path_of
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.parallel import call_each
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores.local_locks import FileLock
 from zarrasync.stores.temporary_names import is_process_gone, process_name
 
 __all__ = ["LocalCopies", "remove_abandoned_copies"]
 
 _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
+
+_PATIENT_SECONDS = 300.0
+"""Time to wait for the download of another process, which may be suspended."""
 
 _PREFIX = "zarrasync-copies-"
 """How the names of folders of copies begin. The name of their process follows."""
@@ -158,15 +164,26 @@ class LocalCopies:
         return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 
     def _download(self, file: SourceFile, path: str) -> None:
-        if file.stamp and _link(file, path):
-            return
+        if not file.stamp:  # it may have changed since another process has copied it
+            self._get_file(file, path)
+        elif not _link(file, path):
+            bridge.run(self._download_once(file, path), blocking=True)
+
+    async def _download_once(self, file: SourceFile, path: str) -> None:
+        """Download a file, unless another process downloads it now. The coroutine blocks."""
+        try:
+            async with FileLock(os.path.join(tempfile.gettempdir(), _shared_name(file)), _PATIENT_SECONDS):
+                if not _link(file, path):
+                    self._get_file(file, path)
+                    _share(file, path)
+        except WriteConflictError:
+            self._get_file(file, path)
+
+    def _get_file(self, file: SourceFile, path: str) -> None:
         import fsspec
 
         filesystem, name = fsspec.core.url_to_fs(file.url, **self._options)
         filesystem.get_file(name, path)
-        if file.stamp:
-            with suppress(OSError):  # not all filesystems have links, and another thread may have stored the same file
-                os.link(path, os.path.join(os.path.dirname(path), _shared_name(file)))
 
 
 def _shared_name(file: SourceFile) -> str:
@@ -181,5 +198,12 @@ def _link(file: SourceFile, path: str) -> bool:
         with suppress(OSError):  # another process may delete it now
             if not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid():
                 os.link(folder / name, path)
+                _share(file, path)
                 return True
     return False
+
+
+def _share(file: SourceFile, path: str) -> None:
+    """Let other processes find a complete copy."""
+    with suppress(OSError):  # not all filesystems have links, and another thread may have stored the same file
+        os.link(path, os.path.join(os.path.dirname(path), _shared_name(file)))

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files import runs
-from zarrasync.bulk.files.runs import Observed, Permit, read_content, read_contents
+from zarrasync.bulk.files.runs import Observed, Permit, read_content
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK
@@ -288,23 +288,8 @@ class Claim:
         """
         if not self.is_enabled or not self._store.listable:
             return
-        end, observed = clock.monotonic() + wait, dict[str, Observed]()
-        while True:
-            notes = [key for key in self._keys() if key.startswith(f"{self._folder}/run-")]
-            contents = dict(zip(notes, self._run(read_contents(self._store, notes)), strict=True))
-            running = [key for key in notes if not observed.setdefault(key, Observed()).is_over(contents[key])]
-            if len(running) < len(notes):
-                self._content["interrupted"] = True
-            if not running:
-                self._run(self._store.erase_values(notes))
-                return
-            if clock.monotonic() > end:
-                raise WriteConflictError(
-                    f"{len(running)} tasks of an earlier job still write {self._describe()}; repeat the call when they "
-                    "have ended",
-                    key=running[0],
-                )
-            clock.sleep_blocking(_POLL_SECONDS)
+        if runs.wait_for_runs(self._store, self._folder, wait):
+            self._content["interrupted"] = True
 
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""

@@ -21,11 +21,12 @@ from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store, Value
 from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content", "read_contents"]
+__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content", "wait_for_runs"]
 
 T = TypeVar("T")
 BEAT_SECONDS = 3.0
 """Time between two renewals."""
+_POLL_SECONDS = 0.25
 DEAD_SECONDS = 15.0
 """A claim or a run that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
 
@@ -67,6 +68,39 @@ class Observed:
         if beat != self.beat:
             self.beat, self.since = beat, now
         return not owner or is_process_gone(owner) or now - self.since > DEAD_SECONDS
+
+
+def wait_for_runs(store: Store, folder: str, wait: float) -> bool:
+    """Wait until no task runs on another process. Return whether one was killed, so that its temporary files may remain.
+
+    Args:
+        store: The store, which can list keys.
+        folder: The folder of the claim.
+        wait: Seconds to wait.
+
+    Raises:
+        WriteConflictError: If one continues for longer.
+    """
+
+    def run(call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=store.blocking)
+
+    end, observed, is_interrupted = clock.monotonic() + wait, dict[str, Observed](), False
+    while True:
+        notes = [key for key in run(store.list_prefix(f"{folder}/")) if key.startswith(f"{folder}/run-")]
+        contents = dict(zip(notes, run(read_contents(store, notes)), strict=True))
+        running = [key for key in notes if not observed.setdefault(key, Observed()).is_over(contents[key])]
+        is_interrupted |= len(running) < len(notes)
+        if not running:
+            run(store.erase_values(notes))
+            return is_interrupted
+        if clock.monotonic() > end:
+            raise WriteConflictError(
+                f"{len(running)} tasks of an earlier job still write {folder.rpartition('/')[0] or '/'!r} in {store!r}; repeat "
+                "the call when they have ended",
+                key=running[0],
+            )
+        clock.sleep_blocking(_POLL_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -354,7 +354,7 @@ class PlannedJob:
         """
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        own = row_samples(self.plan, self._handle, samples)
+        own = row_samples(self.plan, samples)
         self._run(publish_group(self.plan, self._handle, own, is_independent=self._is_independent))
 
     def record_lost_rows(self) -> None:

@@ -96,7 +96,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             return [note]
         run(publish_arrays(plan, place))
         claim.check()
-    samples = row_samples(plan, place, taken)
+    samples = row_samples(plan, taken)
     run(publish_group(plan, place, samples, is_independent=record.get("is_independent", False)))
     return []
 

@@ -17,7 +17,6 @@ from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
-from zarrasync.bulk.files.publish import inline_parts
 from zarrasync.bulk.files.row_samples import RowSample, without_values
 from zarrasync.bulk.files.spans import common
 from zarrasync.bulk.files.target import LostRows, Target
@@ -33,7 +32,7 @@ _MOST_CHUNKS = 64
 
 
 async def take_samples(plan: JobPlan, handle: NodeHandle) -> dict[str, Any]:
-    """Return samples of the last rows of all arrays whose tasks have ended, as JSON values by the arrays' names.
+    """Return samples of the last rows of all arrays, whose rows are stored, as JSON values by the arrays' names.
 
     An array that contains only fill values has none, because nothing can be lost.
 
@@ -41,7 +40,7 @@ async def take_samples(plan: JobPlan, handle: NodeHandle) -> dict[str, Any]:
         plan: The plan.
         handle: The location of the group.
     """
-    arrays = [array for array in plan.arrays if array.kind == "rows" and plan.segments]
+    arrays = [array for array in plan.arrays if array.axis is not None and plan.segments]
     samples = await gather([partial(_sample, plan, array, handle) for array in arrays])
     return {array.name: sample for array, sample in zip(arrays, samples, strict=True) if sample is not None}
 
@@ -97,41 +96,14 @@ async def _is_same(plan: JobPlan, name: str, handle: NodeHandle, sample: Any) ->
     return checksum(await _read(target, tuple(slice(*part) for part in region))) == expected
 
 
-def row_samples(plan: JobPlan, handle: NodeHandle, samples: Mapping[str, Any]) -> dict[str, RowSample]:
-    """Return samples of all arrays with rows, for the journal.
-
-    Args:
-        plan: The plan.
-        handle: The location of the group.
-        samples: The samples of ``take_samples``. The plan contains the values of other arrays.
-    """
-    stop, found = max((segment.stop for segment in plan.segments), default=0), dict[str, RowSample]()
-    for array in plan.arrays:
-        bounds: Any = None
-        if array.kind == "inline" and array.axis is not None:
-            bounds = _inline_bounds(plan, array, handle)
-        elif samples.get(array.name):
-            bounds = samples[array.name][0]
-        if bounds and array.axis is not None:
-            found[array.name] = RowSample(stop, array.axis, tuple((start, end) for start, end in bounds))
-    return found
-
-
-def _inline_bounds(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> list[tuple[int, int]] | None:
-    """Return the bounds of the last row that differs from the fill value; ``None`` if none of the last ones does."""
-    assert array.axis is not None
-    target = planned_array(plan, array, handle.store, handle.config)
-    bounds = [(0, n) for n in target.shape]
-    rows = [
-        (region[array.axis].start + number, np.take(values, number, array.axis))
-        for region, values in inline_parts(plan, array, target.dtype)
-        for number in range(values.shape[array.axis])
-    ]
-    for row, values in itertools.islice(reversed(rows), _MOST_CHUNKS):
-        if not _is_empty(target, values):
-            bounds[array.axis] = row, row + 1
-            return bounds
-    return None
+def row_samples(plan: JobPlan, samples: Mapping[str, Any]) -> dict[str, RowSample]:
+    """Return the samples of ``take_samples`` as the journal contains them."""
+    stop = max((segment.stop for segment in plan.segments), default=0)
+    return {
+        array.name: RowSample(stop, array.axis, tuple((start, end) for start, end in samples[array.name][0]))
+        for array in plan.arrays
+        if array.axis is not None and samples.get(array.name)
+    }
 
 
 async def find_lost_rows(target: Target, dim: str) -> LostRows:

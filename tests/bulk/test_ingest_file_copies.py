@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +87,13 @@ def fetch(url: str, stop: Any = None) -> None:
     own.close()
 
 
-def start(url: str, stop: Any = None) -> multiprocessing.context.ForkProcess:
+def start(url: str, stop: Any = None) -> BaseProcess:
     process = multiprocessing.get_context("fork").Process(target=fetch, args=(url, stop), daemon=True)
     process.start()
     return process
 
 
-def end(process: multiprocessing.context.ForkProcess) -> None:
+def end(process: BaseProcess) -> None:
     process.join(60)
     assert process.exitcode == 0
 

@@ -152,12 +152,12 @@ def note_lost_rows(target: Target, written: Sequence[Span]) -> list[str]:
 
 
 def _rows(spans: Sequence[Span]) -> str:
-    """Return the number of rows, and where they are."""
+    """Return the number of rows, and the spans."""
     count = sum(stop - start for start, stop in spans)
     return f"{counted(count, 'row')} ({', '.join(f'{start}:{stop}' for start, stop in spans[:3])}{', …' * (len(spans) > 3)})"
 
 
 def _names(target: Target, spans: Sequence[Span]) -> str:
-    """Return the names of files that have rows in some spans; empty if there are none."""
+    """Return the names of files that have rows in some spans; an empty string without such files."""
     files = [file.url.rpartition("/")[2] for file, rows in target.journal.files.items() if common([rows[:2]], spans)]
     return ", ".join(files[:2]) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")

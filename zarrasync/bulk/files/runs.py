@@ -172,7 +172,7 @@ class Run:
     def mark(self, key: str, value: bytes = b"") -> None:
         """Store the mark of a task that has ended.
 
-        If others consider this run as ended, the mark is removed again, because nobody else may remove it after the job.
+        If others consider this run as ended, the mark is removed again. No other process may remove it after the job.
 
         Raises:
             WriteConflictError: If they do.

@@ -74,7 +74,7 @@ async def test_a_task_that_begins_again_while_its_result_is_published(api: Api, 
             assert is_over.wait(60)
 
     store = HookedStore(out := tmp_path / "out.zarr")
-    store.hook = hook  # type: ignore[method-assign]  # a function, and not a method
+    store.hook = hook
     with ThreadPoolExecutor(1) as threads:
         await api(api.ingest(paths, store, executor=executor, **OPTIONS))
         is_over.set()

@@ -15,7 +15,6 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.bulk.files import row_samples
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.planned_job import PlannedJob
 from zarrasync.bulk.files.pool import Workers
@@ -157,6 +156,17 @@ async def test_files_that_the_job_does_not_have(api: Api, tmp_path: Path):
     assert "lost" not in json.loads((out / "zarr.json").read_text())["attributes"]["zarrasync_ingest"]
 
 
+async def test_rows_are_recorded_before_others_are_written(api: Api, tmp_path: Path):
+    """A job that writes the last rows again would make them look complete."""
+    paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
+    sync.ingest(paths, out, **OPTIONS)
+    resize(out, [30, 72], "t2m")
+    report = await api(api.ingest(paths[2], out, concat="time", region="auto"))
+    assert [note.partition(" from")[0] for note in report.notes][1:] == ["18 rows (30:48) were removed"]
+    assert again(await api(api.ingest(paths, out, **OPTIONS))) == ["18 rows (30:48) written again"]
+    assert_same(out, joined(paths))
+
+
 async def test_labels_of_files_that_the_job_does_not_have(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(4)), tmp_path / "out.zarr"
     sync.ingest(paths[:3], out, **OPTIONS)
@@ -234,17 +244,14 @@ def test_spans():
     assert common([(0, 10), (20, 30)], [(5, 22), (29, 40)]) == ((5, 10), (20, 22), (29, 30))
 
 
-def test_samples_of_several_jobs(monkeypatch: pytest.MonkeyPatch):
-    samples: Any = {}
-    for number in range(6):
-        samples = add_samples(
-            samples,
-            {"a": RowSample(10 * number + 10, 0, ((10 * number + 5, 10 * number + 9),))},
-            [(10 * number, 10 * number + 10)],
-        )
-    assert [sample.rows for sample in samples["a"]] == [(25, 29), (35, 39), (45, 49), (55, 59)]
-    samples = add_samples(samples, {"a": RowSample(48, 0, ((40, 47),))}, [(30, 48)])
-    assert [(sample.length, sample.rows) for sample in samples["a"]] == [(30, (25, 29)), (50, (40, 47)), (60, (55, 59))]
-    lost = row_samples.without_values(samples["a"], [False, True, True])
-    assert [(sample.length, start) for sample, start in lost] == [(50, 29), (60, 29)]
-    assert add_samples(samples, {}, [(0, 60)]) == {}
+def test_samples_of_several_jobs():
+    def sample(length: int, *rows: int) -> RowSample:
+        return RowSample(length, 0, ((rows[0], rows[1]), (0, 5)))
+
+    samples = add_samples({}, {"a": sample(10, 5, 9), "b": sample(10, 9, 10)}, [(0, 10)])
+    samples = add_samples(samples, {"a": sample(20, 15, 18)}, [(10, 20)])
+    assert samples == {"a": sample(20, 15, 18), "b": sample(10, 9, 10)}
+    assert add_samples(samples, {"a": sample(6, 4, 6)}, [(2, 6)]) == samples
+    samples = add_samples(samples, {"a": sample(16, 10, 12)}, [(8, 16)])  # "b" has only fill values there now
+    assert samples == {"a": sample(20, 10, 12)}
+    assert add_samples(samples, {}, [(11, 12)]) == {}

@@ -13,7 +13,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.bulk.files import planned_job
+from zarrasync.bulk.files import planned_job, statistics
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.pool import Workers
 from zarrasync.cli import main
@@ -199,7 +199,7 @@ async def test_other_jobs_wait_for_the_comparison(api: Api, tmp_path: Path, *, i
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_other_jobs_wait_while_a_plan_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_finished: bool):
     paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
-    check, errors = planned_job.check_statistics, list[BaseException | None]()
+    check, errors = statistics.check_statistics, list[BaseException | None]()
 
     def check_meanwhile(*arguments: Any) -> None:
         errors.append(threads.submit(sync.ingest, paths, out, concat="time", region="auto", wait=0).exception(60))

@@ -233,8 +233,8 @@ class Job:
         self._check_destination(target)
         report, files = FilesReport(), self._files
         if target.group is not None:
+            target.lost = self._run(find_lost_rows(target, parameters.dim))
             if parameters.region is None:
-                target.lost = self._run(find_lost_rows(target, parameters.dim))
                 files, report.notes = files_to_write(files, target, parameters)
             report.known = len(self._files) - len(files)
             if not files:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from zarrasync.bulk.files.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.older_files import OlderFiles, overwritten
-from zarrasync.bulk.files.row_samples import RowSample, Samples, add_samples, parse_samples
-from zarrasync.bulk.files.spans import Span, common, difference, union
+from zarrasync.bulk.files.row_samples import Samples, add_samples, parse_samples
+from zarrasync.bulk.files.spans import Span, difference, union
 
 __all__ = ["ATTRIBUTE", "Journal", "digest_rows"]
 
@@ -39,7 +39,7 @@ class Journal:
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
         is_readable: Whether the attribute could be read. If not, files are omitted.
         finished: The digests of the last plans for independent tasks that were finished.
-        samples: Samples of the rows of each array.
+        samples: A sample of the last rows of each array.
         lost: Rows of files that are fill values, because they were removed from an array, and not written again yet.
     """
 
@@ -124,10 +124,9 @@ class Journal:
     def with_lost(self, lost: Sequence[Span]) -> Journal:
         """Return a journal with more rows that were removed, and without samples of them."""
         lost = union([*self.lost, *lost])
-        kept = {name: [own for own in items if not common([own.rows], lost)] for name, items in self.samples.items()}
-        return replace(self, lost=lost, samples={name: items for name, items in kept.items() if items})
+        return replace(self, lost=lost, samples=add_samples(self.samples, {}, lost))
 
-    def with_written(self, samples: Mapping[str, RowSample], rows: Sequence[Span]) -> Journal:
+    def with_written(self, samples: Samples, rows: Sequence[Span]) -> Journal:
         """Return a journal with samples of rows that a job has written."""
         return replace(self, samples=add_samples(self.samples, samples, rows), lost=difference(self.lost, rows))
 
@@ -142,7 +141,7 @@ class Journal:
             "omitted": self.omitted + len(self.older),
             **({"older": self.older.to_text()} if self.older.records else {}),
             **({"finished": list(self.finished)} if self.finished else {}),
-            **({"samples": {name: list(own) for name, own in self.samples.items()}} if self.samples else {}),
+            **({"samples": dict(self.samples)} if self.samples else {}),
             **({"lost": list(self.lost)} if self.lost else {}),
         }
 

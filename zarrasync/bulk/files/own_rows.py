@@ -79,7 +79,8 @@ def repair_labels(variables: Variables, labels: Sequence[npt.NDArray[Any]] | Non
         ShapeError: If labels of other files were removed as well.
     """
     target = variables.target
-    if labels is None or target.labels is None or not target.lost.spans:
+    is_slice = isinstance(variables.parameters.region, slice)  # labels of other rows do not matter
+    if labels is None or target.labels is None or not target.lost.spans or is_slice:
         return
     repaired, spans = target.labels.copy(), rows_of_files(variables)
     for number in numbers:

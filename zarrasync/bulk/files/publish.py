@@ -18,7 +18,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.journal import ATTRIBUTE, Journal
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
-from zarrasync.bulk.files.row_samples import RowSample
+from zarrasync.bulk.files.row_samples import Samples
 from zarrasync.bulk.files.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -160,7 +160,7 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
 async def publish_group(
     plan: JobPlan,
     handle: NodeHandle,
-    samples: Mapping[str, RowSample] | None = None,
+    samples: Samples | None = None,
     *,
     is_complete: bool = True,
     is_independent: bool = False,
@@ -220,7 +220,7 @@ async def _put_group(plan: JobPlan, handle: NodeHandle, change_attributes: _Chan
 
 def _attributes(
     plan: JobPlan,
-    samples: Mapping[str, RowSample],
+    samples: Samples,
     present: Mapping[str, Any],
     *,
     is_complete: bool,

@@ -17,7 +17,7 @@ from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.plan import ArrayPlan, JobPlan
-from zarrasync.bulk.files.row_samples import RowSample, without_values
+from zarrasync.bulk.files.row_samples import RowSample
 from zarrasync.bulk.files.spans import common
 from zarrasync.bulk.files.target import LostRows, Target
 from zarrasync.bulk.files.tasks import planned_array
@@ -114,31 +114,26 @@ async def find_lost_rows(target: Target, dim: str) -> LostRows:
         dim: The dimension along which files are joined.
     """
     known = {
-        name: [own for own in samples if _fits(target.arrays[name], own)]
-        for name, samples in target.journal.samples.items()
-        if name in target.arrays and dim in target.dims[name]
+        name: own
+        for name, own in target.journal.samples.items()
+        if name in target.arrays and dim in target.dims[name] and _fits(target.arrays[name], own)
     }
-    calls = [partial(_is_sample_empty, target.arrays[name], own) for name, samples in known.items() for own in samples]
-    are_empty = iter(await gather(calls))
-    spans, names = list(target.journal.lost), list[str]()
-    for name, samples in known.items():
-        lost = without_values(samples, [next(are_empty) for _ in samples])
-        names += [name] * bool(lost)
-        for sample, start in lost:
-            spans.append((await _first_lost_row(target.arrays[name], sample, start), sample.length))
-    return LostRows(common(spans, [(0, target.length(dim))]), tuple(names))
+    are_empty = await gather([partial(_is_sample_empty, target.arrays[name], own) for name, own in known.items()])
+    lost = [name for name, is_empty in zip(known, are_empty, strict=True) if is_empty]
+    starts = await gather([partial(_first_lost_row, target.arrays[name], known[name]) for name in lost])
+    spans = [(start, known[name].length) for name, start in zip(lost, starts, strict=True)]
+    return LostRows(common([*target.journal.lost, *spans], [(0, target.length(dim))]), tuple(lost))
 
 
-async def _first_lost_row(array: AsyncArray, sample: RowSample, start: int) -> int:
+async def _first_lost_row(array: AsyncArray, sample: RowSample) -> int:
     """Return the row from which on values may be lost, by reading few of them: no row before one with values is lost.
 
     Args:
         array: The array.
         sample: A sample that is lost.
-        start: The first row that may be lost.
     """
-    size, stop = _chunk_sizes(array)[sample.axis], sample.rows[0]
-    first, last = start // size, -(-stop // size)
+    size, start, stop = _chunk_sizes(array)[sample.axis], 0, sample.rows[0]
+    first, last = 0, -(-stop // size)
     while first < last:
         middle = (first + last) // 2
         rows = max(middle * size, start), min((middle + 1) * size, stop)

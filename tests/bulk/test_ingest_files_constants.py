@@ -167,7 +167,6 @@ async def test_a_large_constant_in_a_file_of_one_row(api: Api, tmp_path: Path):
 LOSSY: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "f4"},
     "float32 in format 2": {"dtype": "f4"},
-    "integers": {"dtype": "i2"},
     "scale and offset": {
         "filters": [
             {

@@ -16,7 +16,7 @@ from zarrasync import transfer
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.checksum import value_checksum
 from zarrasync.bulk.files.compare import is_equal
-from zarrasync.bulk.files.conversions import check_strings
+from zarrasync.bulk.files.conversions import check_strings, convert_values
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.target import StoredForm, Target, stored_attributes
 from zarrasync.bulk.files.times import duration_units, units_of
@@ -80,7 +80,7 @@ def _reader(
         own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
         values = read(name, own) if variable.values is None else variable.values[own]
         check_strings(name, values, "", dtype)  # they would be cut
-        return values.transpose(axes)
+        return convert_values(values, dtype, name).transpose(axes)
 
     return read_in_order
 
@@ -113,7 +113,7 @@ def _store(array: AsyncArray, region: Region, values: npt.NDArray[Any]) -> npt.N
     own = AsyncArray(place, array.metadata).view[region]
 
     async def write_and_read() -> Any:
-        await own.write(transfer.cast(transfer.as_array(values, dtype, fill), dtype))
+        await own.write(transfer.as_array(values, dtype, fill))
         return await own.read()
 
     return np.asarray(transfer.as_array(bridge.run(write_and_read(), blocking=True), dtype, fill))

@@ -95,8 +95,8 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
         axis, (first, *others) = variables.axis(name), variables.all_headers(name)
         are_converted = variables.are_converted(name)
         dtype = variables.dtype(name)
-        for source, header in zip(headers, (first, *others), strict=True):
-            check_strings(name, header.values, source.file.name, dtype)
+        for source, own in zip(headers, (first, *others), strict=True):
+            check_strings(name, own.values, source.file.name, dtype)
         for source, other in zip(headers[1:], others, strict=True):
             check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted)
             check_projection(name, other, source.file.name, first, first_url)

@@ -52,7 +52,7 @@ def parse_samples(value: Mapping[str, Any]) -> dict[str, RowSample]:
 
 
 def add_samples(known: Samples, new: Samples, written: Sequence[Span]) -> dict[str, RowSample]:
-    """Return the samples after a job: those of the last rows.
+    """Return the samples after a job. Each array has one, of its last rows.
 
     Args:
         known: The samples before.

@@ -161,19 +161,38 @@ def test_a_worker_that_is_killed(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_worker_of_dask_that_is_killed(tmp_path: Path):
-    paths, place, kills = write_days(tmp_path / "nc", range(6)), tmp_path / "repo", list[int]()
+    paths, place = write_days(tmp_path / "nc", range(10)), tmp_path / "repo"
     with workers("dask") as shared:
-        client = shared["executor"]
+        waiting = list(shared["executor"].run(os.getpid).values())[:1]
 
         def kill(nbytes: int) -> None:
-            if nbytes and not kills:
-                kills.extend(client.run(os.getpid).values())
-                os.kill(kills[0], signal.SIGKILL)
+            while nbytes and waiting:
+                os.kill(waiting.pop(), signal.SIGKILL)
 
         sync.ingest(paths, f"{place}|icechunk:", concat="time", chunks={"time": 7}, progress=kill, **shared)
-    assert kills
-    assert messages(place) == ["zarrasync ingest: 6 files with 144 rows", FIRST]
+    assert not waiting
+    assert messages(place) == ["zarrasync ingest: 10 files with 240 rows", FIRST]
     xr.testing.assert_equal(stored(place), joined(paths))
+
+
+@pytest.mark.slow
+def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
+    """Dask gives a task up. The job fails without a commit."""
+    dask, place = pytest.importorskip("dask"), tmp_path / "repo"
+    pytest.importorskip("distributed")
+    paths = write_days(tmp_path / "nc", range(10))
+    sync.ingest(paths[:1], f"{place}|icechunk:", concat="time", chunks={"time": 7})
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), workers("dask") as shared:
+        waiting = list(shared["executor"].run(os.getpid).values())
+
+        def kill(nbytes: int) -> None:
+            while nbytes and waiting:
+                os.kill(waiting.pop(), signal.SIGKILL)
+
+        with pytest.raises(StoreError, match="dask gave up task"):
+            sync.ingest(paths, f"{place}|icechunk:", concat="time", append=True, progress=kill, **shared)
+    assert len(messages(place)) == 2
+    xr.testing.assert_equal(stored(place), joined(paths[:1]))
 
 
 @pytest.mark.slow

@@ -120,7 +120,8 @@ async def test_tasks_that_share_chunks(api: Api, tmp_path: Path):
     days = [day(n).assign(u=day(n, seed=n + 50).t2m) for n in range(5)]
     for number, dataset in enumerate(days):
         dataset.to_netcdf(tmp_path / f"nc/{number}.nc")
-    url, options = f"{tmp_path / 'repo'}|icechunk:", {"concat": "time", "verify": True}
+    url = f"{tmp_path / 'repo'}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "verify": True}
     chunks = {"t2m": {"chunks": (13, 6, 8)}, "u": {"chunks": (24, 6, 8)}}
     expected = xr.concat(days, "time", data_vars="minimal")
     with workers("pickling") as shared:
@@ -199,7 +200,8 @@ def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
 def test_workers_that_are_always_killed(tmp_path: Path):
     """The job fails without a commit. It can be repeated."""
     paths, place, has_ended = write_days(tmp_path / "nc", range(6)), tmp_path / "repo", threading.Event()
-    url, options = f"{place}|icechunk:", {"concat": "time", "append": True, "chunks": {"time": 7}}
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 7}}
     sync.ingest(paths[:2], url, **options)
     before = stored(place)
 
@@ -249,7 +251,8 @@ if __name__ == "__main__":
 async def test_a_task_that_fails(api: Api, tmp_path: Path):
     """A file cannot be read any more. The changes of other tasks are not committed."""
     paths, place = write_days(tmp_path / "nc", range(4), packed=False), tmp_path / "repo"
-    url, options = f"{place}|icechunk:", {"concat": "time", "append": True, "chunks": {"time": 24}}
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 24}}
     await api(api.ingest(paths[:1], url, **options))
 
     (away := tmp_path / "away").mkdir()
@@ -287,7 +290,8 @@ def after_the_first_block(change: Callable[[], None]) -> Callable[[int], None]:
 async def test_others_commit_other_nodes(api: Api, tmp_path: Path, path: str):
     """Both commits remain."""
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
-    url, options = f"{place}|icechunk:", {"concat": "time", "append": True}
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "append": True}
     await api(api.ingest(paths[:1], url, path=path, **options))
     await api(api.ingest(paths[:1], url, path="other", **options))
 
@@ -323,7 +327,8 @@ def erase_the_group_above(url: str, paths: list[Path]) -> None:
 @pytest.mark.parametrize("change", [append_rows, change_a_coordinate, erase_the_group_above])
 async def test_others_commit_the_same_dataset(api: Api, tmp_path: Path, change: Callable[[str, list[Path]], None]):
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
-    url, options = f"{place}|icechunk:", {"concat": "time", "append": True}
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "append": True}
     await api(api.ingest(paths[:1], url, path="a", **options))
     progress = after_the_first_block(lambda: change(url, paths))
     with workers("pickling") as shared:

@@ -277,7 +277,8 @@ def test_others_commit_other_nodes(folder: Path, path: str):
 def test_others_commit_the_same_dataset(folder: Path, change: str, capsys: pytest.CaptureFixture[str]):
     """The plan can only be abandoned."""
     paths, place = write_days(folder / "nc", range(3)), folder / "repo"
-    url, options = f"{place}|icechunk:", {"concat": "time", "path": "a/b"}
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "path": "a/b"}
     if change != "above":
         sync.ingest(paths[:1], url, **options)
     if change == "below":

@@ -17,6 +17,7 @@ __all__ = ["Axis", "OnDuplicate", "Segment", "find_own_rows", "merge_rows", "sta
 OnDuplicate: TypeAlias = Literal["error", "skip", "replace"]
 """What happens to a row whose label exists already."""
 Labels: TypeAlias = npt.NDArray[Any]
+_LARGEST = np.iinfo("i8").max
 _GAP = 1.5
 """Steps longer than the usual step by this factor are gaps."""
 
@@ -224,8 +225,11 @@ class _Rows:
         missing = np.flatnonzero(np.isnat(labels) if labels.dtype.kind in "mM" else np.isnan(labels))
         if len(missing):
             raise ShapeError(f"{self.name(missing[0])} has a missing value as a label")
-        keys = labels.astype("i8") if labels.dtype.kind in "bmM" else labels
-        return keys * self._direction(keys) if keys.dtype.kind != "u" else keys.astype("f8") * self._direction(keys)
+        if labels.dtype.kind == "u" and labels.size and labels.max() > _LARGEST:  # floats would make neighbours equal
+            keys = np.unique(labels, return_inverse=True)[1].reshape(-1)
+        else:
+            keys = labels.astype("i8") if labels.dtype.kind in "bumM" else labels
+        return keys * self._direction(keys)
 
     def _direction(self, keys: npt.NDArray[Any]) -> int:
         """Return 1 if labels increase, and -1 if they decrease.
@@ -243,7 +247,8 @@ class _Rows:
                 at = start + int(wrong[0])
                 raise ShapeError(
                     f"the labels of {self.name(at)} are not in order: {self.label(at + 1)} follows {self.label(at)} in "
-                    f"row {at + 1 - start}"
+                    f"row {at + 1 - start}, but labels must {'increase' if direction > 0 else 'decrease'}; sort the file first, "
+                    "for example with xarray's sortby() and drop_duplicates()"
                 )
         return direction or 1
 

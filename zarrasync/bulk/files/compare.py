@@ -22,6 +22,7 @@ __all__ = [
     "has_rows",
     "is_comparable",
     "is_equal",
+    "is_projection",
     "is_same_attribute",
     "row_count",
 ]
@@ -62,7 +63,8 @@ def has_rows(headers: Sequence[FileHeader], dim: str) -> bool:
         other = next(header for header in headers if row_count(header, dim) is None)
         raise ShapeError(
             f"{with_dim[0].file.name} has the dimension {dim!r}, but {other.file.name} does not; it has the dimensions "
-            f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}"
+            f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}. Ingest files that are one "
+            "row each in another call, with append=True"
         )
     return bool(with_dim)
 
@@ -307,6 +309,11 @@ def check_equal(
     )
 
 
+def is_projection(header: VariableHeader) -> bool:
+    """Return whether a variable describes a coordinate reference system."""
+    return any(key in header.attributes for key in _PROJECTION)
+
+
 def check_projection(name: str, header: VariableHeader, url: str, like: VariableHeader, like_url: str) -> None:
     """Check that two variables describe the same coordinate reference system, if they describe one.
 
@@ -314,7 +321,7 @@ def check_projection(name: str, header: VariableHeader, url: str, like: Variable
         ShapeError: If the systems differ.
     """
     own, others = header.attributes, like.attributes
-    has, like_has = (any(key in attributes for key in _PROJECTION) for attributes in (own, others))
+    has, like_has = is_projection(header), is_projection(like)
     if not (has or like_has):
         return
     keys = {key for key in own.keys() & others.keys() if key not in _DESCRIPTIVE}

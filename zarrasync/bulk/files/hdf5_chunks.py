@@ -180,7 +180,7 @@ def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) ->
     try:
         with open(descriptor, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
             dataset = None if file.userblock_size else _find_dataset(file, options.group, name)
-            found = None if dataset is None else _describe(dataset)
+            found = None if dataset is None or _is_short(file, dataset) else _describe(dataset)
         if found is None:
             return None
         metadata, places = found
@@ -208,6 +208,19 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
         return None
     # The numbers of the files differ if a soft link leads to an external one.
     return dataset if objects.get_info(dataset.id).fileno == objects.get_info(file.id).fileno else None
+
+
+def _is_short(file: Any, dataset: Any) -> bool:
+    """Return whether a variable has fewer rows than its unlimited dimension. netCDF adds rows with the fill value."""
+    for axis, largest in enumerate(dataset.maxshape):
+        if largest is not None:
+            continue
+        for scale in dataset.dims[axis].values():
+            sharing = scale.attrs.get("REFERENCE_LIST", ())
+            lengths = [scale.shape[0], *(file[reference].shape[int(number)] for reference, number in sharing)]
+            if max(lengths) > dataset.shape[axis]:
+                return True
+    return False
 
 
 def _describe(dataset: Any) -> tuple[ArrayMetadata, dict[str, tuple[int, int]]] | None:

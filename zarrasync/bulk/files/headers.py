@@ -159,5 +159,5 @@ class FileHeader:
     def linked(self, names: Iterable[str]) -> set[str]:
         """Return the names of the variables to which attributes of some variables refer: coordinates and grid mappings."""
         attributes = [self.variables[name].attributes for name in names]
-        mappings = {str(item.get("grid_mapping")) for item in attributes}
+        mappings = {part for item in attributes for part in re.split(r"[\s:]+", str(item.get("grid_mapping", "")))}
         return mappings | {part for item in attributes for part in str(item.get("coordinates", "")).split()}

@@ -16,6 +16,7 @@ from zarrasync import formats
 from zarrasync.bulk.files.engines import is_zarr, path_of
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.parallel import call_each
+from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.local import local_path
 
 __all__ = ["find_files", "identity_of", "means_files"]
@@ -112,7 +113,10 @@ def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile
 def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
     filesystem, path = _filesystem(url, storage_options)
     if not is_zarr(url):
-        info = filesystem.info(path)
+        try:
+            info = filesystem.info(path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"no file exists at {redact_queries(url)!r}") from error
         return SourceFile(url, info.get("size"), _stamp(info))
     stamps = []
     for name in _root_documents():  # servers and object stores need not have directories

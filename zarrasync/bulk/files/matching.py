@@ -58,9 +58,14 @@ def match_files(variables: Variables) -> Match:
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
     """
-    check_variables(variables)
+    try:
+        check_variables(variables)
+    except ShapeError as error:
+        raise _with_dimensions(error, variables) from error
     _check_destination(variables)
     labels, target = find_labels(variables), variables.target
+    if labels is None and variables.parameters.reader.group:
+        variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
     lost = [number for number, header in enumerate(variables.headers) if header.file in target.lost.files]
     repair_labels(variables, labels, lost)
     axis = restore_rows(variables, labels, lost, _merge(variables, labels, lost))
@@ -69,6 +74,15 @@ def match_files(variables: Variables) -> Match:
         spans[number] = rows_of_files(variables)[number]
     notes = note_lost_rows(target, [segment[:2] for segment in axis.segments])
     return Match(axis, spans, [*_observations(variables, axis), *notes])
+
+
+def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
+    """Return an error that also explains that files become rows, because they do not have the dimension."""
+    if not variables.stacks or not variables.dim or variables.target.group is not None:
+        return error
+    dims = sorted({dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims})
+    text = f"{error}. The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
+    return ShapeError(text, found=error.found, wanted=error.wanted)
 
 
 # ------------------------------------------------------------------ variables

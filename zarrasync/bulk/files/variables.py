@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.compare import check_equal, check_projection, has_rows, is_comparable, row_count
+from zarrasync.bulk.files.compare import (
+    check_equal,
+    check_projection,
+    has_rows,
+    is_comparable,
+    is_projection,
+    row_count,
+)
 from zarrasync.bulk.files.headers import FileHeader, VariableHeader
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.target import Target
@@ -180,12 +188,18 @@ class Variables:
             return self.dim in variable.dims
         if name == self.dim:
             return True
-        if not variable.is_coordinate and variable.dims:
+        if not variable.is_coordinate and (variable.dims or not self._is_grid_mapping(name)):
             return True
         if variable.dims == (name,):  # the labels of an axis, which all rows share
             return False
         first, *others = (header.variables[name] for header in self.headers)
         return first.values is not None and not all(_is_equal(name, other, first) for other in others)
+
+    def _is_grid_mapping(self, name: str) -> bool:
+        """Return whether a variable describes the coordinate reference system of others."""
+        variables = self.headers[0].variables
+        names = " ".join(str(variable.attributes.get("grid_mapping", "")) for variable in variables.values())
+        return is_projection(variables[name]) or name in re.split(r"[\s:]+", names)
 
     # -------------------------------------------------------------- data types and units
 

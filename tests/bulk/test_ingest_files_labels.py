@@ -1,0 +1,110 @@
+"""Labels of rows, and rows without them: large numbers, order, single rows, and variables with fewer rows than others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.errors import ShapeError
+
+xr = pytest.importorskip("xarray", reason="xarray opens the files")
+nc = pytest.importorskip("netCDF4", reason="netCDF4 writes the files")
+
+
+def write(folder: Path, number: int, labels: Any, dim: str = "id") -> Path:
+    path = folder / f"{number}.nc"
+    xr.Dataset({"v": (dim, np.full(len(labels), number))}, coords={dim: labels}).to_netcdf(path)
+    return path
+
+
+@pytest.mark.parametrize("on_duplicate", ["error", "skip"])
+@pytest.mark.parametrize("start", [2**60, 2**63 - 2, 2**64 - 6])
+async def test_neighbouring_large_labels(api: Api, tmp_path: Path, on_duplicate: Any, start: int):
+    labels = [start + number for number in range(6)]
+    paths = [write(tmp_path, n, np.array(labels[3 * n : 3 * n + 3], "u8")) for n in range(2)]
+    await api(api.ingest(paths[1], store := {}, concat="id", on_duplicate=on_duplicate))
+    with pytest.raises(ShapeError, match="lies before the last row"):
+        await api(api.ingest(paths[0], store, concat="id", append=True, on_duplicate=on_duplicate))
+    await api(api.ingest(paths[::-1], store := {}, concat="id", on_duplicate=on_duplicate))
+    assert sync.open_array(store, path="id")[:].tolist() == labels
+    assert sync.open_array(store, path="v")[:].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "direction"), [([0, 2, 1], "increase"), ([2, 0, 1], "decrease"), ([0, 1, 1], "increase")]
+)
+async def test_labels_out_of_order(api: Api, tmp_path: Path, labels: list[int], direction: str):
+    message = rf"0.nc are not in order: 1 follows [012] in row 2, but labels must {direction}; sort the file first"
+    with pytest.raises(ShapeError, match=message):
+        await api(api.ingest(write(tmp_path, 0, labels), {}, concat="id"))
+
+
+async def test_files_of_one_row_among_others(api: Api, tmp_path: Path):
+    path = write(tmp_path, 0, [0, 1])
+    with xr.open_dataset(write(tmp_path, 1, [2, 3])) as dataset:
+        dataset.isel(id=0).to_netcdf(tmp_path / "one.nc")
+    with pytest.raises(ShapeError, match=r"one.nc does not; .* in another call, with append=True"):
+        await api(api.ingest([path, tmp_path / "one.nc"], {}, concat="id"))
+    for order in ([path, tmp_path / "one.nc"], [tmp_path / "one.nc", write(tmp_path, 2, [4, 5])]):
+        store: dict[str, Any] = {}
+        for file in order:
+            await api(api.ingest(file, store, concat="id", append=True))
+        assert len(sync.open_array(store, path="v")[:]) == 3
+
+
+async def test_a_dimension_that_no_file_has(api: Api, tmp_path: Path):
+    paths = [write(tmp_path, n, [2 * n, 2 * n + 1]) for n in range(2)]
+    message = "'id' must be the same .* The files have no dimension 'ix', so each of them is one row; they have id"
+    with pytest.raises(ShapeError, match=message):
+        await api(api.ingest(paths, {}, concat="ix"))
+
+
+async def test_groups_without_labels(api: Api, tmp_path: Path):
+    path = tmp_path / "0.nc"
+    with nc.Dataset(path, "w") as file:
+        file.createDimension("time", 2)
+        file.createVariable("time", "i4", ("time",))[:] = [0, 1]
+        file.createGroup("obs").createVariable("v", "f4", ("time",))[:] = [1, 2]
+    report = await api(api.ingest(path, {}, concat="time", source_group="obs"))
+    assert report.notes == ["the group has no labels 'time': rows are in the order of the files"]
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+async def test_variables_with_fewer_rows_than_others(api: Api, tmp_path: Path, labelled: bool):
+    """netCDF-4 stores the rows of each variable up to the last one that was written."""
+    paths = []
+    for number in range(2):
+        paths.append(tmp_path / f"{number}.nc")
+        with nc.Dataset(paths[-1], "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("x", 30)
+            if labelled:
+                file.createVariable("time", "i4", ("time",))[:] = np.arange(5) + 5 * number
+            file.createVariable("long", "f4", ("time", "x"), chunksizes=(2, 30))[:] = np.full((5, 30), number)
+            file.createVariable("short", "f4", ("time", "x"), chunksizes=(2, 30), fill_value=-1)[:2] = number
+    await api(api.ingest(paths, store := {}, concat="time", chunks={"time": 3}, verify=True))
+    expected = [value for number in range(2) for value in (number, number, -1, -1, -1)]
+    np.testing.assert_array_equal(sync.open_array(store, path="short")[:, 0], expected)
+
+
+async def test_single_numbers_become_rows(api: Api, tmp_path: Path):
+    """Whether a variable has rows does not depend on the number of files in the first job."""
+    paths = []
+    for number in range(3):
+        variables = {"v": number // 2, "crs": 0, "utm": ((), 0, {"grid_mapping_name": "transverse_mercator"})}
+        dataset = xr.Dataset({**variables, "image": ("x", [1.0, 2], {"grid_mapping": "crs: x"})})
+        paths.append(tmp_path / f"{number}.nc")
+        dataset.to_netcdf(paths[-1])
+    for parts in ([paths], [paths[:1], paths[1:]], [[path] for path in paths]):
+        store: dict[str, Any] = {}
+        for part in parts:
+            await api(api.ingest(part, store, concat="time", append=True))
+        assert sync.open_array(store, path="v")[:].tolist() == [0, 0, 1]
+        assert sync.open_array(store, path="crs").shape == sync.open_array(store, path="utm").shape == ()
+    await api(api.ingest(paths, store := {}, concat="time", variables=["image"]))
+    assert set(sync.open_group(store)) == {"image", "crs"}

@@ -3,7 +3,7 @@
 1. ``identify`` expands patterns and records the size and time of each file. ``readers`` opens files and reads their
    ``headers``, with ``digests`` of large variables. ``copies`` keeps remote files, and ``hdf5_chunks`` reads chunks itself.
 2. ``target`` reads the state of the destination. ``known`` leaves out the files that it contains.
-3. ``variables``, ``compare``, ``times``, ``axis``, ``matching``, ``layout`` and ``planning`` derive a ``JobPlan`` from the
+3. ``variables``, ``compare``, ``fitting``, ``times``, ``axis``, ``matching``, ``layout`` and ``planning`` derive a ``JobPlan`` from the
    headers and the destination. They do no IO.
 4. ``tasks`` writes the rows of one task. Tasks are independent, so threads, processes or machines can share them: ``pool``.
 5. ``publish`` stores the documents that make the new rows visible, the group's last. ``republish`` completes that after a

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zarrasync.bulk.files.matching import Match, check_variables, find_labels
+from zarrasync.bulk.files.fitting import check_variables
+from zarrasync.bulk.files.matching import Match, find_labels
 from zarrasync.bulk.files.own_rows import find_stored_rows, rows_of_files
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.display.text import counted

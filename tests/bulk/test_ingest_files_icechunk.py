@@ -131,6 +131,7 @@ sync.ingest({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, concat="tim
 
 
 async def test_a_job_that_fails_early_creates_no_repository(api: Api, tmp_path: Path):
+    pytest.importorskip("icechunk", "2", reason="icechunk 1 creates the directory when it looks for a repository")
     paths, place = write_days(tmp_path / "nc", range(2)), tmp_path / "repo"
     (tmp_path / "nc/bad.nc").write_bytes(b"CDF")
     sources: list[Any] = [

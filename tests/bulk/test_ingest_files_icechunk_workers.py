@@ -114,6 +114,21 @@ async def test_all_workers_share_a_commit(api: Api, tmp_path: Path, kind: str):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
+async def test_datasets_that_are_replaced(api: Api, tmp_path: Path):
+    """All of a dataset with other chunks, then some rows of it."""
+    paths, place = write_days(tmp_path / "nc", range(3), packed=False), tmp_path / "repo"
+    url = f"{place}|icechunk:"
+    options: dict[str, Any] = {"concat": "time", "path": "deep/er", "verify": True}
+    with workers("pickling") as shared:
+        await api(api.ingest(paths[:2], url, chunks={"time": 7}, **options, **shared))
+        await api(api.ingest(paths, url, mode="w", chunks={"time": 5, "lon": 3}, **options, **shared))
+        xr.testing.assert_equal(stored(place, "deep/er"), joined(paths))
+        day(1, seed=9).to_netcdf(paths[1])
+        await api(api.ingest(paths[1], url, region="auto", **options, **shared))
+    xr.testing.assert_equal(stored(place, "deep/er"), joined(paths))
+    assert len(messages(place)) == 4
+
+
 async def test_tasks_that_share_chunks(api: Api, tmp_path: Path):
     """The chunks of two variables begin at different rows, and rows of one chunk are replaced in several places."""
     (tmp_path / "nc").mkdir()

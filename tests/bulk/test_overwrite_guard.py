@@ -481,3 +481,34 @@ async def test_invalid_values_are_an_error_of_the_creator(api: Api):
 
     with pytest.raises(CodecError, match="no room"):
         await api(api.open_array(Full(stores.MemoryStore()), mode="a", data=VALUES))
+
+
+@pytest.mark.parametrize("place", ["local", "link", "s3", "s3-fsspec"])
+@pytest.mark.parametrize("group", ["", "inner"])
+async def test_datasets_that_would_replace_themselves(
+    api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]], place: str, group: str
+):
+    pytest.importorskip("xarray", reason="ingest reads the dataset with xarray")
+    url, options = (f"{s3[0]}.zarr", s3[1]) if place.startswith("s3") else (str(tmp_path / "a.zarr"), None)
+    values = np.random.default_rng(0).normal(size=(4, 5000))
+    parameters = {"dimension_names": ("time", "x"), "storage_options": options}
+    sync.create_array(url, path=f"{group}/v".strip("/"), data=values, chunks=(1, 5000), **parameters)
+    source = url
+    if place == "link":
+        source = str(tmp_path / "link.zarr")
+        Path(source).symlink_to(url)
+    if place == "s3-fsspec":
+        s3fs = pytest.importorskip("s3fs", reason="the destination is a filesystem of fsspec")
+        destination: Any = s3fs.S3FileSystem(**options).get_mapper(url)
+    else:
+        destination = url
+    arguments = {"concat": "time", "source_group": group, "source_options": options, "chunks": {"time": 2}}
+    storage = {} if place == "s3-fsspec" else {"storage_options": options}
+    with pytest.raises(NodeExistsError, match=r"contains them and is erased first; write to another path"):
+        await api(api.ingest([source], destination, mode="w", **arguments, **storage))
+    found = sync.open_array(url, path=f"{group}/v".strip("/"), storage_options=options)
+    np.testing.assert_array_equal(found[...], values)
+    for _ in range(2):  # a group below is not read, and can be replaced
+        await api(api.ingest([source], destination, mode="w", path="below", **arguments, **storage))
+    below = sync.open_array(url, path="below/v", storage_options=options)
+    np.testing.assert_array_equal(below[...], values)

@@ -12,7 +12,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Store, resolve
 
-__all__ = ["overlap", "refuse_self_overwrite"]
+__all__ = ["contains", "overlap", "refuse_self_overwrite"]
 
 _OPERANDS = (
     "async_",  # of synchronous arrays
@@ -28,6 +28,11 @@ def overlap(store: Store, path: str, other_store: Store, other_path: str) -> boo
     """Return whether two paths, possibly in different stores, are the same location, or one contains the other."""
     lineage, other_lineage = store.lineage(path), other_store.lineage(other_path)
     return lineage[0] in other_lineage or other_lineage[0] in lineage
+
+
+def contains(store: Store, path: str, other_store: Store, other_path: str) -> bool:
+    """Return whether a path, possibly in another store, is the same location as this one, or below it."""
+    return store.lineage(path)[0] in other_store.lineage(other_path)
 
 
 def refuse_self_overwrite(store: Store, path: str, *sources: Any) -> None:

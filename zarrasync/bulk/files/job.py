@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
@@ -11,6 +12,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.claim import Claim
 from zarrasync.bulk.files.disjoint import with_disjoint_tasks
+from zarrasync.bulk.files.engines import is_zarr
 from zarrasync.bulk.files.headers import SourceFile
 from zarrasync.bulk.files.known import files_to_write
 from zarrasync.bulk.files.matching import Match, match_files
@@ -28,12 +30,14 @@ from zarrasync.bulk.files.stored_rows import match_stored
 from zarrasync.bulk.files.target import Target, read_constants, read_target
 from zarrasync.bulk.files.variables import Variables
 from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
-from zarrasync.model.paths import join
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
 
@@ -229,6 +233,8 @@ class Job:
     def _make_plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
         """Return the job with its plan, a report without counts, and the files that are new. Change nothing."""
         parameters = self._parameters
+        if self._mode == "w":
+            self._refuse_own_sources()
         target = self._run(read_target(self.handle, parameters.dim)) if self._mode != "w" else Target(self.handle)
         self._check_destination(target)
         report, files = FilesReport(), self._files
@@ -274,6 +280,19 @@ class Job:
                 "{place} contains files that were ingested with other parameters (chunks, encoding, variables or decode); "
                 "pass mode='w' to replace them, or append=True to add files with the existing layout"
             )
+
+    def _refuse_own_sources(self) -> None:
+        """Raise an error if a dataset that will be erased contains one of the sources."""
+        reader = self._parameters.reader
+        for file in self._files:
+            if not (is_zarr(file.url) or os.path.isdir(file.url)):
+                continue  # other files are not erased, also if they are in its folder
+            source = resolve(file.url, dict(reader.storage_options) or None)
+            if contains(self.handle.store, self.handle.path, source, normalize_path(reader.group)):
+                raise self._exists(
+                    f"{{place}} cannot be replaced with values of {file.name}, because it contains them and is erased first; "
+                    "write to another path"
+                )
 
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""

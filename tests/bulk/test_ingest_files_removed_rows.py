@@ -188,6 +188,17 @@ async def test_changed_values_are_not_replaced(api: Api, tmp_path: Path):
     assert (array[30:47] == 1).all()
 
 
+async def test_all_rows_of_files_are_replaced_on_request(api: Api, tmp_path: Path):
+    """They are not only restored where rows were removed."""
+    paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
+    sync.ingest(paths, out, **OPTIONS)
+    sync.open_array(out, path="t2m", mode="r+")[24:] = 1
+    resize(out, [40, 72])
+    report = await api(api.ingest(paths, out, on_duplicate="replace", **OPTIONS))
+    assert again(report) == ["32 rows (40:72) written again"]
+    assert_same(out, joined(paths))
+
+
 async def test_rows_that_another_file_replaces(api: Api, tmp_path: Path):
     """The journal names the file that has written rows last, and its values are restored."""
     paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"

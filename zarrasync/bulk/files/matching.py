@@ -62,7 +62,9 @@ def match_files(variables: Variables) -> Match:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
     lost = [number for number, header in enumerate(variables.headers) if header.file in target.lost.files]
     repair_labels(variables, labels, lost)
-    axis = restore_rows(variables, labels, lost, _merge(variables, labels, lost))
+    are_labelled = labels is not None and target.labels is not None
+    are_replaced = are_labelled and variables.parameters.on_duplicate == "replace"  # all rows, and not only lost ones
+    axis = restore_rows(variables, labels, lost, _merge(variables, labels, () if are_replaced else lost))
     spans = _spans(axis, labels, variables)
     for number in lost:
         spans[number] = rows_of_files(variables)[number]

@@ -138,6 +138,17 @@ async def test_other_attributes_are_reported(api: Api, tmp_path: Path):
     assert report.notes == ["attributes that differ, kept as they are in the destination: v (units)"]
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_equal_attributes_without_literals_in_json(api: Api, tmp_path: Path, zarr_format: int):
+    attributes = {"valid_min": -np.inf, "range": np.array([1, np.nan]), "one": np.array([np.nan]), "names": ["a", "b"]}
+    paths = [write(tmp_path, n, v=attributes) for n in range(3)]
+    for part in (paths[:2], paths[2:]):
+        report = await api(
+            api.ingest(part, str(tmp_path / "out.zarr"), concat="time", append=True, zarr_format=zarr_format)
+        )
+        assert report.notes == []
+
+
 # ------------------------------------------------------------------ durations
 
 

@@ -39,6 +39,8 @@ _PROJECTION = ("grid_mapping_name", "crs_wkt", "spatial_ref")
 _DESCRIPTIVE = ("GeoTransform", "long_name", "comment", "units")
 """Attributes of such variables that the coordinates of the axes contain, or that are not part of the system."""
 _LONGEST_VALUE = 80
+_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""The numbers that JSON has no literals for, by their names in metadata documents."""
 
 
 def row_count(header: FileHeader, dim: str) -> int | None:
@@ -220,8 +222,13 @@ def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy as a number, and several as a list."""
-    return np.asarray(value).squeeze().tolist() if isinstance(value, np.generic | np.ndarray | list | tuple) else value
+    """Return a number of NumPy as a number, and several as a list. Stored attributes contain some numbers as strings."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return items[0] if len(items) == 1 else items
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _sizes(header: VariableHeader) -> str:

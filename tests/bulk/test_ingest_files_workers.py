@@ -76,7 +76,7 @@ def test_processes(tmp_path: Path):
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
 ):
-    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool.read_headers
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], worker.read_headers
 
     def count(files: Any, *rest: Any) -> Any:
         elsewhere.extend(files)

@@ -491,7 +491,7 @@ async def test_datasets_that_would_replace_themselves(
     pytest.importorskip("xarray", reason="ingest reads the dataset with xarray")
     url, options = (f"{s3[0]}.zarr", s3[1]) if place.startswith("s3") else (str(tmp_path / "a.zarr"), None)
     values = np.random.default_rng(0).normal(size=(4, 5000))
-    parameters = {"dimension_names": ("time", "x"), "storage_options": options}
+    parameters: dict[str, Any] = {"dimension_names": ("time", "x"), "storage_options": options}
     sync.create_array(url, path=f"{group}/v".strip("/"), data=values, chunks=(1, 5000), **parameters)
     source = url
     if place == "link":

@@ -66,7 +66,7 @@ def inner_groups(path: str, group: str) -> tuple[str, ...]:
     if not is_hdf5(path):
         return ()
     try:
-        import h5py
+        import h5py  # type: ignore[import-untyped]  # has no types
     except ImportError:
         return ()
     found: list[str] = []
@@ -171,7 +171,7 @@ def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) ->
     if options.engine not in _ENGINES or options.engine_options or options.decode or not hasattr(os, "pread"):
         return None
     try:
-        import h5py  # type: ignore[import-untyped]  # has no types
+        import h5py
     except ImportError:
         return None
     if not is_hdf5(path):

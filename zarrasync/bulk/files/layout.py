@@ -152,9 +152,9 @@ def _applies(shape: Any, header: VariableHeader) -> bool:
     return not isinstance(shape, tuple | list) or len(shape) == len(header.dims)
 
 
-def _sizes(parameter: str, sizes: Mapping[str, int], header: VariableHeader, chunks: Any) -> tuple[int, ...]:
+def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chunks: Any) -> tuple[int, ...]:
     """Return the shape of chunks or shards. Dimensions that are not mentioned are not divided."""
-    result = []
+    result: list[int] = []
     for axis, (dim, n) in enumerate(zip(header.dims, header.shape, strict=True)):
         size = sizes.get(dim, -1)
         if not isinstance(size, Integral) or isinstance(size, bool):

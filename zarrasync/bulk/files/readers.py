@@ -138,7 +138,7 @@ class OpenFiles:
             ImportError: If xarray, or the package that reads the format, is not installed.
             ValueError: If a file cannot be read.
         """
-        found = []
+        found: list[FileHeader] = []
         for start in range(0, len(files), _MOST_OPEN):
             batch = files[start : start + _MOST_OPEN]
             with self.prepared(batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,21 @@ async def test_single_numbers_become_rows(api: Api, tmp_path: Path):
         assert sync.open_array(store, path="crs").shape == sync.open_array(store, path="utm").shape == ()
     await api(api.ingest(paths, store := {}, concat="time", variables=["image"]))
     assert set(sync.open_group(store)) == {"image", "crs"}
+
+
+async def test_labels_that_nearly_repeat_each_other(api: Api, tmp_path: Path):
+    """The same times, which two programs have rounded in different ways."""
+    hours = np.arange(24)
+    paths = [
+        write(tmp_path, 0, hours / 24, "time"),
+        write(tmp_path, 1, np.cumsum(np.full(30, 1 / 24)) - 1 / 24, "time"),
+    ]
+    report = await api(api.ingest(paths, {}, concat="time", on_duplicate="skip"))
+    assert any(re.search(r"pairs of labels in 'time' nearly repeat .*; both rows are stored", n) for n in report.notes)
+    await api(api.ingest(paths[0], store := {}, concat="time"))
+    late = write(tmp_path, 2, np.nextafter(23 / 24, 2) + np.arange(3) / 24, "time")
+    report = await api(api.ingest(late, store, concat="time", append=True))
+    assert [note.partition(" nearly")[0] for note in report.notes] == ["1 pair of labels in 'time'"]
+    nanoseconds = 1_700_000_000_000_000_000 + np.arange(6)
+    paths = [write(tmp_path, 3 + n, nanoseconds[3 * n : 3 * n + 3], "time") for n in range(2)]
+    assert (await api(api.ingest(paths, {}, concat="time"))).notes == []

@@ -20,6 +20,8 @@ Labels: TypeAlias = npt.NDArray[Any]
 _LARGEST = np.iinfo("i8").max
 _GAP = 1.5
 """Steps longer than the usual step by this factor are gaps."""
+_NEAR = 1e-6
+"""Steps shorter than this part of the usual step are probably one label, rounded in two ways."""
 
 
 class Segment(NamedTuple):
@@ -47,12 +49,14 @@ class Axis:
         length: The length of the axis afterwards.
         duplicates: The number of rows of files that were left out, or replaced by a row of a later file.
         gaps: The labels before and after each gap.
+        near: The pairs of labels that nearly repeat each other.
     """
 
     segments: tuple[Segment, ...]
     length: int
     duplicates: int = 0
     gaps: tuple[tuple[Any, Any], ...] = ()
+    near: tuple[tuple[Any, Any], ...] = ()
 
 
 def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] | None = None) -> Axis:
@@ -133,11 +137,16 @@ def merge_rows(
     place[~exists] = rows.count + np.arange(np.count_nonzero(~exists))
     kept = ~exists | (on_duplicate == "replace") | only_existing
     tail = np.r_[np.arange(max(rows.count - 2, 0), rows.count), chosen[~exists]]
+    gaps, near = (
+        tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in places)
+        for places in _unusual_steps(rows.keys[tail])
+    )
     return Axis(
         _segments(place[kept], rows.source[chosen[kept]] - 1, rows.row[chosen[kept]]),
         rows.count + int(np.count_nonzero(~exists)),
         len(repeats) + int(np.count_nonzero(~kept)),
-        tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in _gaps(rows.keys[tail])),
+        gaps,
+        near,
     )
 
 
@@ -268,10 +277,10 @@ def _segments(place: npt.NDArray[Any], source: npt.NDArray[Any], row: npt.NDArra
     )
 
 
-def _gaps(keys: npt.NDArray[Any]) -> list[int]:
-    """Return the positions of steps that are longer than the usual one."""
-    if len(keys) < 3:
-        return []
-    steps = np.diff(keys.astype("f8"))
-    usual = float(np.median(steps))
-    return [int(at) for at in np.flatnonzero(steps > _GAP * usual)] if usual > 0 else []
+def _unusual_steps(keys: npt.NDArray[Any]) -> tuple[list[int], list[int]]:
+    """Return the positions of steps that are longer than the usual one, and of those that are nearly zero."""
+    steps = np.diff(keys).astype("f8")
+    usual = float(np.median(steps)) if len(steps) > 1 else 0.0
+    if usual <= 0:
+        return [], []
+    return np.flatnonzero(steps > _GAP * usual).tolist(), np.flatnonzero(steps < _NEAR * usual).tolist()

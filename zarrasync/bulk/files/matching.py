@@ -236,11 +236,14 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
 
 
 def _observations(variables: Variables, axis: Axis) -> list[str]:
-    """Return messages about repeated rows and gaps."""
+    """Return messages about repeated rows, labels that nearly repeat each other, and gaps."""
     parameters, notes = variables.parameters, []
     if axis.duplicates:
         verb = "left out" if parameters.on_duplicate == "skip" else "left out for a later file"
         notes.append(f"{counted(axis.duplicates, 'repeated row')} {verb}")
+    if axis.near:
+        pairs = f"{counted(len(axis.near), 'pair')} of labels in {variables.dim!r}"
+        notes.append(f"{pairs} nearly repeat each other, such as {' and '.join(axis.near[0])}; both rows are stored")
     if axis.gaps and parameters.on_gap != "ignore":
         shown = "; ".join(f"{before} to {after}" for before, after in axis.gaps[:3])
         gaps = f"{counted(len(axis.gaps), 'gap')} in {variables.dim!r}: {shown}"

@@ -157,7 +157,7 @@ def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chu
     result: list[int] = []
     for axis, (dim, n) in enumerate(zip(header.dims, header.shape, strict=True)):
         size = sizes.get(dim, -1)
-        if not isinstance(size, Integral) or isinstance(size, bool):
+        if isinstance(size, bool) or not isinstance(size, Integral):
             raise TypeError(f"{parameter} must be a whole number along {dim!r}, found {size!r}")
         size = int(size)
         if size == 0 or size < -1:

@@ -569,7 +569,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             int64_t chunk, source = source_of(&plan, n, &chunk);
             memcpy(out + n * item, values + source * item, (size_t)item);
         }
-        if (plan.selected_chunks == 1)
+        if (plan.selected_chunks == 1 && plan.array.is_sharded)
             change_and_encode(worker, &plan, out, keeps_fill);
         else
             change_chunks(worker, &plan, out, keeps_fill, ignored);

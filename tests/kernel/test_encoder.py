@@ -19,8 +19,9 @@ from tests.property.selections import selections
 from tests.property.strategies import SEEDS, array_options, values_of
 from zarrasync import stores, sync
 from zarrasync.codecs.sharding import BoundSharding
-from zarrasync.errors import UnsupportedByFormat
+from zarrasync.errors import CodecError, UnsupportedByFormat
 from zarrasync.model import dtypes
+from zarrasync.transfer import kernel_encoder
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -133,3 +134,44 @@ def test_damaged_shards(change: Callable[[bytes], bytes], layout: dict[str, Any]
         found.append(outcome(lambda: array.__setitem__((slice(3, 5), slice(0, 9)), 1)))  # called at once
         found.append(bytes(store.values[key]) == damaged)
     assert found[:2] == found[2:]
+
+
+def test_another_write_before_the_result_is_copied(monkeypatch: pytest.MonkeyPatch):
+    """A signal handler, or a finalizer, may write at any moment on the same thread."""
+    one, other = (make(stores.MemoryStore(), "require", shards=(20, 30), compressors=None) for _ in range(2))
+
+    class Interrupted:
+        """NumPy, whose first new array is interrupted by another write."""
+
+        is_first = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def empty(self, *arguments: Any) -> np.ndarray:
+            if Interrupted.is_first:
+                Interrupted.is_first = False
+                other[...] = -VALUES
+            return np.empty(*arguments)
+
+    monkeypatch.setattr(kernel_encoder, "np", Interrupted())
+    one[...] = VALUES
+    assert np.array_equal(one[...], VALUES)
+    assert np.array_equal(other[...], -VALUES)
+
+
+def test_an_encoded_shard_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+    class Small:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def empty(self, *arguments: Any) -> np.ndarray:
+            raise MemoryError
+
+    array = make(stores.MemoryStore(), "require", shards=(20, 30))
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel_encoder, "np", Small())
+        with pytest.raises(CodecError, match="fit into memory"):
+            array[...] = VALUES
+    array[...] = VALUES
+    assert np.array_equal(array[...], VALUES)

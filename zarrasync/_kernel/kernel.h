@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 14
+#define KERNEL_ABI 15
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -361,20 +361,21 @@ KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
 KERNEL_EXPORT int64_t zarrasync_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data,
                                        int64_t size, uint8_t *out);
 
-/* An encoded chunk. */
+/* An encoded shard, and the memory that it is in. */
 struct za_value {
     const uint8_t *data;
     int64_t size;
+    struct za_buffer buffer;
 };
 
-/* Encode the only chunk of a selection. Elements that are not selected are those of the `old` chunk, or the fill value if that
+/* Encode the only shard of a selection. Elements that are not selected are those of the `old` chunk, or the fill value if that
  * is null. With `keeps_fill`, it is also encoded if it contains only the fill value. Returns a za_status: ZA_DONE, ZA_EMPTY or
- * ZA_LEFT. The encoded chunk is valid until the next call with this worker. */
+ * ZA_LEFT. After ZA_DONE, the shard has its memory until zarrasync_take is called, whatever calls of this thread come first. */
 KERNEL_EXPORT int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array, const struct za_axis *axes,
                                        const uint8_t *values, const uint8_t *old, int64_t old_size, int64_t keeps_fill,
                                        struct za_value *encoded);
-/* Copy an encoded chunk. */
-KERNEL_EXPORT void zarrasync_take(struct za_worker *worker, const struct za_value *encoded, uint8_t *out);
+/* Copy an encoded shard to `out`, unless that is null, and give its memory back. */
+KERNEL_EXPORT void zarrasync_take(struct za_worker *worker, struct za_value *encoded, uint8_t *out);
 
 /* Read the chunks `begin` … `end - 1` of a selection, numbered in C order, into `out`.
  *

@@ -127,7 +127,7 @@ class ArrayStruct(ctypes.Structure):
 class ValueStruct(ctypes.Structure):
     """``za_value``."""
 
-    _fields_ = [("data", ctypes.c_void_p), ("size", _I64)]
+    _fields_ = [("data", ctypes.c_void_p), ("size", _I64), ("buffer", _I64 * 3)]
 
 
 class PointsStruct(ctypes.Structure):

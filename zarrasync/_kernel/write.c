@@ -2,6 +2,7 @@
 
 #include "kernel.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A write, and the chunk that it is at. */
@@ -342,12 +343,21 @@ int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array,
     za_walk_start(&walk, axes, write.box.axis_count, 0);
     za_cut_box(&write.box, NULL, walk.coords, 0);
     if (old == NULL || use_old(&write, old, old_size))
-        encoded->data = encode(&write, &encoded->size, &status);
+        encoded->data = encode_shard(&write, &encoded->size, &status);
+    if (status == ZA_DONE) { /* a signal handler of Python may use this worker before the shard is taken */
+        encoded->buffer = worker->buffers[ZA_VALUE];
+        worker->buffers[ZA_VALUE] = (struct za_buffer){0};
+    }
+    za_release_large(worker);
     return status;
 }
 
-void zarrasync_take(struct za_worker *worker, const struct za_value *encoded, uint8_t *out)
+void zarrasync_take(struct za_worker *worker, struct za_value *encoded, uint8_t *out)
 {
-    memcpy(out, encoded->data, (size_t)encoded->size);
+    struct za_buffer *buffer = &worker->buffers[ZA_VALUE];
+    if (out != NULL)
+        memcpy(out, encoded->data, (size_t)encoded->size);
+    free(buffer->block);
+    *buffer = encoded->buffer;
     za_release_large(worker);
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from zarrasync._kernel.structs import EMPTY, LEFT, ArrayStruct, ValueStruct, worker
 from zarrasync.codecs.spec import Array, Buffer
+from zarrasync.errors import CodecError
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
@@ -45,6 +46,9 @@ class KernelEncoder:
 
         Returns:
             The encoded shard, ``None`` if it contains only the fill value, and ``False`` if it is left to Python.
+
+        Raises:
+            CodecError: If the encoded shard does not fit into memory.
         """
         if any(not isinstance(selector, slice) or selector.step != 1 for selector in projection.source):
             return False
@@ -60,6 +64,10 @@ class KernelEncoder:
         )
         if status in (LEFT, EMPTY):
             return None if status == EMPTY else False
-        data = np.empty(encoded.size, np.uint8)
+        try:
+            data = np.empty(encoded.size, np.uint8)
+        except MemoryError as error:
+            own.take(own.address, ctypes.addressof(encoded), None)
+            raise CodecError(f"an encoded shard of {encoded.size:,} bytes does not fit into memory") from error
         own.take(own.address, ctypes.addressof(encoded), data.ctypes.data)
         return data

@@ -275,7 +275,7 @@ def radosgw(bucket: str, size: int = 8 << 30, *, on_disk: bool = False) -> Itera
             call("ceph-mon", "-i", "a")
             call("ceph", "osd", "new", osd)
             call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd)
-            for _ in range(STARTS - 1):  # it rarely fails, and says nothing about the reason
+            for _ in range(STARTS - 1):  # rarely, it fails without a message
                 command = ["ceph-osd", "-i", "0", "-c", str(conf)]
                 if subprocess.run(command, check=False, cwd=root, capture_output=True).returncode == 0:
                     break

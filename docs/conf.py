@@ -36,6 +36,7 @@ html_theme_options = {"show_prev_next": False, "navigation_with_keys": False, "f
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"  # the notebooks are kept without outputs
+nb_execution_in_temp = True  # notebooks create files, which would be in the way of the next build
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -27,6 +27,7 @@ from zarrasync.errors import StoreError, WriteConflictError
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 icechunk = pytest.importorskip("icechunk", "2", reason="icechunk 1 cannot fork sessions with changes")
+from tests.support.icechunk_branch import messages, repository, stored
 from tests.support.netcdf import day, joined, write_days
 
 FIRST = "Repository initialized"
@@ -36,21 +37,6 @@ FIRST = "Repository initialized"
 def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as many tasks as possible."""
     monkeypatch.setattr(layout, "_TASK_BYTES", 1)
-
-
-def repository(place: Path) -> Any:
-    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(place)))
-
-
-def messages(place: Path) -> list[str]:
-    """Return the history of the branch, the newest commit first."""
-    return [commit.message for commit in repository(place).ancestry(branch="main")]
-
-
-def stored(place: Path, path: str = "") -> Any:
-    """Return the dataset as zarr-python and xarray read it from a session of icechunk."""
-    store = repository(place).readonly_session("main").store
-    return xr.open_zarr(store, group=path or None, consolidated=False).load()
 
 
 class Pickling(ThreadPoolExecutor):

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 import zarrasync as za
 from tests.kernel.test_library import needs_kernel
 from tests.kernel.test_read import CHECKS, CHUNKS, EXAMPLES, LAYOUTS, SHAPE, outcome
-from tests.property.array_machine import accessor
-from tests.property.selections import selections
-from tests.property.strategies import SEEDS, array_options, values_of
+from tests.kernel.test_write import write_both
+from tests.property.strategies import SEEDS, array_options
 from zarrasync import stores, sync
 from zarrasync.codecs.sharding import BoundSharding
-from zarrasync.errors import CodecError, UnsupportedByFormat
-from zarrasync.model import dtypes
+from zarrasync.errors import CodecError
 from zarrasync.transfer import kernel_encoder
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
@@ -64,23 +62,9 @@ def test_stored_values_are_the_same(layout: dict[str, Any]):
 @given(array_options(), SEEDS, st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
 def test_random_writes(options: dict[str, Any], seed: int, data: st.DataObject):
-    data_type, shape = dtypes.from_numpy(options["dtype"]), options["shape"]
-    fill = values_of(data_type, 1, seed + 1)[0]
-    values = values_of(data_type, int(np.prod(shape, dtype=int)), seed).reshape(shape)
-    chosen, found = None, []
-    for native in ("require", "off"):
-        store = stores.MemoryStore()
-        try:
-            array = sync.create_array(store, fill_value=fill, config={"native": native}, **options)
-        except UnsupportedByFormat:
-            return
-        array[...] = values
-        chosen = chosen or data.draw(selections(shape, array.write_chunk_sizes))
-        if chosen.kind != "block" and not chosen.repeats:
-            accessor(array, chosen.kind)[chosen.key] = np.flip(np.asarray(values.ravel()[chosen.at]))
-            accessor(array, chosen.kind)[chosen.key] = fill
-        found.append(content(store))
-    assert found[0] == found[1]
+    places = {native: stores.MemoryStore() for native in ("require", "off")}
+    write_both(places.__getitem__, options, seed, data)
+    assert content(places["require"]) == content(places["off"])
 
 
 def fail(*arguments: Any, **named: Any) -> None:

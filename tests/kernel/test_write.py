@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,20 +85,25 @@ def test_files_are_the_same(tmp_path: Path, layout: dict[str, Any]):
     assert content(tmp_path / "require") == content(tmp_path / "off")
 
 
-@given(array_options(), SEEDS, st.booleans(), st.data())
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
-def test_random_writes(
-    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, keep: bool, data: st.DataObject
-):
-    folder = tmp_path_factory.mktemp("arrays")
+def write_both(
+    place: Callable[[str], Any], options: dict[str, Any], seed: int, data: st.DataObject, **config: Any
+) -> None:
+    """Write a random array and a part of it, with the kernel and without it. Formats may refuse the options.
+
+    Args:
+        place: Returns where to store the array, for a setting ``native``.
+        options: Options of the array.
+        seed: Determines the values.
+        data: Chooses the part.
+        **config: Other settings.
+    """
     data_type, shape = dtypes.from_numpy(options["dtype"]), options["shape"]
     fill = values_of(data_type, 1, seed + 1)[0]
     values = values_of(data_type, int(np.prod(shape, dtype=int)), seed).reshape(shape)
     chosen = None
     for native in ("require", "off"):
-        config = {"native": native, "write_empty_chunks": keep}
         try:
-            array = sync.create_array(folder / native, fill_value=fill, config=config, **options)
+            array = sync.create_array(place(native), fill_value=fill, config={"native": native, **config}, **options)
         except UnsupportedByFormat:
             return
         array[...] = values
@@ -105,6 +111,15 @@ def test_random_writes(
         if chosen.kind != "block" and not chosen.repeats:
             accessor(array, chosen.kind)[chosen.key] = np.flip(np.asarray(values.ravel()[chosen.at]))
             accessor(array, chosen.kind)[chosen.key] = fill
+
+
+@given(array_options(), SEEDS, st.booleans(), st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=CHECKS)
+def test_random_writes(
+    tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any], seed: int, keep: bool, data: st.DataObject
+):
+    folder = tmp_path_factory.mktemp("arrays")
+    write_both(lambda native: folder / native, options, seed, data, write_empty_chunks=keep)
     assert content(folder / "require") == content(folder / "off")
 
 

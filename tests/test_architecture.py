@@ -42,6 +42,8 @@ ORDER = [
     "cli",
     "__main__",
 ]
+# The same inside of ``bulk.files``.
+FILES_ORDER = ["sources", "records", "planning", "running", "job", "functions"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 
@@ -76,6 +78,20 @@ def test_imports_go_down_only():
         for name, path in modules().items()
         for target in imports(path)
         if ORDER.index(package(target)) > ORDER.index(package(name))
+    }
+    assert sorted(upward) == []
+
+
+def test_imports_of_jobs_with_files_go_down_only():
+    home = "bulk.files."
+    places = {name: FILES_ORDER.index(package(name.removeprefix(home))) for name in modules() if name.startswith(home)}
+    places.pop(f"{home}__init__", None)
+    assert set(places.values()) == set(range(len(FILES_ORDER)))
+    upward = {
+        f"{name} -> {target}"
+        for name, place in places.items()
+        for target in imported_modules(modules()[name])
+        if places.get(target, 0) > place
     }
     assert sorted(upward) == []
 

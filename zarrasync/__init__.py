@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
-    from zarrasync.bulk.copy import copy
+    from zarrasync.bulk.copy.copy import copy
     from zarrasync.bulk.ingest import ingest
     from zarrasync.bulk.manifest import manifest
-    from zarrasync.bulk.pyramid import pyramid
-    from zarrasync.bulk.validate import validate
+    from zarrasync.bulk.pyramid.pyramid import pyramid
+    from zarrasync.bulk.validate.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
     from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer

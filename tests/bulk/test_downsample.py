@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from zarrasync.bulk.downsample import METHODS, check_method, coarser_shape, downsample
+from zarrasync.bulk.pyramid.downsample import METHODS, check_method, coarser_shape, downsample
 from zarrasync.errors import UnsupportedOperation
 
 DTYPES = ["?", "u1", "i1", "u2", ">i2", "u4", "i4", "u8", "i8", "f2", "f4", ">f8", "c8"]

@@ -18,7 +18,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.conventions import geo_attributes, ome_attributes, write_ome_image
 from zarrasync import stores, sync
-from zarrasync.bulk.downsample import downsample
+from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.errors import (
     MetadataError,
     NodeExistsError,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from zarrasync import sync
-from zarrasync.bulk.downsample import downsample
+from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.cli import main
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (2, 300, 200)).astype("i4")

@@ -48,21 +48,21 @@ import numpy.typing as npt
 
 from zarrasync.nodes import array as _array
 from zarrasync import config
-from zarrasync.bulk import copy as _copy
+from zarrasync.bulk.copy import copy as _copy
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.nodes import selection as _selection
 from zarrasync.bulk import manifest as _manifest
-from zarrasync.bulk import pyramid as _pyramid
-from zarrasync.bulk import validate as _validate
+from zarrasync.bulk.pyramid import pyramid as _pyramid
+from zarrasync.bulk.validate import validate as _validate
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.downsample import Method
-from zarrasync.bulk.pyramid import PyramidReport
+from zarrasync.bulk.pyramid.downsample import Method
+from zarrasync.bulk.pyramid.pyramid import PyramidReport
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
@@ -85,11 +85,11 @@ T = TypeVar("T")
 
 MODULES = (
     "nodes/functions.py",
-    "bulk/copy.py",
+    "bulk/copy/copy.py",
     "bulk/ingest.py",
     "bulk/manifest.py",
-    "bulk/pyramid.py",
-    "bulk/validate.py",
+    "bulk/pyramid/pyramid.py",
+    "bulk/validate/validate.py",
 )
 """The modules whose public functions are generated."""
 

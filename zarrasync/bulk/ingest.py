@@ -13,8 +13,8 @@ from zarrasync._concurrency import clock
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files
-from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.identify import means_files
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.identify import means_files
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.source_records import check_record, identify_source, record_of, unfinished

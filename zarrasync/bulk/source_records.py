@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.bulk.files.engines import is_zarr
-from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.identify import identity_of
+from zarrasync.bulk.files.sources.engines import is_zarr
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.errors import NodeExistsError
 from zarrasync.stores.local import local_path
 

@@ -13,7 +13,7 @@ import zarrasync
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
-from zarrasync.bulk.files.headers import SourceFile
+from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.reports import WriteReport

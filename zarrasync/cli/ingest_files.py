@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.files.functions import FilesRequest
-from zarrasync.bulk.files.identify import means_files
+from zarrasync.bulk.files.sources.identify import means_files
 from zarrasync.cli.arguments import FORMATS, count, destination, options, seconds
 from zarrasync.cli.console import Console, show_log
 from zarrasync.cli.monitoring import monitored

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from zarrasync import config as settings
 from zarrasync.bulk.files.functions import plan_files
-from zarrasync.bulk.files.plan import JobPlan
-from zarrasync.bulk.files.planned_job import PlannedJob
-from zarrasync.bulk.files.pool import Workers
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.bulk.job_names import job_name
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from zarrasync import sync
-from zarrasync.bulk.downsample import METHODS
+from zarrasync.bulk.pyramid.downsample import METHODS
 from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored

@@ -158,7 +158,7 @@ def serve(example: str) -> None:
     import zarr  # noqa: F401  # for readers
 
     import zarrasync.cli  # noqa: F401  # see above
-    from zarrasync.bulk.files import layout
+    from zarrasync.bulk.files.planning import layout
 
     xr.open_dataset(example).close()
 
@@ -189,7 +189,7 @@ def _run(request: dict[str, Any]) -> None:
         os.dup2(log, 2)
         faulthandler.register(signal.SIGUSR1)  # shows where a command waits
         from tests.bulk.kills import commands
-        from zarrasync.bulk.files import pool
+        from zarrasync.bulk.files.running import pool
         from zarrasync.cli import main
 
         if not request["spawns"]:

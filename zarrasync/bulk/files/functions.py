@@ -10,13 +10,13 @@ from typing import Any
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.files.headers import ReaderOptions
-from zarrasync.bulk.files.identify import find_files
 from zarrasync.bulk.files.job import Job
-from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.plan import JobPlan
-from zarrasync.bulk.files.pool import Workers
-from zarrasync.bulk.files.report import FilesReport
+from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.sources.headers import ReaderOptions
+from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation

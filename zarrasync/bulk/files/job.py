@@ -10,25 +10,25 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.files.claim import Claim
-from zarrasync.bulk.files.disjoint import with_disjoint_tasks
-from zarrasync.bulk.files.engines import is_zarr
-from zarrasync.bulk.files.headers import SourceFile
-from zarrasync.bulk.files.known import files_to_write
-from zarrasync.bulk.files.matching import Match, match_files
-from zarrasync.bulk.files.own_rows import note_lost_rows
-from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.plan import JobPlan
-from zarrasync.bulk.files.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.planning import plan_job
-from zarrasync.bulk.files.pool import Workers
-from zarrasync.bulk.files.report import FilesReport
-from zarrasync.bulk.files.samples import find_lost_rows
-from zarrasync.bulk.files.statistics import check_statistics, way_to_write_again
-from zarrasync.bulk.files.stored_form import add_stored_forms
-from zarrasync.bulk.files.stored_rows import match_stored
-from zarrasync.bulk.files.target import Target, read_constants, read_target
-from zarrasync.bulk.files.variables import Variables
+from zarrasync.bulk.files.planning.known import files_to_write
+from zarrasync.bulk.files.planning.make_plan import plan_job
+from zarrasync.bulk.files.planning.matching import Match, match_files
+from zarrasync.bulk.files.planning.own_rows import note_lost_rows
+from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.planning.stored_form import add_stored_forms
+from zarrasync.bulk.files.planning.stored_rows import match_stored
+from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.target import Target, read_constants, read_target
+from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
+from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.samples import find_lost_rows
+from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
+from zarrasync.bulk.files.sources.engines import is_zarr
+from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
@@ -150,7 +150,7 @@ class Job:
                 job.prepare()
                 job.forget_finish()
                 if transaction is not None:
-                    self._claim.save_transaction(transaction.state())
+                    self._claim.folder.save_transaction(transaction.state())
                 save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report
@@ -219,7 +219,7 @@ class Job:
         if self._transaction is None:
             self._check_unfinished(plan)
         if self._transaction is not None or self._claim.found.get("plan") != plan.digest:
-            self._claim.forget_tasks()
+            self._claim.folder.forget_tasks()
             if self._mode == "w":
                 self._erase()
         self._claim.update(

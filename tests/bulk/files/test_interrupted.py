@@ -1,0 +1,412 @@
+"""Ingesting files while processes are killed, while others write, and while readers look on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zarrasync import config, stores, sync
+from zarrasync.bulk.files.records import claim as claims
+from zarrasync.bulk.files.records import runs
+from zarrasync.bulk.files.records.runs import Run
+from zarrasync.bulk.files.running import pool
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.cli import main
+from zarrasync.errors import NodeExistsError, WriteConflictError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.dying import DyingStore, dying_store, in_child, names
+from tests.support.netcdf import PACKED, assert_same, day, joined, visible_length, write_days
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+CHUNKS = {"time": 10, "lat": 4}
+
+
+def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, Any]) -> None:
+    sync.ingest(paths, dying_store(out, puts), concat="time", chunks=CHUNKS, **options)
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "step"),
+    [(3, 7), (2, 7), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(2, 1, marks=pytest.mark.slow)],
+)
+def test_a_kill_while_any_value_is_stored_or_erased(tmp_path: Path, zarr_format: int, step: int):
+    """Readers see nothing of an unfinished job, and a rerun completes it. Then the same for an append."""
+    paths = write_days(tmp_path / "nc", range(4))
+    out, puts, finished = tmp_path / "out.zarr", 0, 0
+    expected = []
+    for known in (paths[:2], paths):
+        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, zarr_format=zarr_format, append=True)
+        expected.append(names(tmp_path / "x.zarr"))
+    while finished < 2:
+        known = paths[:2] if not finished else paths
+        options = {"append": bool(finished), "zarr_format": zarr_format}
+        code = in_child(ingest_and_die, known, out, puts, options)
+        assert code in (0, -signal.SIGKILL)
+        before, after = (0, 48) if not finished else (48, 96)
+        assert visible_length(out) in (before, after)
+        if code == 0:
+            assert puts > 8
+            assert_same(out, joined(known))
+            assert sync.validate(out, data=True).ok
+            assert names(out) == expected[finished]
+            finished, puts = finished + 1, 0
+        else:
+            puts += step
+
+
+def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
+    """Two jobs with different rows at the same place are killed in turn, then the first one is run again."""
+    paths = write_days(tmp_path / "nc", range(2))
+    day(1, seed=9).to_netcdf(other := tmp_path / "other.nc", encoding=PACKED)
+    out = tmp_path / "out.zarr"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    last = 0
+    while not list(out.glob(".ingest/task-*")):
+        in_child(ingest_and_die, paths, out, last := last + 1, {"append": True})
+    in_child(ingest_and_die, [other], out, last, {"append": True})
+    sync.ingest(paths, out, concat="time", append=True)
+    assert_same(out, joined(paths))
+
+
+def test_a_rerun_skips_finished_tasks(tmp_path: Path):
+    paths = write_days(tmp_path / "nc", range(4))
+    out = tmp_path / "out.zarr"
+    assert in_child(ingest_and_die, paths, out, 24, {}) == -signal.SIGKILL
+    report = sync.ingest(paths, out, concat="time", chunks=CHUNKS)
+    assert report.blocks + report.skipped >= 1
+    assert_same(out, joined(paths))
+
+
+def test_other_files_do_not_continue_an_unfinished_job(tmp_path: Path):
+    paths = write_days(tmp_path / "nc", range(3))
+    out = tmp_path / "out.zarr"
+    in_child(ingest_and_die, paths[:2], out, 6, {})
+    with pytest.raises(NodeExistsError, match=r"an ingestion of day0.nc, day1.nc into .* was interrupted"):
+        sync.ingest(paths[2], out, concat="time")
+    with pytest.raises(NodeExistsError, match="was interrupted"):  # again: the claim still names the first files
+        sync.ingest(paths[2], out, concat="time")
+    sync.ingest(paths[2], out, concat="time", mode="w")
+    assert_same(out, joined(paths[2:]))
+
+
+def test_an_interrupted_append_does_not_keep_others_out(tmp_path: Path):
+    paths = write_days(tmp_path / "nc", range(4))
+    out = tmp_path / "out.zarr"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    in_child(ingest_and_die, paths[:2], out, 6, {"append": True})
+    sync.ingest([paths[0], paths[1], paths[2]], out, concat="time", append=True)
+    sync.ingest(paths, out, concat="time", append=True)
+    assert_same(out, joined(paths))
+
+
+def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
+    """A worker may go on for a while after its job was killed. Nobody continues the job before it has ended."""
+    store = stores.LocalStore(tmp_path)
+    one, two, three = (claims.Claim(store, "") for _ in range(3))
+    one.acquire(0)
+    permit = one.permit()
+    assert permit is not None
+    taken = threading.Event()
+
+    def take_over() -> None:
+        two.acquire(60)
+        taken.set()
+
+    with Run(store, permit):
+        one.leave()
+        thread = threading.Thread(target=take_over)
+        thread.start()
+        while json.loads((tmp_path / ".ingest/claim").read_text())["id"] == permit.id:
+            thread.join(0.01)
+        assert not taken.wait(0.6)  # it looks four times a second
+    thread.join(60)
+    assert taken.is_set()
+    with pytest.raises(WriteConflictError, match="another process continues it"), Run(store, permit):
+        pass
+    two.release()
+    assert names(tmp_path) == []
+    three.acquire(0)
+    three.release()
+
+
+class HandingStore(stores.LocalStore):
+    """A store in which another job takes a claim as soon as it is erased."""
+
+    next: Any = None
+
+    async def erase_values(self, keys: Any) -> None:
+        keys = list(keys)
+        await super().erase_values(keys)
+        if keys[-1:] == [".ingest/claim"]:
+            self.next()
+
+
+def test_a_claim_that_is_taken_at_once_stays(tmp_path: Path):
+    store, plain = HandingStore(tmp_path), stores.LocalStore(tmp_path)
+    one, two = claims.Claim(store, ""), claims.Claim(plain, "")
+    store.next = lambda: two.acquire(0)
+    one.acquire(0)
+    one.release()
+    two.update(plan="x")
+    two.release()
+    assert names(tmp_path) == []
+
+
+def note_process(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells this")
+def test_a_process_that_was_killed_is_gone_before_its_parent_notices(tmp_path: Path):
+    store = stores.LocalStore(tmp_path)
+    child = os.fork()
+    if not child:
+        claims.Claim(store, "").acquire(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        claim = claims.Claim(store, "")
+        claim.acquire(0)
+        claim.release()
+    finally:
+        os.waitpid(child, 0)
+
+
+def start_workers_and_die(folder: Path) -> None:
+    call = partial(note_process, folder)
+    Workers(2)._run(range(4), lambda number: call, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_workers_end_with_their_job(tmp_path: Path):
+    in_child(start_workers_and_die, tmp_path)
+    numbers = [path.name for path in tmp_path.iterdir()]
+    assert numbers
+    wait_until(lambda: not any(Path(f"/proc/{number}").exists() for number in numbers))
+
+
+def append(paths: list[Path], out: Path) -> None:
+    sync.ingest(paths, out, concat="time", append=True, on_duplicate="skip")
+
+
+def test_two_at_once(tmp_path: Path):
+    """Two jobs with the same new files, as from cron: one adds them, the other finds them."""
+    paths = write_days(tmp_path / "nc", range(6))
+    out = tmp_path / "out.zarr"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    context = multiprocessing.get_context("fork")
+    for known in range(2, 5):
+        jobs = [context.Process(target=append, args=(paths[:known], out)) for _ in range(2)]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join(60)
+            assert job.exitcode == 0
+        assert_same(out, joined(paths[:known]))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_worker_that_is_killed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+    """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    before = set(multiprocessing.active_children())
+    workers = Workers(2)
+    workers._run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
+    children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
+    assert len(children) == 2
+    os.kill(children[number], signal.SIGSTOP)
+    closing = threading.Thread(target=workers.close, daemon=True)
+    closing.start()
+    closing.join(0.5)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(children[number], signal.SIGKILL)
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+class StoppingStore(DyingStore):
+    """A store whose process stops before it stores the n-th value, until it is killed."""
+
+    def _count(self, key: str = "") -> None:
+        self.left -= 1
+        if self.left < 0:
+            (self.root.parent / "stopped").touch()
+            signal.pause()
+
+
+def append_and_stop(paths: list[Path], out: Path, puts: int) -> None:
+    store = StoppingStore(out)
+    store.left = puts
+    sync.ingest(paths, store, concat="time", append=True)
+
+
+def append_on_command_line(paths: list[Path], out: Path, log: Path) -> None:
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    os._exit(main(["ingest", *map(str, paths), str(out), "--concat", "time", "--append", "--wait", "60"]))
+
+
+@pytest.mark.parametrize("puts", [2, 6])
+def test_a_job_that_waits_continues_after_a_kill(tmp_path: Path, puts: int):
+    """Two jobs at once, as from cron. The first one is killed, then the second one completes its work."""
+    paths = write_days(tmp_path / "nc", range(3))
+    out, log = tmp_path / "out.zarr", tmp_path / "log"
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+    context = multiprocessing.get_context("fork")
+    first = context.Process(target=append_and_stop, args=(paths[:2], out, puts))
+    first.start()
+    wait_until((tmp_path / "stopped").exists)
+    second = context.Process(target=append_on_command_line, args=(paths, out, log))
+    second.start()
+    wait_until(lambda: log.exists() and "waiting up to 60 s for another job that writes / in" in log.read_text())
+    assert second.is_alive()
+    first.kill()
+    second.join(60)
+    assert second.exitcode == 0
+    assert_same(out, joined(paths))
+    first.join()
+    assert not [name for name in names(out) if ".ingest" in name or "partial" in name]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    paths = write_days(tmp_path / "nc", range(2))
+    out = tmp_path / "out.zarr"
+    sync.ingest(paths[:1], out, concat="time")
+    claim = claims.Claim(stores.LocalStore(out), "")
+    claim.acquire(0)
+    with pytest.raises(WriteConflictError, match="another job writes / in"):
+        sync.ingest(paths, out, concat="time", append=True, wait=0)
+    claim.release()
+    sync.ingest(paths, out, concat="time", append=True, wait=0)
+
+    # A job of another machine that ended without a trace.
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.3)
+    (out / ".ingest").mkdir()
+    (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "beat": 5, "state": "running"}))
+    (third,) = write_days(tmp_path / "nc", [2])
+    sync.ingest(third, out, concat="time", append=True)
+    assert_same(out, joined([*paths, third]))
+
+
+def test_a_suspended_job_notices_that_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
+    store = stores.MemoryStore({})
+    one, two = claims.Claim(store, "a"), claims.Claim(store, "a")
+    one.acquire(0)
+    two.acquire(30)
+    with pytest.raises(WriteConflictError, match="taken over"):
+        one.update(plan="x")
+    with pytest.raises(WriteConflictError, match="taken over"):
+        one.check()
+    one.release()
+    two.update(plan="y")
+    two.release()
+
+
+def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It ends without an error, because its result is published, by itself or by the other job."""
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
+    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
+    store = stores.MemoryStore(values := {})
+    one, two = claims.Claim(store, ""), claims.Claim(store, "")
+    one.acquire(0)
+    two.acquire(30)
+    values[two.task_key("x", 7)] = b""
+    one.release()
+    assert two.finished("x") == {7}
+    two.update(plan="x")
+    two.release()
+    assert not values
+
+
+def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It notices when it has written a block that another job has taken over its claim."""
+    monkeypatch.setattr(runs, "BEAT_SECONDS", 0.01)
+    day(0, lat=100, lon=400).to_netcdf(path := tmp_path / "0.nc")
+    out = tmp_path / "out.zarr"
+    calls: list[int] = []
+
+    def take_over(nbytes: int) -> None:
+        if not nbytes:
+            return
+        calls.append(nbytes)
+        (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "id": "x", "beat": 0, "state": "running"}))
+        wait_until(lambda: not any(thread.name == "zarrasync-claim" for thread in threading.enumerate()))
+
+    small = replace(config.get(), memory_budget=1 << 20, threads=1)
+    with pytest.raises(WriteConflictError, match="another job has taken over"):
+        sync.ingest(path, out, concat="time", chunks={"time": 1}, progress=take_over, config=small)
+    assert calls == [calls[0]]
+    assert not list(out.glob(".ingest/task-*"))
+
+
+@pytest.mark.slow
+def test_readers_see_equal_lengths_while_writers_are_killed(tmp_path: Path):
+    paths = write_days(tmp_path / "nc", range(8))
+    out, ended, failures = tmp_path / "out.zarr", threading.Event(), list[BaseException]()
+    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+
+    def read() -> None:
+        last = 0
+        while not ended.is_set():
+            try:
+                length = visible_length(out)
+                assert length >= last
+                last = length
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        kills, choice = 0, random.Random(0)
+        for known in range(2, 9):
+            for puts in (*choice.sample(range(8), 3), 1000):
+                code = in_child(ingest_and_die, paths[:known], out, puts, {"append": True})
+                assert code in (0, -signal.SIGKILL)
+                kills += code != 0
+    finally:
+        ended.set()
+        reader.join()
+    assert failures == []
+    assert kills >= 10
+    assert_same(out, joined(paths))
+
+
+@pytest.mark.slow
+def test_killed_workers_are_replaced(tmp_path: Path):
+    paths = write_days(tmp_path / "nc", range(12))
+    out, reports = tmp_path / "out.zarr", list[Any]()
+    options: dict[str, Any] = {"concat": "time", "chunks": {"time": 24}, "processes": 2}
+    job = threading.Thread(target=lambda: reports.append(sync.ingest(paths, out, **options)))
+    job.start()
+    while not (children := multiprocessing.active_children()) and job.is_alive():
+        job.join(0.05)
+    os.kill(children[0].pid or 0, signal.SIGKILL)
+    job.join(120)
+    assert reports[0].rows == 288
+    assert_same(out, joined(paths))

@@ -1,0 +1,342 @@
+"""Plans of jobs whose commands are killed, finished, and abandoned."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zarrasync as za
+from zarrasync import stores, sync
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.records import claim as claims
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
+
+pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.dying import dying_store, in_child, names
+from tests.support.netcdf import assert_same, day, joined, visible_length, write_days
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+CHUNKS = {"time": 10, "lat": 4}
+NEVER = 10**6
+
+
+def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
+    def save(made: JobPlan) -> None:
+        plan.write_text(json.dumps(made.to_json()))
+
+    request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
+    make_job(request).plan_only(Workers(), save)
+
+
+def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
+    plan = JobPlan.from_json(json.loads(file.read_text()))
+    job = PlannedJob.of(plan, dying_store(out, puts), za.config.get())
+    if action == "run":
+        job.run_independently(Workers())
+    elif action == "finish":
+        job.finish()
+    else:
+        job.abandon()
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_of_any_command_of_a_plan(tmp_path: Path, step: int):
+    """A command that is killed while it stores or erases any value can be repeated."""
+    paths = write_days(tmp_path / "nc", range(4))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    for known in (paths[:2], paths):
+        for command in ("plan", "run", "finish"):
+            puts, code = 0, -1
+            while code:
+                if command == "plan":
+                    code = in_child(plan_and_die, known, out, puts, plan, known == paths)
+                else:
+                    code = in_child(continue_and_die, command, out, puts, plan)
+                assert code in (0, -signal.SIGKILL)
+                assert visible_length(out) in ((0, 48) if known != paths else (48, 96))
+                puts += step
+        assert_same(out, joined(known))
+        sync.ingest(known, tmp_path / "x.zarr", concat="time", chunks=CHUNKS, append=True)
+        assert names(out) == names(tmp_path / "x.zarr")
+
+
+def test_a_plan_is_made_again(tmp_path: Path):
+    """The process may have been killed before it returned the plan. Other files still have to wait."""
+    paths = write_days(tmp_path / "nc", range(2))
+    out, plan = tmp_path / "out.zarr", tmp_path / "plan"
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    first = plan.read_text()
+    plan.unlink()
+    plan_and_die(paths[:1], out, 100, plan, append=False)
+    assert plan.read_text() == first
+    with pytest.raises(WriteConflictError, match=r"a plan of day0.nc .* is not finished"):
+        plan_and_die(paths, out, 100, plan, append=False)
+
+
+def killed_commands(folder: Path, command: str, *, append: bool) -> Iterator[tuple[list[Path], Path, Path]]:
+    """Yield files, a destination, and its plan, whose command was killed while it stored or erased each value in turn."""
+    paths, puts = write_days(folder / "nc", range(2)), 0
+    while True:
+        out, plan = folder / f"{puts}.zarr", folder / f"{puts}.plan"
+        if append:
+            sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
+        plan_and_die(paths, out, NEVER, plan, append)
+        continue_and_die("run", out, NEVER, plan)
+        code = in_child(continue_and_die, command, out, puts, plan)
+        assert code in (0, -signal.SIGKILL)
+        if not code:
+            assert puts > 2
+            return
+        yield paths, out, plan
+        puts += 1
+
+
+def error_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return the message of the conflict with another writer that a function raises; empty if it returns."""
+    try:
+        function(*args, **kwargs)
+    except WriteConflictError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_plan_is_abandoned_after_a_killed_finish(tmp_path: Path, append: bool):
+    """Rows that readers may see already are never erased."""
+    outcomes = set()
+    for paths, out, plan in killed_commands(tmp_path, "finish", append=append):
+        message = error_of(continue_and_die, "abandon", out, NEVER, plan)
+        if message:
+            is_over = not (out / ".ingest/claim").exists()
+            assert ("it was finished" if is_over else "complete it with `zarrasync ingest finish PLAN`") in message
+            continue_and_die("finish", out, NEVER, plan)
+            assert_same(out, joined(paths))
+            outcomes.add("finished")
+        else:
+            assert visible_length(out) == (24 if append else 0)
+            sync.ingest(paths, out, concat="time", chunks=CHUNKS, append=append)
+            assert_same(out, joined(paths))
+            outcomes.add("abandoned")
+        assert not (out / ".ingest").exists()
+    assert outcomes == {"abandoned", "finished"}
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("command", ["finish", "abandon"])
+def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: bool):
+    """No other job takes the place of the plan, until its rows are being published."""
+    outcomes = set()
+    for paths, out, plan in killed_commands(tmp_path, command, append=append):
+        made = plan.read_text()
+        message = error_of(sync.ingest, paths, out, concat="time", chunks=CHUNKS, append=append, wait=0)
+        if message:
+            assert "is not finished" in message
+            plan.unlink()
+            plan_and_die(paths, out, NEVER, plan, append)
+            assert plan.read_text() == made
+            if command == "abandon":
+                with contextlib.suppress(NodeNotFoundError):  # values are erased after the marks of their tasks
+                    continue_and_die("finish", out, NEVER, plan)
+            if (out / ".ingest").exists():
+                continue_and_die("run", out, NEVER, plan)
+                continue_and_die("finish", out, NEVER, plan)
+            outcomes.add("kept")
+        else:
+            outcomes.add("published")
+        assert_same(out, joined(paths))
+        assert sync.validate(out, data=True).ok
+        assert not (out / ".ingest").exists()
+    assert "kept" in outcomes
+
+
+def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
+    """There, only the dataset shows that the plan was finished."""
+    paths, plans = write_days(tmp_path / "nc", range(1)), list[JobPlan]()
+    store = stores.LocalStore(tmp_path / "out.zarr")
+    store.conditional = False
+    for is_finished in (False, True):
+        make_job(FilesRequest(paths, store, "time")).plan_only(Workers(), plans.append)
+        job = PlannedJob.of(plans[-1], store, za.config.get())
+        job.run_independently(Workers())
+        if is_finished:
+            job.finish()
+            with pytest.raises(WriteConflictError, match="cannot be abandoned"):
+                job.abandon()
+            assert visible_length(store.root) == 24
+        else:
+            job.abandon()
+            assert [path for path in store.root.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("has_claims", [True, False])
+def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
+    """The dataset contains its files in any case, so that does not show whether the plan was finished."""
+    dataset, path, jobs = day(0).assign(count=("time", np.arange(24))), tmp_path / "day0.nc", list[PlannedJob]()
+    dataset.to_netcdf(path)
+    store = stores.LocalStore(tmp_path / "out.zarr")
+    store.conditional = has_claims
+    sync.ingest(path, store, concat="time")
+    for name in ("t2m", "count"):  # the plan contains the values of the second one
+        sync.open_array(store, path=name, mode="r+")[:] = -1
+
+    def make() -> PlannedJob:
+        plan, _ = make_job(FilesRequest([path], store, "time", region="auto")).plan_only(Workers())
+        assert plan is not None
+        assert {array.name for array in plan.arrays if array.kind == "inline"} == {"count", "time"}
+        jobs.append(PlannedJob.of(plan, store, za.config.get()))
+        return jobs[-1]
+
+    def check_unfinished(job: PlannedJob) -> None:
+        if has_claims:
+            with pytest.raises(NodeNotFoundError, match="have not been run"):
+                job.finish()
+            job.abandon()
+            with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
+                job.finish()
+
+    check_unfinished(make())
+    make().run_independently(Workers())
+    report = jobs[-1].finish(verify=True, statistics=True)
+    assert "the plan was finished before" not in report.notes
+    assert_same(store.root, dataset)
+    for _ in range(2):
+        assert "the plan was finished before" in jobs[-1].finish().notes
+    assert make().plan.digest == jobs[0].plan.digest  # it is made again, so it is not finished any more
+    assert "finished" not in sync.open_group(store).attrs["zarrasync_ingest"]
+    check_unfinished(jobs[-1])
+    make().run_independently(Workers())
+    assert "the plan was finished before" not in jobs[-1].finish().notes
+    assert "the plan was finished before" in jobs[0].finish().notes
+
+
+def test_an_abandoned_plan_is_not_finished_by_another_job(tmp_path: Path):
+    """The dataset then contains its files, which were added by the other job."""
+    paths, out, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr", tmp_path / "plan"
+    for append in (False, True):
+        plan_and_die(paths[: 1 + append], out, NEVER, plan, append)
+        continue_and_die("abandon", out, NEVER, plan)
+        sync.ingest(paths[: 1 + append], out, concat="time", chunks=CHUNKS, append=append)
+        assert "it was finished, abandoned, or replaced" in error_of(continue_and_die, "finish", out, NEVER, plan)
+
+
+def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
+    """It can be repeated, and reports that it was finished as soon as it was."""
+    path, out = write_days(tmp_path / "nc", [0])[0], tmp_path / "out.zarr"
+    sync.ingest(path, out, concat="time", chunks=CHUNKS)
+    request = FilesRequest([path], stores.LocalStore(out), "time", region="auto")
+
+    def finish(puts: int) -> list[str]:
+        return PlannedJob.of(plan, dying_store(out, puts), za.config.get()).finish().notes
+
+    for puts in itertools.count():
+        sync.open_array(out, path="t2m", mode="r+")[:] = -1
+        plan, _ = make_job(request).plan_only(Workers())
+        assert plan is not None
+        PlannedJob.of(plan, request.store, za.config.get()).run_independently(Workers())
+        is_killed = in_child(finish, puts) != 0
+        is_open = (out / ".ingest/claim").exists()
+        assert ("the plan was finished before" in finish(NEVER)) == (not is_open)
+        assert_same(out, joined([path]))
+        assert "the plan was finished before" in finish(NEVER)
+        if not is_killed:
+            break
+
+
+class HandingStore(stores.LocalStore):
+    """A store in which another command does something right before a claim is stored."""
+
+    before: Any = None
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        before, self.before = self.before, None
+        if before is not None and key.endswith("/claim"):
+            before()
+        return await super().put(key, *args, **kwargs)
+
+
+class FailingStore(stores.LocalStore):
+    """A store that fails to store labels, after its claim was removed."""
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        if key.startswith("time/c"):
+            shutil.rmtree(self.root / ".ingest")
+            raise StoreError("the disk is full", key=key)
+        return await super().put(key, *args, **kwargs)
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bool):
+    (path,), store = write_days(tmp_path / "nc", range(1)), FailingStore(tmp_path / "out.zarr")
+    if not is_planned:
+        with pytest.raises(StoreError, match="the disk is full"):
+            sync.ingest(path, store, concat="time")
+        return
+    plan, _ = make_job(FilesRequest([path], store, "time")).plan_only(Workers())
+    assert plan is not None
+    job = PlannedJob.of(plan, store, za.config.get())
+    job.run_independently(Workers())
+    with pytest.raises(StoreError, match="the disk is full"):
+        job.finish()
+
+
+def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
+    """Each of them gives the claim back to the plan."""
+    paths, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "plan"
+    out = tmp_path / "out.zarr"
+    plan_and_die(paths, out, NEVER, plan, append=False)
+    digest = JobPlan.from_json(json.loads(plan.read_text())).digest
+    assert in_child(finish_and_die, out, digest) == -signal.SIGKILL
+    store = HandingStore(out)
+    permits: list[Any] = []
+    store.before = lambda: permits.append(claims.Claim(stores.LocalStore(out), "").permit_for_plan(digest))
+    permits.append(claims.Claim(store, "").permit_for_plan(digest))
+    assert len(permits) == 2
+    assert len(set(permits)) == 1
+    continue_and_die("run", out, NEVER, plan)
+    continue_and_die("finish", out, NEVER, plan)
+    assert_same(out, joined(paths))
+
+
+def finish_and_die(out: Path, digest: str) -> None:
+    claims.Claim(stores.LocalStore(out), "").acquire(0, digest)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr_format: int):
+    """Its process was suspended while it published. Another process has completed that, and has appended rows."""
+    out: dict[str, bytes] = {}
+    for number in range(2):
+        np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, "f4"))
+    request = FilesRequest(str(tmp_path / "0.npy"), out, "time", dims="lat,lon", options={"zarr_format": zarr_format})
+    plan, _ = make_job(request).plan_only(Workers())
+    assert plan is not None
+    store = stores.MemoryStore(out)
+    PlannedJob.of(plan, store, za.config.get()).run_independently(Workers())
+    PlannedJob.of(plan, store, za.config.get()).finish()
+    options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
+    sync.ingest(str(tmp_path / "1.npy"), out, **options)
+    expected = dict(out)
+    PlannedJob.of(plan, store, za.config.get()).publish({})
+    assert sync.open_array(out, path="values").shape == (2, 2, 3)
+    report = sync.ingest(str(tmp_path / "*.npy"), out, **options)
+    assert isinstance(report, FilesReport)
+    assert report.known == 2
+    assert sync.open_array(out, path="values")[:, 0, 0].tolist() == [0, 1]
+    assert out.keys() == expected.keys()

@@ -1,0 +1,474 @@
+"""Kinds of source files, on local disks and on servers, joined along a dimension."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import fsspec
+import fsspec.asyn
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from tests.support.servers import http_server
+from zarrasync import sync
+from zarrasync.bulk.files.running import pool
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.sources import identify
+from zarrasync.bulk.files.sources.copies import LocalCopies
+from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
+from zarrasync.bulk.files.sources.identify import find_files
+from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.cli import main
+from zarrasync.errors import NodeExistsError, ShapeError
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.dying import dying_store, in_child
+from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
+
+KINDS: dict[str, dict[str, Any]] = {
+    "netcdf3": {},
+    "netcdf4": {"source_group": "a/b"},
+    "hdf5": {"dims": "time,lat,lon"},
+    "npy": {"dims": "time,lat,lon"},
+    "npz": {"dims": "time,lat,lon"},
+    "geotiff": {"concat": "number"},
+    "zarr2": {},
+    "zarr3": {},
+    "unknown": {"engine": "h5netcdf"},
+}
+
+
+def write(kind: str, folder: Path) -> list[str]:
+    """Write two files, and return their names."""
+    folder.mkdir()
+    for number in range(2):
+        dataset = day(number)
+        if kind == "netcdf3":
+            dataset.to_netcdf(folder / f"{number}.nc", format="NETCDF3_64BIT", engine="scipy", encoding=PACKED)
+        elif kind == "netcdf4":
+            dataset.to_netcdf(folder / f"{number}.nc", group="a/b", encoding=PACKED)
+        elif kind == "unknown":
+            dataset.to_netcdf(folder / f"{number}.dat", engine="h5netcdf")
+        elif kind == "hdf5":
+            h5py = pytest.importorskip("h5py")
+            with h5py.File(folder / f"{number}.h5", "w") as file:
+                file["t2m"] = dataset.t2m.values
+        elif kind == "npy":
+            np.save(folder / f"{number}.npy", dataset.t2m.values)
+        elif kind == "npz":
+            np.savez(folder / f"{number}.npz", t2m=dataset.t2m.values)
+        elif kind == "geotiff":
+            pytest.importorskip("rioxarray")
+            dataset.t2m[0].rename(lat="y", lon="x").rio.to_raster(folder / f"{number}.tif")
+        else:
+            dataset.to_zarr(folder / f"{number}.zarr", zarr_format=int(kind[-1]), consolidated=True)
+    return sorted(path.name for path in folder.iterdir())
+
+
+def expected(kind: str) -> Any:
+    parts = [day(number).t2m.values for number in range(2)]
+    return np.stack([part[:1] for part in parts]) if kind == "geotiff" else np.concatenate(parts)
+
+
+def stored(store: Any, kind: str) -> Any:
+    name = {"npy": "values", "geotiff": "band_data"}.get(kind, "t2m")
+    with xr.open_dataset(store, engine="zarrasync") as dataset:
+        return dataset[name].values
+
+
+@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates, of zarr about consolidation
+@pytest.mark.parametrize("kind", KINDS)
+async def test_kinds_of_files(api: Api, tmp_path: Path, kind: str, s3: tuple[str, dict[str, Any]]):
+    names = write(kind, folder := tmp_path / "files")
+    (url, options), arguments = s3, {"concat": "time", **KINDS[kind]}
+    fsspec.filesystem("s3", **options).put(str(folder), url.removeprefix("s3://"), recursive=True)
+    with http_server(folder) as server:
+        places: list[tuple[Any, dict[str, Any]]] = [
+            (str(folder / "*"), {}),
+            ([f"file://{folder}/{name}" for name in names], {}),
+            (f"{url}/*", {"source_options": options}),
+            ([f"{server}/{name}" for name in names], {}),
+        ]
+        for source, own in places:
+            report = await api(api.ingest(source, store := {}, verify=True, **arguments, **own))
+            assert report.files == 2
+            np.testing.assert_allclose(stored(store, kind), expected(kind), atol=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates, of zarr about consolidation
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command(tmp_path: Path, kind: str, s3: tuple[str, dict[str, Any]]):
+    write(kind, folder := tmp_path / "files")
+    (url, options), out = s3, tmp_path / "out.zarr"
+    fsspec.filesystem("s3", **options).put(str(folder), url.removeprefix("s3://"), recursive=True)
+    words = ["ingest", f"{url}/*", str(out), "--concat", "time"]
+    for name, value in KINDS[kind].items():
+        words += [f"--{'path' if name == 'source_group' else name}", value]
+    for name, value in options.items():
+        words += ["--option", f"{name}={value}"]
+    assert main(words) == 0
+    np.testing.assert_allclose(stored(out, kind), expected(kind), atol=0.01)
+
+
+_GRIB = """
+import os, sys, warnings
+import eccodes, numpy as np
+warnings.simplefilter("ignore")  # of cfgrib
+for day in range(2):
+    with open(f"{sys.argv[1]}/{day}.grib2", "wb") as file:
+        for name in ("2t", "t"):
+            for hour in (0, 12):
+                message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2" if name == "2t" else "regular_ll_pl_grib2")
+                for key, value in {"dataDate": 20240101 + day, "dataTime": 100 * hour, "shortName": name}.items():
+                    eccodes.codes_set(message, key, value)
+                eccodes.codes_set_values(message, np.full(eccodes.codes_get(message, "numberOfValues"), day + hour / 24))
+                eccodes.codes_write(message, file)
+                eccodes.codes_release(message)
+from zarrasync import sync
+options = {"engine_options": {"filter_by_keys": {"shortName": "2t"}}}
+sync.ingest(f"{sys.argv[1]}/*", store := {}, concat="time", verify=True, **options)
+assert sync.open_array(store, path="t2m")[:, 0, 0].tolist() == [0, 0.5, 1, 1.5]
+assert sorted(os.listdir(sys.argv[1])) == ["0.grib2", "1.grib2"]
+
+def refusal(*arguments, **options):
+    try:
+        sync.ingest(*arguments, {}, concat="time", **options)
+    except ValueError as error:
+        return str(error)
+
+data = open(f"{sys.argv[1]}/1.grib2", "rb").read()
+with open("short.grib2", "wb") as file:  # ends within the last message
+    file.write(data[:-100])
+assert "short.grib2: PrematureEndOfFileError" in refusal("short.grib2", **options)
+with open("levels.grib2", "wb") as file:  # of two variables at different heights
+    for name, height in (("2t", 2), ("10u", 10)):
+        message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+        for key, value in {"shortName": name, "typeOfLevel": "heightAboveGround", "level": height}.items():
+            eccodes.codes_set(message, key, value)
+        eccodes.codes_write(message, file)
+assert "filter_by_keys" in refusal("levels.grib2")
+os.rename("levels.grib2", "levels")
+assert "filter_by_keys" in refusal("levels", engine="cfgrib")
+sync.ingest("levels", store := {}, concat="time", engine="cfgrib", **options)
+assert sorted(os.listdir()) == ["levels", "short.grib2"] and sync.open_array(store, path="t2m").shape[0] == 1
+print("done", flush=True)
+os._exit(0)  # some wheels of ecCodes crash while Python ends
+"""
+
+
+def test_grib(tmp_path: Path):
+    pytest.importorskip("cfgrib")
+    for folder in ("grib", "other"):
+        (tmp_path / folder).mkdir()
+    result = subprocess.run(
+        [sys.executable, "-c", _GRIB, tmp_path / "grib"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path / "other",
+    )
+    assert result.stdout.strip() == "done", result.stderr
+
+
+async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("xarray.backends.list_engines", lambda: {"scipy": None})
+    for name, message in [("a.grib2", "needs the engine cfgrib .* cfgrib"), ("a.tif", "rasterio .* rioxarray")]:
+        (tmp_path / name).write_bytes(b"?")
+        with pytest.raises(ImportError, match=message):
+            await api(api.ingest(tmp_path / name, {}, concat="time"))
+    (tmp_path / "a.xyz").write_bytes(b"?")
+    with pytest.raises(ImportError, match="engine="):
+        await api(api.ingest(tmp_path / "a.xyz", {}, concat="time"))
+
+
+async def test_a_file_without_variables(api: Api, tmp_path: Path):
+    xr.Dataset(attrs={"title": "nothing"}).to_netcdf(tmp_path / "a.nc")
+    store: dict[str, bytes] = {}
+    with pytest.raises(ShapeError, match=r"a.nc has no variables in the group '/'"):
+        await api(api.ingest(tmp_path / "a.nc", store, concat="time"))
+    assert store == {}
+
+
+async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
+    write_days(tmp_path / "nc", [0])
+    with http_server(tmp_path / "nc") as server:
+        urls = [f"{server}/day0.nc?version=1&X-Amz-Signature={word}&sig={word}" for word in ("secret1", "secret2")]
+        await api(api.ingest(urls[0], store := {}, concat="time"))
+        assert "secret" not in json.dumps({key: str(bytes(value)) for key, value in store.items()})
+        assert (await api(api.ingest(urls[1], store, concat="time"))).known == 1
+        with pytest.raises(ValueError, match=r"day0.nc\?version=1: ") as caught:
+            await api(api.ingest(urls[0], {}, concat="time", engine="scipy"))
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+def test_a_killed_job_with_other_signatures(tmp_path: Path):
+    """Its rerun has new signatures. None of them is stored at any time."""
+    paths = write_days(tmp_path / "nc", range(2))
+    outcomes = set()
+    with http_server(tmp_path / "nc") as server:
+
+        def urls(word: str) -> list[str]:
+            return [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
+
+        for puts in itertools.count():
+            out = tmp_path / f"{puts}.zarr"
+            code = in_child(ingest_and_die, urls("secret1"), out, puts)
+            stored = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+            assert not any(b"secret" in data for data in stored)
+            if not code:
+                break
+            report = sync.ingest(urls("secret2"), out, concat="time")
+            assert isinstance(report, FilesReport)
+            outcomes.add("published" if report.known else "repeated" if not report.skipped else "continued")
+            assert_same(out, joined(paths))
+    assert outcomes == {"repeated", "continued", "published"}
+
+
+def ingest_and_die(urls: list[str], out: Path, puts: int) -> None:
+    sync.ingest(urls, dying_store(out, puts), concat="time")
+
+
+def test_a_plan_with_other_signatures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A plan whose signatures have expired is made again."""
+    paths = write_days(tmp_path / "nc", range(2))
+    out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "plan.json")
+    with http_server(tmp_path / "nc") as server:
+        for word in ("secret1", "secret2"):
+            urls = [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
+            assert main(["ingest", "plan", *urls, out, "--concat", "time", "--plan", plan]) == 0
+            assert Path(plan).read_text().count(word) == 2
+            assert main(["ingest", "run", plan]) == 0
+        assert main(["ingest", "finish", plan]) == 0
+        assert_same(out, joined(paths))
+        assert main(["ingest", "finish", plan]) == 0
+    assert "was finished before" in capsys.readouterr().out
+
+
+async def test_a_file_that_changes_meanwhile(api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (path,) = write_days(tmp_path / "nc", [0])
+    words = ["ingest", "plan", str(path), str(tmp_path / "out.zarr"), "--concat", "time", "--plan", str(tmp_path / "p")]
+    assert main(words) == 0
+    day(1).to_netcdf(path, encoding=PACKED)
+    assert main(["ingest", "run", str(tmp_path / "p")]) == 1
+    assert "has changed since the job was planned" in capsys.readouterr().err
+
+
+def test_copies_stay_within_their_limit(tmp_path: Path):
+    for number in range(40):
+        (tmp_path / f"{number}.nc").write_bytes(bytes(1000))
+    with http_server(tmp_path) as server:
+        files = find_files([f"{server}/{number}.nc" for number in range(40)], {})
+        copies = LocalCopies({}, most_bytes=3500)
+        copies.fetch(files)
+        paths = [Path(copies.acquire(file)) for file in files]
+        assert all(path.exists() for path in paths)
+        for file in (*files, *files):
+            copies.release(file)
+        assert [path.exists() for path in paths] == [True] * 3 + [False] * 37  # those that are needed next
+        assert Path(copies.acquire(files[3], for_values=True)).read_bytes() == bytes(1000)
+        copies.release(files[3])  # over the limit: it has been read, so it is not needed any more
+        assert len(list(paths[0].parent.glob("*.nc"))) == 3
+        copies.fetch(files[:3])
+        assert [path.exists() for path in paths] == [True] * 3 + [False] * 37
+        missing = SourceFile(f"{server}/missing.nc")
+        with pytest.raises(FileNotFoundError):
+            copies.fetch([files[1], missing])
+        folder = paths[0].parent
+        copies.close()
+        assert not folder.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only /proc lists the open files of a process")
+@pytest.mark.parametrize("kind", ["netcdf3", "netcdf4"])
+def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
+    folder = tmp_path / "nc"
+    folder.mkdir()
+    for number in range(3):
+        engine: Literal["scipy", "netcdf4"] = "scipy" if kind == "netcdf3" else "netcdf4"
+        chunks: dict[Any, Any] = {} if kind == "netcdf3" else {"t2m": {"chunksizes": (6, 6, 8)}}
+        day(number).to_netcdf(folder / f"{number}.nc", engine=engine, encoding=chunks)
+    with http_server(folder) as server:
+        found = find_files([f"{server}/{number}.nc" for number in range(3)], {})
+        files = OpenFiles(ReaderOptions())
+        for limit in (1 << 30, 0):
+            files._copies._most_bytes = limit
+            with files.prepared(found):
+                for number in (0, 1, 2, 0):
+                    values = files.read(found[number], "t2m", (slice(2, 9), slice(0, 6), slice(0, 8)))
+                    np.testing.assert_array_equal(values, day(number).t2m[2:9])
+            kept = files._copies._folder
+            assert kept is not None
+            links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+            assert len({link for link in links if link.startswith(kept.name)}) == (3 if limit else 0)
+        files.close()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def fetch_and_die(url: str) -> None:
+    copies = LocalCopies({})
+    copies.fetch([SourceFile(url)])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, temporary: Path):
+    (path,) = write_days(tmp_path / "nc", [0])
+    url = path.as_uri()
+    assert in_child(fetch_and_die, url) == -signal.SIGKILL
+    assert len(list(temporary.glob("*/*.nc"))) == 1
+    (temporary / "zarrasync-copies-of-others").mkdir()
+    one, two = LocalCopies({}), LocalCopies({})
+    for copies in (one, two):
+        copies.fetch([SourceFile(url)])
+    assert len(list(temporary.glob("*/*.nc"))) == 2
+    for copies in (one, two):
+        copies.close()
+    assert [folder.name for folder in temporary.iterdir()] == ["zarrasync-copies-of-others"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="whether a process has ended is not known there")
+def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    paths = write_days(tmp_path / "nc", range(2))
+    with http_server(tmp_path / "nc") as server:
+        sync.ingest(
+            [f"{server}/{path.name}" for path in paths], out := tmp_path / "out.zarr", concat="time", processes=2
+        )
+    assert_same(out, joined(paths))
+    assert not list(temporary.glob("*copies*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
+@pytest.mark.parametrize("deletes", [False, True])
+def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool):
+    """Each file is downloaded once, whichever processes read its header and its values."""
+    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+    monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 2)
+    monkeypatch.setattr("zarrasync.bulk.files.planning.layout._TASK_BYTES", 1)
+    if deletes:
+        monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (0, lambda path: None))
+    paths, counts = write_days(tmp_path / "nc", range(8)), Counter[str]()
+    with http_server(tmp_path / "nc", seen=counts.update) as server:
+        urls = [f"{server}/{path.name}" for path in paths]
+        sync.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 6}, processes=3)
+    assert_same(out, joined(paths))
+    assert {counts[f"GET /{path.name}"] for path in paths} == {1} or deletes
+    assert not list(temporary.glob("*copies*"))
+
+
+def test_copies_without_a_stamp_are_not_shared(tmp_path: Path, temporary: Path):
+    (tmp_path / "nc").mkdir()
+    (tmp_path / "nc/0.nc").write_bytes(b"old")
+    one, two = LocalCopies({}), LocalCopies({})
+    with http_server(tmp_path / "nc") as server:
+        for file in (SourceFile(f"{server}/0.nc", 3), SourceFile(f"{server}/0.nc", 3, "1")):
+            (tmp_path / "nc/0.nc").write_bytes(b"old")
+            one.fetch([file])
+            (tmp_path / "nc/0.nc").write_bytes(b"new")
+            assert Path(two.acquire(file)).read_bytes() == (b"old" if file.stamp else b"new")
+            one.close()
+    two.close()
+
+
+@pytest.mark.parametrize(("limit", "downloads"), [(8 << 30, [1, 1, 1, 1]), (30_000, [1, 1, 2, 2]), (0, [2, 2, 2, 2])])
+async def test_each_file_is_downloaded_once_if_there_is_space(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, downloads: list[int]
+):
+    counts = Counter[str]()
+    download = LocalCopies._download
+
+    def count(self: LocalCopies, file: SourceFile, path: str) -> None:
+        counts[file.url] += 1
+        download(self, file, path)
+
+    monkeypatch.setattr(LocalCopies, "_download", count)
+    monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (limit, lambda path: None))
+    paths = write_days(tmp_path / "nc", range(4))
+    with http_server(tmp_path / "nc") as server:
+        urls = [f"{server}/{path.name}" for path in paths]
+        await api(api.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 24}))
+    assert_same(out, joined(paths))
+    assert [counts[url] for url in urls] == downloads
+
+
+async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+    write_days(tmp_path / "nc", range(40))
+    fsspec.filesystem("s3", **options).put(str(tmp_path / "nc"), url.removeprefix("s3://"), recursive=True)
+    report = await api(api.ingest(f"{url}/*.nc", store := {}, concat="time", source_options=options, verify=True))
+    assert (report.files, report.rows) == (40, 960)
+    np.testing.assert_allclose(stored(store, "netcdf"), np.concatenate([day(n).t2m for n in range(40)]), atol=0.01)
+
+
+async def test_files_in_memory(api: Api, tmp_path: Path):
+    """Their times are numbers in listings, and dates elsewhere."""
+    memory = fsspec.filesystem("memory")
+    for path in write_days(tmp_path / "nc", range(2)):
+        memory.pipe(f"/stamps/{path.name}", path.read_bytes())
+    await api(api.ingest("memory://stamps/*.nc", store := {}, concat="time", verify=True))
+    report = await api(api.ingest([f"memory://stamps/day{n}.nc" for n in range(2)], store, concat="time"))
+    assert (report.known, report.files) == (2, 0)
+    memory.pipe("/stamps/day1.nc", memory.cat("/stamps/day1.nc"))
+    with pytest.raises(NodeExistsError, match=r"day1.nc has changed since"):
+        await api(api.ingest("memory://stamps/*.nc", store, concat="time"))
+    memory.rm("/stamps", recursive=True)
+
+
+def test_listings_are_forgotten_where_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Threads share the filesystem of a server, which reads its listings on the thread of its event loop."""
+    threads: list[Any] = []
+    http = fsspec.get_filesystem_class("http")
+    monkeypatch.setattr(
+        http, "invalidate_cache", lambda self: threads.append(threading.current_thread()), raising=False
+    )
+    write_days(tmp_path, [0])
+    with http_server(tmp_path) as server:
+        assert find_files([f"{server}/day0.nc"], {})[0].size
+    assert threads == [fsspec.asyn.iothread[0]]
+
+
+def test_a_file_that_is_closed_while_a_thread_reads_it(tmp_path: Path):
+    """A process keeps few files open, so other threads may close one right after this one has found it."""
+    np.savez(tmp_path / "0.npz", values=np.arange(3))
+    files = OpenFiles(ReaderOptions())
+    file = find_files(tmp_path / "0.npz", {})[0]
+    reader = files._get(file, file.url)
+    files.close()
+    assert reader.read("values", (slice(1, 3),)).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "name", "result"),
+    [
+        ("sftp://host/d/*.nc", "/d/*.nc", "/d/0.nc", "sftp://host/d/0.nc"),
+        ("github://org:repo@main/d/*.nc", "d/*.nc", "d/0.nc", "github://org:repo@main/d/0.nc"),
+        ("s3://bucket/*.nc", "bucket/*.nc", "bucket/0.nc", "s3://bucket/0.nc"),
+        ("https://host/*.nc", "https://host/*.nc", "https://host/0.nc", "https://host/0.nc"),
+        ("zip://*.nc::s3://bucket/a.zip", "*.nc", "0.nc", "zip://0.nc::s3://bucket/a.zip"),
+    ],
+)
+def test_urls_of_files_keep_the_host_of_their_pattern(url: str, path: str, name: str, result: str):
+    assert identify._address(name, url, path) == result

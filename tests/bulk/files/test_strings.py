@@ -1,0 +1,114 @@
+"""Strings of a fixed length, whose length differs between files and the destination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.sources import headers
+from zarrasync.config import Config
+from zarrasync.errors import ShapeError
+
+OPTIONS: dict[str, Any] = {"concat": "row", "dims": "row", "append": True}
+
+
+@pytest.fixture(params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether the values are known from the headers, or are read by the tasks."""
+    if request.param == "large":
+        monkeypatch.setattr(headers, "_SMALL_BYTES", 1)
+    return str(request.param)
+
+
+def write(path: Path, values: list[str], dtype: str) -> Path:
+    np.savez(path, names=np.array(values, dtype))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("lengths", [(3, 5), (5, 3)], ids=str)
+async def test_strings_that_fit(api: Api, tmp_path: Path, size: str, kind: str, zarr_format: int, lengths: Any):
+    first, second = (write(tmp_path / f"{n}.npz", ["abc", f"{n}"], f"{kind}{n}") for n in lengths)
+    await api(api.ingest(first, store := {}, zarr_format=zarr_format, **OPTIONS))
+    await api(api.ingest(second, store, verify=True, **OPTIONS))
+    array = sync.open_array(store, path="names")
+    assert array.dtype == np.dtype(f"{kind}{lengths[0]}")
+    assert array[:].astype("U").tolist() == ["abc", str(lengths[0]), "abc", str(lengths[1])]
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+async def test_a_string_that_is_too_long(api: Api, tmp_path: Path, size: str, kind: str):
+    first = write(tmp_path / "0.npz", ["abc", "d"], f"{kind}3")
+    second = write(tmp_path / "1.npz", ["abcdefg", "d"], f"{kind}9")
+    await api(api.ingest(first, store := {}, **OPTIONS))
+    unit = "bytes" if kind == "S" else "characters"
+    message = rf"'names' has a string of 7 {unit} in .*1.npz, but the array stores at most 3 .*'dtype': '{kind}7'"
+    with pytest.raises(ShapeError, match=message):
+        await api(api.ingest(second, store, **OPTIONS))
+    assert len(sync.open_array(store, path="names")) == 2
+    with pytest.raises(ShapeError, match=message):
+        await api(api.ingest([first, second], {}, encoding={"names": {"dtype": f"{kind}3"}}, **OPTIONS))
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+async def test_a_new_dataset_gets_the_longest_strings(api: Api, tmp_path: Path, size: str, kind: str):
+    paths = [write(tmp_path / f"{n}.npz", ["x" * n], f"{kind}{n}") for n in (2, 7, 4)]
+    await api(api.ingest(paths, store := {}, verify=True, **OPTIONS))
+    array = sync.open_array(store, path="names")
+    assert array.dtype == np.dtype(f"{kind}7")
+    assert array[:].astype("U").tolist() == ["xx", "x" * 7, "xxxx"]
+
+
+def test_a_task_of_a_plan_finds_a_string_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(headers, "_SMALL_BYTES", 1)
+    first = write(tmp_path / "0.npz", ["abc"], "U3")
+    second = write(tmp_path / "1.npz", ["abcd"], "U4")
+    sync.ingest(first, store := stores.MemoryStore(), **OPTIONS)
+    plan, _ = make_job(FilesRequest(second, store, "row", dims="row", append=True)).plan_only(Workers())
+    assert plan is not None
+    with pytest.raises(ShapeError, match="'names' has a string of 4 characters"):
+        PlannedJob.of(plan, store, Config()).run_independently(Workers())
+
+
+async def test_labels(api: Api, tmp_path: Path):
+    for number, labels in enumerate((["a", "b"], ["abcde"], ["c"])):
+        np.savez(tmp_path / f"{number}.npz", row=np.array(labels), v=np.arange(len(labels)))
+    paths = [tmp_path / f"{number}.npz" for number in range(3)]
+    await api(api.ingest(paths[:2], store := {}, **OPTIONS))
+    await api(api.ingest(paths, store, **OPTIONS))
+    assert sync.open_array(store, path="row")[:].tolist() == ["a", "b", "abcde", "c"]
+    await api(api.ingest(paths[0], store := {}, **OPTIONS))
+    with pytest.raises(
+        ShapeError, match=r"'row' has a string of 5 characters in .*1.npz, but the array stores at most 1"
+    ):
+        await api(api.ingest(paths[1], store, **OPTIONS))
+
+
+@pytest.mark.parametrize("count", [2, 20_000], ids=["small", "large"])
+@pytest.mark.parametrize("is_appended", [False, True])
+async def test_constants(api: Api, tmp_path: Path, count: int, *, is_appended: bool):
+    """They are equal if their values are, whatever the length."""
+    for number, (length, text) in enumerate([(4, "abc"), (9, "abc"), (3, "abc"), (9, "abcde"), (4, "abcd")]):
+        values = np.full(count, text, f"U{length}")
+        np.savez(tmp_path / f"{number}.npz", rows=np.full((count, 1), number), names=values)
+    paths = [tmp_path / f"{number}.npz" for number in range(5)]
+    for path in paths[1:]:
+        store: dict[str, bytes] = {}
+        if is_appended:
+            await api(api.ingest(paths[0], store, concat="dim_1"))
+        sources = path if is_appended else [paths[0], path]
+        if path in paths[1:3]:
+            await api(api.ingest(sources, store, concat="dim_1", append=is_appended))
+            assert sync.open_array(store, path="names").dtype.kind == "U"
+            continue
+        with pytest.raises(ShapeError, match=r"'names' (must be the same in all files|has a string of 5)"):
+            await api(api.ingest(sources, store, concat="dim_1", append=is_appended))

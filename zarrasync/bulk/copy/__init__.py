@@ -1,0 +1,1 @@
+"""Copying arrays and groups to other stores, formats and layouts."""

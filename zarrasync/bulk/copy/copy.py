@@ -1,0 +1,260 @@
+"""Copying arrays and groups to another store, format or layout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.copy.files import check_free, copy_files, plan_files
+from zarrasync.bulk.copy.layout import check_names
+from zarrasync.bulk.copy.nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
+from zarrasync.bulk.copy.values import compare_arrays, copy_array
+from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.overwrite_guard import overlap
+from zarrasync.bulk.reports import CopyReport
+from zarrasync.config import Config
+from zarrasync.display.progress import ProgressLike, part_of, report_progress
+from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.metadata.chunk_shapes import ChunksLike
+from zarrasync.metadata.convert import LayoutChanges, has_same_values
+from zarrasync.metadata.create import check_axis_count
+from zarrasync.model.paths import join, normalize_path
+from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of, with_handle
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.functions import CodecsLike, open
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.stores import StoreLike, resolve
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["copy"]
+
+_CONCURRENT_ARRAYS = 16
+"""The number of arrays to copy at a time."""
+
+
+@short_tracebacks
+async def copy(
+    source: SourceLike,
+    dest: StoreLike,
+    *,
+    source_path: str = "",
+    dest_path: str = "",
+    zarr_format: int | str | None = None,
+    chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
+    overwrite: bool = False,
+    resume: bool = False,
+    verify: bool = False,
+    all_files: bool = False,
+    progress: ProgressLike = False,
+    source_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> CopyReport:
+    """Copy an array, or a group with all nodes below it, from any format to any other.
+
+    Chunks that remain valid in the new format and layout are copied unchanged. Other chunks are decoded and encoded
+    again, within ``config.memory_budget``. Metadata that the new format cannot express is converted if possible
+    (dimension names to xarray's attribute, filtered chunks to unfiltered ones), and the report lists such conversions.
+    Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
+    such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
+
+    Args:
+        source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
+        dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        source_path: The path of the node to copy, in the store or below the group.
+        dest_path: The path of the copy.
+        zarr_format: The format of the copy. Default: the format of the source.
+        chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source. A mapping
+            contains sizes by dimension, shapes by array, or both: ``{"time": 24, "t2m": {"lat": 90}, "mask": (10, 10)}``.
+            Dimensions and arrays that it does not contain are kept.
+        shards: The shape of shards in all arrays with the same number of axes, or a mapping as for ``chunks``.
+            ``"keep"``: as in the source; ``None``: no shards.
+        compressors: The compressors of all arrays, or a mapping of arrays to compressors. ``"keep"``: as in the source.
+        overwrite: Replace an existing node.
+        resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
+        verify: Read all values back and compare them.
+        all_files: Also copy files that are not part of any Zarr node.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
+            its last call, or a ``Monitor``.
+        source_options: Options of the filesystem or object store of a source URL.
+        dest_options: Options of the filesystem or object store of a destination URL.
+        config: Settings for this call.
+
+    Returns:
+        A report of the copied nodes and values.
+
+    Raises:
+        NodeNotFoundError: If the source does not exist.
+        NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
+            ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
+        UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
+        ShapeError: If no array has as many axes as ``chunks`` or ``shards``, or a mapping contains names that do not exist.
+        ValueError: If ``source_options`` are given for an array or group, which has its store already.
+        MetadataError: If the compressors are invalid.
+        ChecksumError: If ``verify`` is set and the values read back differ.
+        UnsupportedOperation: If ``all_files`` is set and the source cannot list.
+        StoreError: If a store failed.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = await za.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> report = await za.copy(source, dest, chunks=(4,))
+        >>> report.arrays
+        1
+        >>> await za.load(dest)
+        array([0, 1, 2, 3])
+    """
+    if overwrite and resume:
+        raise ValueError(
+            "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
+        )
+    begin, retries, values, report = clock.monotonic(), RetryCounts(), settings.resolve(config), CopyReport()
+    root, members = await _open_source(source, source_path, source_options, values, report.notes)
+    store = resolve(dest, dest_options, values)
+    zarr_format = store.choose_format(zarr_format)
+    format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
+    target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
+    _check_apart(handle_of(root), target)
+    nodes, keys = await _list_source([("", root), *members], optional=not all_files)
+    arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
+    for name, shape in (("chunks", chunks), ("shards", shards)):
+        check_axis_count(name, shape, (array.ndim for array in arrays))
+    changes = LayoutChanges(chunks, shards, compressors)
+    check_names(changes, {path or node.basename: node.metadata for path, node in nodes if isinstance(node, AsyncArray)})
+    files = plan_files(keys, handle_of(root), target)
+    if not all_files:
+        report.left_out, files = list(files), {}
+    elif not (overwrite or resume):
+        await check_free(target, list(files.values()))
+    plan = CopyPlan(target, changes, files, overwrite, resume)
+    total = sum(array.nbytes for array in arrays)
+    with (
+        retries,
+        report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
+    ):
+        run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
+        try:
+            async with store.in_use():
+                await run_on_store(run, root.store, store)
+        finally:
+            report.retries, report.seconds = retries.retries, clock.monotonic() - begin
+    return report
+
+
+async def _open_source(
+    source: SourceLike, path: str, options: Mapping[str, Any] | None, values: Config, notes: list[str]
+) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
+    """Open the node to copy and all nodes below it.
+
+    Consolidated metadata may be outdated, so it is used only if the store cannot list.
+    """
+    resolved = resolve_source(source, options, values)
+    store = store_of(resolved)
+    if store is not resolved:
+        path = join(resolved.path, normalize_path(path))
+    root = await open(store, path=path, config=values, use_consolidated=False)
+    if not isinstance(root, AsyncGroup):
+        return root, ()
+    try:
+        return root, await all_members(root)
+    except UnsupportedOperation as error:
+        root = await open(store, path=path, config=values)
+        if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
+            raise
+        notes.append(f"{root.name}: {error}; only the nodes in the consolidated metadata were copied")
+        return root, await all_members(root)
+
+
+async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str]]:
+    """List all keys of the source. Its metadata has been read before, so that the listing contains all of its chunks.
+
+    Args:
+        nodes: The nodes to copy, starting with the root.
+        optional: Return no keys if the store cannot list. Otherwise raise an error.
+
+    Returns:
+        The nodes, with a cached listing if it replaces listings of single nodes, and the keys.
+    """
+    (_, root), *_ = nodes
+    try:
+        listed = await run_on_store(handle_of(root).with_listing, root.store)
+        keys = await run_on_store(listed.list_keys, root.store)
+    except UnsupportedOperation:
+        if not optional:
+            raise
+        return nodes, []
+    return [
+        (path, make_node(replace(handle_of(node), store=listed.store), node.metadata)) for path, node in nodes
+    ], keys
+
+
+def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
+    """Check that a copy neither replaces its source nor contains itself.
+
+    Raises:
+        NodeExistsError: If source and destination overlap.
+    """
+    if overlap(source.store, source.path, dest.store, dest.path):
+        raise NodeExistsError(
+            f"cannot copy {source.name} in {source.store!r} to {dest.name} in {dest.store!r}: one contains the other",
+            path=dest.path,
+        )
+
+
+async def _copy_nodes(
+    nodes: Nodes,
+    plan: CopyPlan,
+    report: CopyReport,
+    progress: Progress,
+    *,
+    verify: bool,
+) -> None:
+    target = plan.target
+    if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
+        target = await run_on_store(target.bind, target.store)
+    metadata = plan_copies(nodes, target, plan.changes, report)  # before anything is erased or written
+    listed = target
+    with suppress(UnsupportedOperation):
+        listed = await run_on_store(target.with_listing, target.store)
+    created = await create_copies(listed, metadata, plan)
+    pairs = [
+        (node, copied)
+        for path, node in nodes
+        if isinstance(node, AsyncArray) and isinstance(copied := created[path], AsyncArray)
+    ]
+    if listed is not target:  # the listing is outdated now
+        pairs = [(node, with_handle(copied, replace(handle_of(copied), store=target.store))) for node, copied in pairs]
+    turn = asyncio.Lock()  # encoding one large array can take the whole memory budget
+
+    async def copy_one(pair: tuple[AsyncArray, AsyncArray]) -> None:
+        node, copied = pair
+        is_small = _CONCURRENT_ARRAYS * node.nbytes <= node.config.memory_budget // 2
+        async with nullcontext() if is_small or has_same_values(node.metadata, copied.metadata) else turn:
+            rows = node.shape[0] if node.shape else 0
+            with part_of(progress, node.name, node.nbytes, rows) as part:
+                is_new = plan.overwrite or plan.resume
+                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new)
+        if verify:
+            await copied.refresh()  # compare with the stored metadata, not with the plan
+            async with nullcontext() if is_small else turn:
+                await compare_arrays(node, copied)
+
+    is_blocking = target.store.blocking and nodes[0][1].store.blocking
+    await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)
+    await copy_files(handle_of(nodes[0][1]), target, plan.files, report, resume=plan.resume, verify=verify)
+    await keep_consolidated(nodes, target, report.notes)

@@ -1,0 +1,162 @@
+"""The nodes of a copy: their metadata in the new format and layout, and their creation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from zarrasync.bulk.copy.layout import layout_of
+from zarrasync.bulk.reports import CopyReport
+from zarrasync.errors import NodeExistsError, UnsupportedByFormat, UnsupportedOperation
+from zarrasync.formats import Format
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.convert import LayoutChanges, convert_metadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.consolidate_group import consolidate
+from zarrasync.nodes.create import create_node
+from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.group import AsyncGroup, make_node
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle, run_on_store
+
+__all__ = ["CopyPlan", "Nodes", "create_copies", "keep_consolidated", "plan_copies"]
+
+
+Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
+"""Nodes with their paths relative to the first one."""
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The location and the layout of a copy.
+
+    Attributes:
+        target: The location and the format of the copy.
+        changes: Changes of chunks, shards and compressors.
+        files: The new keys of files to copy that are not part of a Zarr node, by their present keys.
+        overwrite: Whether to replace an existing node.
+        resume: Whether to resume an interrupted copy.
+    """
+
+    target: NodeHandle
+    changes: LayoutChanges
+    files: Mapping[str, str]
+    overwrite: bool
+    resume: bool
+
+
+def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report: CopyReport) -> dict[str, Metadata]:
+    """Return the metadata of the copies by path, and add counts and notes to a report.
+
+    Raises:
+        UnsupportedByFormat: If the target's format cannot express a node.
+        MetadataError: If the compressors are invalid.
+    """
+    has_names = any(isinstance(node, AsyncArray) and node.dimension_names for _, node in nodes)
+    planned = {}
+    for path, node in nodes:
+        target.format.check_path(join(target.path, path))
+        own = changes if isinstance(node, AsyncGroup) else layout_of(changes, path or node.basename, node.metadata)
+        planned[path] = _plan_copy(node, target.format, own, report, has_names=has_names)
+    report.notes[:] = dict.fromkeys(report.notes)
+    return planned
+
+
+def _plan_copy(
+    node: AsyncArray | AsyncGroup, target: Format, changes: LayoutChanges, report: CopyReport, *, has_names: bool
+) -> Metadata:
+    """Return the metadata of one copy.
+
+    Args:
+        node: The source.
+        target: The format of the copy.
+        changes: Changes of chunks, shards and compressors.
+        report: The report to add counts and notes to.
+        has_names: Whether an array of the hierarchy has dimension names. Arrays without axes then count as named.
+    """
+    metadata = node.metadata
+    planned: Metadata
+    if isinstance(metadata, ArrayMetadata):
+        source = handle_of(node).format
+        planned = convert_metadata(
+            metadata, node.name, source, target, changes, report.notes, has_named_dimensions=has_names
+        )
+        report.arrays += 1
+    else:
+        planned = GroupMetadata(attributes=metadata.attributes)
+        report.groups += 1
+    target.render("", planned)  # raises an error if the format cannot express it
+    return planned
+
+
+async def create_copies(
+    target: NodeHandle, planned: Mapping[str, Metadata], plan: CopyPlan
+) -> dict[str, AsyncArray | AsyncGroup]:
+    """Create the nodes of a copy, or open those that an interrupted run has created.
+
+    Raises:
+        NodeExistsError: If another node exists.
+    """
+
+    async def create(handle: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
+        if plan.resume:
+            (existing,) = await find_all(handle, [handle.path], (handle.format,))
+            if existing is not None:
+                return await _reuse(handle, planned[path], existing.metadata)
+        overwrite = plan.overwrite and not path
+        try:
+            created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
+        except NodeExistsError as error:
+            if not (plan.resume or plan.overwrite):
+                error.args = (f"{error}, or resume=True to complete an interrupted copy",)
+            raise
+        return make_node(created, planned[path])
+
+    return await run_on_store(partial(create_levels, target, planned, create), target.store)
+
+
+async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> AsyncArray | AsyncGroup:
+    """Return a node that an interrupted run has created.
+
+    Raises:
+        NodeExistsError: If the node and the plan differ in more than attributes.
+    """
+
+    def without_attributes(metadata: Metadata) -> Mapping[str, bytes]:
+        return handle.format.render("", replace(metadata, attributes={}, source=None))
+
+    if without_attributes(planned) != without_attributes(existing):
+        raise NodeExistsError(
+            f"cannot resume the copy to {handle.name} in {handle.store!r}: the existing node differs from the copy in "
+            "more than attributes; pass overwrite=True to replace it",
+            path=handle.path,
+            store=repr(handle.store),
+        )
+    if planned.attributes != existing.attributes:  # format 2 stores them in a second document
+        for key, data in handle.format.render(handle.path, planned).items():
+            await handle.store.put(key, data)
+    return make_node(replace(handle, is_format_known=True), planned)
+
+
+async def keep_consolidated(nodes: Nodes, target: NodeHandle, notes: list[str]) -> None:
+    """Consolidate the copies of groups with consolidated metadata. If that is not possible, add a note."""
+    groups = {path: node for path, node in nodes if isinstance(node, AsyncGroup)}
+    if not groups:
+        return
+    source = handle_of(nodes[0][1]).without_consolidated()
+    paths = [node.path for node in groups.values()]
+    find_copies = partial(find_all, source, paths, (source.format,), consolidated=None)
+    found = await run_on_store(find_copies, source.store)
+    for path, node in zip(groups, found, strict=True):
+        if node is None or node.consolidated is None:
+            continue
+        copied = target.at(join(target.path, path))
+        try:
+            await run_on_store(partial(consolidate, copied), target.store)
+        except (UnsupportedByFormat, UnsupportedOperation) as error:
+            notes.append(f"{groups[path].name}: the copy has no consolidated metadata: {error}")

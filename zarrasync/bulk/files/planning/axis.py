@@ -1,0 +1,271 @@
+"""The rows of many files on one axis: order, repeated and missing labels, and the place of each row. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.records.plan import Segment
+from zarrasync.display.text import counted
+from zarrasync.errors import ShapeError
+
+__all__ = ["Axis", "OnDuplicate", "find_own_rows", "merge_rows", "stack_rows"]
+
+OnDuplicate: TypeAlias = Literal["error", "skip", "replace"]
+"""What happens to a row whose label exists already."""
+Labels: TypeAlias = npt.NDArray[Any]
+_LARGEST = np.iinfo("i8").max
+_GAP = 1.5
+"""Steps longer than the usual step by this factor are gaps."""
+_NEAR = 1e-6
+"""Steps shorter than this part of the usual step are probably one label, rounded in two ways."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The result of merging the rows of files.
+
+    Attributes:
+        segments: The rows to write, sorted by their place in the destination.
+        length: The length of the axis afterwards.
+        duplicates: The number of rows of files that were left out, or replaced by a row of a later file.
+        gaps: The labels before and after each gap.
+        near: The pairs of labels that nearly repeat each other.
+    """
+
+    segments: tuple[Segment, ...]
+    length: int
+    duplicates: int = 0
+    gaps: tuple[tuple[Any, Any], ...] = ()
+    near: tuple[tuple[Any, Any], ...] = ()
+
+
+def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] | None = None) -> Axis:
+    """Return rows without labels, in the order of the files.
+
+    Args:
+        counts: The number of rows of each file.
+        start: The first free row of the destination.
+        places: The first row of files that replace existing rows, by the number of the file.
+    """
+    segments, places = [], places or {}
+    length = start
+    for source, count in enumerate(counts):
+        first = places.get(source, length)
+        if count:
+            segments.append(Segment(first, first + count, source, 0))
+        if source not in places:
+            length += count
+    return Axis(tuple(sorted(segments)), length)
+
+
+def merge_rows(
+    labels: Sequence[Labels],
+    names: Sequence[str],
+    existing: Labels | None = None,
+    *,
+    on_duplicate: OnDuplicate = "error",
+    only_existing: bool = False,
+    show: Callable[[Any], str] = str,
+) -> Axis:
+    """Return the place of each row of the files, in the order of their labels.
+
+    Rows with new labels follow the existing rows. The direction is the direction of the existing labels, or else of the
+    files.
+
+    Args:
+        labels: The labels of each file, all with the same units.
+        names: The names of the files, for messages.
+        existing: The labels of the destination.
+        on_duplicate: What happens if a label exists already, in the destination or in an earlier file: ``"error"``,
+            ``"skip"`` the row, or let it ``"replace"`` the earlier one.
+        only_existing: Whether all labels must exist in the destination. Their rows are then written again.
+        show: Returns a label as a string, for messages.
+
+    Raises:
+        ShapeError: If a label is repeated and ``on_duplicate`` is ``"error"``, if new rows would come before existing
+            ones, or if a label is missing from the destination.
+    """
+    rows = _Rows([labels[0][:0] if existing is None else existing, *labels], ["the destination", *names], show)
+    order = rows.sorted(last_first=on_duplicate == "replace")
+    repeats = 1 + np.flatnonzero(rows.keys[order][1:] == rows.keys[order][:-1])
+    if len(repeats) and on_duplicate == "error":
+        raise ShapeError(
+            f"the label {rows.label(order[repeats[0]])} is in {rows.name(order[repeats[0] - 1])} and in "
+            f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass on_duplicate='skip' to keep the first "
+            "of equal rows, or 'replace' to keep the last"
+        )
+    chosen = np.delete(order, repeats)
+    old_keys, keys = rows.keys[: rows.count], rows.keys[chosen]
+    place = np.searchsorted(old_keys, keys)
+    exists = np.isin(keys, old_keys)
+    if exists.any() and on_duplicate == "error" and not only_existing:
+        at = chosen[exists][0]
+        raise ShapeError(
+            f"the destination already contains the label {rows.label(at)} of {rows.name(at)}, and "
+            f"{_repeated(int(exists.sum()))}; pass on_duplicate='skip' to keep the existing rows, or 'replace' to write "
+            "them again"
+        )
+    if only_existing and not exists.all():
+        at = chosen[~exists][0]
+        raise ShapeError(f"the destination has no row with the label {rows.label(at)} of {rows.name(at)}")
+    if (early := ~exists & (place < rows.count)).any():
+        at = chosen[early][0]
+        raise ShapeError(
+            f"the label {rows.label(at)} of {rows.name(at)} lies before the last row of the destination, and rows can "
+            "only be added at the end; ingest all files into a new destination"
+        )
+    place[~exists] = rows.count + np.arange(np.count_nonzero(~exists))
+    kept = ~exists | (on_duplicate == "replace") | only_existing
+    tail = np.r_[np.arange(max(rows.count - 2, 0), rows.count), chosen[~exists]]
+    gaps, near = (
+        tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in places)
+        for places in _unusual_steps(rows.keys[tail])
+    )
+    return Axis(
+        _segments(place[kept], rows.source[chosen[kept]] - 1, rows.row[chosen[kept]]),
+        rows.count + int(np.count_nonzero(~exists)),
+        len(repeats) + int(np.count_nonzero(~kept)),
+        gaps,
+        near,
+    )
+
+
+def find_own_rows(
+    labels: Sequence[Labels],
+    names: Sequence[str],
+    existing: Labels,
+    spans: Sequence[tuple[int, int]],
+    others: Sequence[tuple[int, int]],
+) -> Axis:
+    """Return the rows of the destination that certainly come from one of its files. All others count as duplicates.
+
+    Args:
+        labels: The labels of each file, all with the same units.
+        names: The names of the files, for messages.
+        existing: The labels of the destination.
+        spans: The first row of each file in the destination, and the row after its last one. Rows of others may lie between.
+        others: The same of the other files of the destination.
+
+    Raises:
+        ShapeError: If the labels of a file are not in order.
+    """
+    rows = _Rows([existing, *labels], ["the destination", *names], str)
+    old_keys, keys = rows.keys[: rows.count], rows.keys[rows.count :]
+    source, row = rows.source[rows.count :] - 1, rows.row[rows.count :]
+    place = np.searchsorted(old_keys, keys)
+    start, stop = np.array(spans, "i8").reshape(-1, 2)[source].T
+    candidates = np.isin(keys, old_keys) & (start <= place) & (place < stop)
+    owners = np.bincount(place[candidates], minlength=rows.count)
+    for first, last in others:
+        owners[first:last] += 1
+    candidates[candidates] = owners[place[candidates]] == 1
+    return Axis(
+        _segments(place[candidates], source[candidates], row[candidates]),
+        rows.count,
+        int(np.count_nonzero(~candidates)),
+    )
+
+
+def _repeated(count: int) -> str:
+    return f"{counted(count, 'label')} {'is' if count == 1 else 'are'} repeated"
+
+
+class _Rows:
+    """All rows of the destination and of the files, numbered from 0.
+
+    Attributes:
+        keys: Numbers that increase along the axis, one for each row.
+        source: The number of the file of each row; 0 for the destination.
+        row: The number of each row in its file.
+        count: The number of rows of the destination.
+    """
+
+    def __init__(self, parts: Sequence[Labels], names: Sequence[str], show: Callable[[Any], str]) -> None:
+        self._parts, self._names, self._show = parts, names, show
+        self.count = len(parts[0])
+        self.source = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        self.row = np.concatenate([np.arange(len(part)) for part in parts])
+        self.keys = self._sort_keys()
+
+    def label(self, number: Any) -> str:
+        """Return the label of a row as a string."""
+        return str(self._show(self._parts[int(self.source[number])][int(self.row[number])]))
+
+    def name(self, number: Any) -> str:
+        """Return the name of the file of a row."""
+        return self._names[int(self.source[number])]
+
+    def sorted(self, *, last_first: bool) -> npt.NDArray[Any]:
+        """Return the numbers of the files' rows in the order of their keys. Equal rows keep the order of their files.
+
+        Args:
+            last_first: Reverse the order of equal rows.
+        """
+        numbers = np.arange(self.count, len(self.keys))
+        if last_first:
+            numbers = numbers[::-1]
+        return numbers[np.argsort(self.keys[numbers], kind="stable")]
+
+    def _sort_keys(self) -> npt.NDArray[Any]:
+        labels = np.concatenate([part for part in self._parts if len(part)] or [np.empty(0)])
+        if labels.dtype.kind not in "biufmM":  # such as strings, which keep the order of the files
+            numbers: dict[Any, int] = {}
+            return np.array([numbers.setdefault(value, len(numbers)) for value in labels.tolist()])
+        missing = np.flatnonzero(np.isnat(labels) if labels.dtype.kind in "mM" else np.isnan(labels))
+        if len(missing):
+            raise ShapeError(f"{self.name(missing[0])} has a missing value as a label")
+        if labels.dtype.kind == "u" and labels.size and labels.max() > _LARGEST:  # floats would make neighbours equal
+            keys = np.unique(labels, return_inverse=True)[1].reshape(-1)
+        else:
+            keys = labels.astype("i8") if labels.dtype.kind in "bumM" else labels
+        return keys * self._direction(keys)
+
+    def _direction(self, keys: npt.NDArray[Any]) -> int:
+        """Return 1 if labels increase, and -1 if they decrease.
+
+        Raises:
+            ShapeError: If the labels of a file are not in order.
+        """
+        direction, stops = 0, np.cumsum([len(part) for part in self._parts])
+        for start, stop in zip(stops - [len(part) for part in self._parts], stops, strict=True):
+            own = keys[start:stop]
+            rises = own[1:] > own[:-1]
+            direction = direction or (0 if len(own) < 2 else 1 if rises[0] else -1)
+            wrong = np.flatnonzero((rises != (direction > 0)) | (own[1:] == own[:-1]))
+            if len(wrong):
+                at = start + int(wrong[0])
+                raise ShapeError(
+                    f"the labels of {self.name(at)} are not in order: {self.label(at + 1)} follows {self.label(at)} in "
+                    f"row {at + 1 - start}, but labels must {'increase' if direction > 0 else 'decrease'}; sort the file first, "
+                    "for example with xarray's sortby() and drop_duplicates()"
+                )
+        return direction or 1
+
+
+def _segments(place: npt.NDArray[Any], source: npt.NDArray[Any], row: npt.NDArray[Any]) -> tuple[Segment, ...]:
+    """Return runs of rows that are consecutive in the destination and in one file."""
+    if not len(place):
+        return ()
+    order = np.argsort(place, kind="stable")
+    place, source, row = place[order], source[order], row[order]
+    breaks = (np.diff(place) != 1) | (np.diff(source) != 0) | (np.diff(row) != 1)
+    starts = np.r_[0, np.flatnonzero(breaks) + 1]
+    stops = np.r_[starts[1:], len(place)]
+    return tuple(
+        Segment(int(place[a]), int(place[a]) + int(b - a), int(source[a]), int(row[a]))
+        for a, b in zip(starts, stops, strict=True)
+    )
+
+
+def _unusual_steps(keys: npt.NDArray[Any]) -> tuple[list[int], list[int]]:
+    """Return the positions of steps that are longer than the usual one, and of those that are nearly zero."""
+    steps = np.diff(keys).astype("f8")
+    usual = float(np.median(steps)) if len(steps) > 1 else 0.0
+    if usual <= 0:
+        return [], []
+    return np.flatnonzero(steps > _GAP * usual).tolist(), np.flatnonzero(steps < _NEAR * usual).tolist()

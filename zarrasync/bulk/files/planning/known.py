@@ -1,0 +1,98 @@
+"""Which files of a job the destination contains already. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.records.journal import ATTRIBUTE
+from zarrasync.bulk.files.records.spans import common
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeExistsError
+
+__all__ = ["files_to_write"]
+
+
+def files_to_write(
+    files: Sequence[SourceFile], target: Target, parameters: Parameters
+) -> tuple[list[SourceFile], list[str]]:
+    """Return the files that were not ingested before, or whose rows were removed since, and messages for the report.
+
+    The destination gets the files whose rows were removed. For the rest, see ``_unknown_files``.
+    """
+    lost = {file for file in files if _has_lost_rows(file, target, target.length(parameters.dim))}
+    target.lost = replace(target.lost, files=tuple(file for file in files if file in lost))
+    unknown, notes = _unknown_files([file for file in files if file not in lost], target, parameters)
+    wanted = lost.union(unknown)
+    return [file for file in files if file in wanted], notes
+
+
+def _has_lost_rows(file: SourceFile, target: Target, length: int) -> bool:
+    rows = target.journal.rows(file.recorded) if target.lost.spans else None
+    return rows is not None and rows.stop <= length and bool(common([rows[:2]], target.lost.spans))
+
+
+def _unknown_files(
+    files: Sequence[SourceFile], target: Target, parameters: Parameters
+) -> tuple[list[SourceFile], list[str]]:
+    """Return the files that were not ingested before, and messages for the report.
+
+    Rows with labels are also compared by their labels later. Rows without labels are known by their files alone, so each
+    file can be added once. If it has changed, or another file was written over some of its rows, they can be replaced.
+
+    Args:
+        files: The files of the job.
+        target: The destination, whose group exists.
+        parameters: The parameters of the job, which does not write a region.
+
+    Raises:
+        NodeExistsError: If rows have no labels, and the journal does not contain all files, or a file has changed since its
+            rows were added and ``on_duplicate`` is ``"error"``.
+    """
+    length = target.length(parameters.dim)
+    new = [file for file in files if not target.journal.contains(file, target.labels, length)]
+    if target.labels is not None:
+        return (list(files) if parameters.on_duplicate == "replace" else new), []
+    if new and parameters.append and not target.journal.is_complete:
+        raise _incomplete(new, target, parameters.dim)
+    spans = {file: target.journal.rows_of_url(file.name) for file in new}
+    changed = {
+        file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
+    }
+    if not changed or not parameters.append or parameters.on_duplicate == "replace":
+        return new, []
+    if parameters.on_duplicate != "skip":
+        raise _changed(changed, target, parameters.dim)
+    note = f"{counted(len(changed), 'file')} left out: changed since its rows were added, or only some of its rows are left"
+    return [file for file in new if file not in changed], [note]
+
+
+def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
+    others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
+    first, (start, stop) = next(iter(changed.items()))
+    return NodeExistsError(
+        f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
+        f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
+        f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
+        "write only the rows of this file again",
+        path=target.handle.path,
+        store=repr(target.handle.store),
+    )
+
+
+def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
+    place = f"{target.handle.name} in {target.handle.store!r}"
+    reason = (
+        "does not contain all files" if target.journal.is_readable else "was written by another version, or is damaged"
+    )
+    return NodeExistsError(
+        f"cannot add {new[0].name} to {place}: the list of ingested files in the attribute {ATTRIBUTE!r} {reason}, and the "
+        f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
+        f"{counted(len(new), 'file')} was added before, delete the attribute; otherwise pass region={{{dim!r}: slice(…)}} to "
+        "write existing rows again, or mode='w' to replace the dataset",
+        path=target.handle.path,
+        store=repr(target.handle.store),
+    )

@@ -1,0 +1,225 @@
+"""From the headers of files and the state of the destination to a ``JobPlan``: its arrays, their values, its tasks. No IO."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.planning.axis import Axis
+from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
+from zarrasync.bulk.files.planning.matching import Match
+from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.conversions import convert_values
+from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.bulk.files.sources.times import TimeUnits
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join
+
+__all__ = ["plan_job"]
+
+_INLINE_BYTES = 32 << 20
+"""Rows of small variables up to this size in all become part of the plan."""
+_MINOR_VALUES = 16
+"""A variable with at most this many values in a row is small."""
+
+
+def plan_job(
+    headers: Sequence[FileHeader],
+    target: Target,
+    parameters: Parameters,
+    match_rows: Callable[[Variables], Match],
+) -> JobPlan:
+    """Return the plan of a job.
+
+    Args:
+        headers: The headers of the files.
+        target: The destination.
+        parameters: The parameters of the job.
+        match_rows: Returns the place of each row.
+
+    Raises:
+        ShapeError: If the files do not fit together or into the destination.
+        CodecError: If times cannot be converted to one unit.
+    """
+    variables = Variables(headers, target, parameters)
+    check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
+    match = match_rows(variables)
+    arrays = _Layout(variables, match.axis).arrays()
+    path, format_ = target.handle.path, target.handle.format
+    is_new = target.group is None
+    assert isinstance(format_.zarr_format, int)
+    return JobPlan(
+        format_.zarr_format,
+        path,
+        parameters.dim,
+        match.axis.length,
+        [header.file for header in headers],
+        parameters.reader,
+        [array.plan for array in arrays],
+        match.axis.segments,
+        _split_into_tasks(arrays, match.axis, parameters.tasks),
+        dict(headers[0].attributes) if is_new else None,
+        parameters.digest if is_new else target.journal.parameters,
+        match.journal,
+        [*variables.notes, *match.notes],
+        match.axis.duplicates,
+        target.lost.spans,
+    )
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array of the destination.
+
+    Attributes:
+        plan: Its plan.
+        metadata: Its metadata after the job.
+    """
+
+    plan: ArrayPlan
+    metadata: ArrayMetadata
+
+
+def _split_into_tasks(arrays: Sequence[_Array], axis: Axis, tasks: int) -> list[Part]:
+    """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain."""
+    sized = {array.plan.name: array for array in arrays if array.plan.kind == "rows"}
+    metadata = {name: array.metadata for name, array in sized.items()}
+    axes = {name: array.plan.axis or 0 for name, array in sized.items()}
+    parts = [Part(*rows) for rows in split_rows(axis, metadata, axes, tasks)]
+    return parts + [Part(array=array.plan.name) for array in arrays if array.plan.kind == "whole"]
+
+
+class _Layout:
+    """The arrays of the destination.
+
+    Args:
+        variables: The variables.
+        axis: The place of each row.
+    """
+
+    def __init__(self, variables: Variables, axis: Axis) -> None:
+        self._variables, self._axis = variables, axis
+        self._handle = variables.target.handle
+
+    def arrays(self) -> list[_Array]:
+        """Return the arrays that the job creates or changes."""
+        planned = [self._plan(name) for name in self._variables.names if self._changes(name)]
+        return self._with_small_rows(planned)
+
+    def _changes(self, name: str) -> bool:
+        return name not in self._variables.target.arrays or self._variables.axis(name) is not None
+
+    # -------------------------------------------------------------- metadata
+
+    def _plan(self, name: str) -> _Array:
+        variables = self._variables
+        number, first, units = variables.axis(name), variables.header(0, name), variables.units(name)
+        source_units = variables.source_units(name)
+        stored = variables.target.arrays.get(name)
+        shape = list(first.shape if stored is None else stored.shape)
+        if number is not None:
+            shape[number] = self._axis.length
+        if stored is not None:
+            metadata = stored.metadata.with_shape(tuple(shape))
+        else:
+            metadata = self._new_metadata(name, replace(first, shape=tuple(shape)), number, units)
+        documents = self._handle.format.render(join(self._handle.path, name), metadata)
+        plan = ArrayPlan(
+            name,
+            "rows" if number is not None else "whole",
+            {key: data.decode() for key, data in documents.items()},
+            None if stored is None else stored.shape,
+            number,
+            first.chunks,
+            variables.stacks and number is not None,
+            None if units is None else (units.units, units.calendar),
+            source_units,
+            variables.source_orders(name),
+            row_bytes=_row_size(metadata.shape, number) * max(metadata.dtype.itemsize or 0, 1),
+        )
+        if number is None and first.values is not None:
+            values = first.values
+            if units is not None:
+                values = variables.convert_times(name, 0, values, TimeUnits(*source_units.get("0", units)), units)
+            plan = plan.with_values(self._convert(name, 0, values, metadata))
+        return _Array(plan, metadata)
+
+    def _new_metadata(
+        self, name: str, header: VariableHeader, number: int | None, units: TimeUnits | None
+    ) -> ArrayMetadata:
+        """Return the metadata of a new array.
+
+        Args:
+            name: The name of the array.
+            header: The variable, with the shape of the array.
+            number: The number of the axis of rows, or ``None``.
+            units: The units of times.
+        """
+        if units is not None and self._variables.own_units(header.attributes, units) != units:
+            header = replace(header, attributes={**header.attributes, "units": units.units})
+        parameters = self._variables.parameters
+        return array_metadata(
+            self._handle.format,
+            name,
+            replace(header, dtype=self._variables.source_dtype(name)),
+            parameters.layout,
+            parameters.encoding,
+            is_label=self._variables.is_label(name),
+            minor_axis=number if number is not None and _is_minor(header.shape, number) else None,
+        )
+
+    # -------------------------------------------------------------- values in the plan
+
+    def _with_small_rows(self, arrays: Sequence[_Array]) -> list[_Array]:
+        """Return arrays in which the rows of small variables are part of the plan."""
+        total, result = 0, []
+        for array in arrays:
+            plan, headers = array.plan, self._variables.all_headers(array.plan.name)
+            nbytes = sum(0 if header.values is None else header.values.nbytes for header in headers)
+            is_small = plan.kind == "rows" and all(header.values is not None for header in headers)
+            if (
+                is_small
+                and (total := total + nbytes) <= _INLINE_BYTES
+                and _is_minor(array.metadata.shape, plan.axis or 0)
+            ):
+                result.append(replace(array, plan=plan.with_values(self._join(array, headers))))
+            else:
+                result.append(array)
+        return result
+
+    def _join(self, array: _Array, headers: Sequence[VariableHeader]) -> npt.NDArray[Any]:
+        """Return the rows of a small variable in the order of the segments."""
+        plan, rows = array.plan, []
+        assert plan.axis is not None
+        for start, stop, source, offset in self._axis.segments:
+            values = headers[source].values
+            assert values is not None
+            part = values[(slice(None),) * plan.axis + (slice(offset, offset + stop - start),)]
+            if plan.units is not None:
+                own, units = TimeUnits(*plan.source_units.get(str(source), plan.units)), TimeUnits(*plan.units)
+                part = self._variables.convert_times(plan.name, source, part, own, units)
+            rows.append(self._convert(plan.name, source, part, array.metadata))
+        return np.concatenate(rows, axis=plan.axis) if rows else np.empty((0,), array.metadata.dtype.numpy)
+
+    def _convert(self, name: str, source: int, values: npt.NDArray[Any], metadata: ArrayMetadata) -> npt.NDArray[Any]:
+        """Return values of a file with the data type of an array."""
+        file = self._variables.headers[source].file
+        return convert_values(values, metadata.dtype.numpy, f"{name!r} of {file.name}")
+
+
+def _row_size(shape: tuple[int, ...], axis: int | None) -> int:
+    """Return the number of values in a row, or in an array without rows."""
+    return math.prod(n for number, n in enumerate(shape) if number != axis)
+
+
+def _is_minor(shape: tuple[int, ...], axis: int) -> bool:
+    """Return whether each row of an array has only a few values, such as a time and its bounds."""
+    return _row_size(shape, axis) <= _MINOR_VALUES

@@ -1,0 +1,56 @@
+"""``Parameters``: what a job does with its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from zarrasync.bulk.files.planning.axis import OnDuplicate
+from zarrasync.bulk.files.sources.headers import ReaderOptions
+
+__all__ = ["Parameters"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a job.
+
+    Attributes:
+        dim: The dimension along which files are joined.
+        append: Whether to add rows to an existing dataset.
+        region: The rows of an existing dataset to write: a slice, or ``"auto"`` for those with the files' labels.
+        on_duplicate: What happens if a label exists already.
+        on_gap: What happens if the labels have a gap.
+        variables: The variables to store; all if empty.
+        layout: ``chunks``, ``shards`` and other parameters of ``create_array`` for new arrays. Shapes may be mappings of
+            dimensions to sizes.
+        encoding: The same for single variables.
+        reader: How to open the files.
+        tasks: The number of tasks; 0 for a default.
+    """
+
+    dim: str
+    append: bool = False
+    region: slice | Literal["auto"] | None = None
+    on_duplicate: OnDuplicate = "error"
+    on_gap: Literal["report", "error", "ignore"] = "report"
+    variables: tuple[str, ...] = ()
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reader: ReaderOptions = field(default_factory=ReaderOptions)
+    tasks: int = 0
+
+    @property
+    def digest(self) -> str:
+        """A digest of the parameters that determine the stored values of a new dataset."""
+        reader = [
+            self.reader.group,
+            self.reader.decode,
+            self.reader.dims,
+            *([self.reader.engine_options] * bool(self.reader.engine_options)),
+        ]
+        values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
+        return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]

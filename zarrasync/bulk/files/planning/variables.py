@@ -1,0 +1,343 @@
+"""The variables that a job stores: which ones of the files, with which axes, data types and units. No IO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.planning.compare import (
+    check_equal,
+    check_projection,
+    has_rows,
+    is_comparable,
+    is_projection,
+    row_count,
+)
+from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.bulk.files.sources.times import TimeUnits, common_units, convert_times, duration_units, units_of
+from zarrasync.errors import CodecError, ShapeError
+from zarrasync.model import dtypes
+
+__all__ = ["Variables"]
+
+_MOST_GROUPS = 5
+"""The number of groups that messages name."""
+
+
+class Variables:
+    """The variables that a job stores.
+
+    Args:
+        headers: The headers of the files.
+        target: The destination.
+        parameters: The parameters of the job.
+
+    Attributes:
+        dim: The dimension along which files are joined.
+        stacks: Whether the files have no axis of rows, so that each file is one row.
+        notes: Messages for the report.
+        names: The names of the variables to store, with the coordinates of their dimensions.
+
+    Raises:
+        ShapeError: If files do not have the variables.
+    """
+
+    def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
+        self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
+        self.stacks = not has_rows(headers, self.dim)
+        self.notes: list[str] = []
+        self.names = self._find_chosen() if parameters.variables else self._find_all()
+        self._units: dict[str, TimeUnits | None] = {}
+
+    # -------------------------------------------------------------- choice
+
+    def _find_all(self) -> list[str]:
+        """Return the names of all variables, which must be the same in all files."""
+        first, *others = self.headers
+        self._check_any()
+        for header in others:
+            if different := set(header.variables) ^ set(first.variables):
+                name = min(different)
+                one, other = (first, header) if name in first.variables else (header, first)
+                raise ShapeError(
+                    f"{one.file.name} has the variable {name!r}, but {other.file.name} does not; choose the variables "
+                    "to store with variables=[…]"
+                )
+        return list(first.variables)
+
+    def _find_chosen(self) -> list[str]:
+        """Return the names of the chosen variables, of the coordinates of their dimensions, and of those they refer to."""
+        first, chosen = self.headers[0], self.parameters.variables
+        self._check_any()
+        for header in self.headers:
+            for name in chosen:
+                if name not in header.variables:
+                    known = ", ".join(sorted(header.variables))
+                    raise ShapeError(f"{header.file.name} has no variable {name!r}; its variables are {known}")
+        dims = {dim for name in chosen for dim in first.variables[name].dims} | {self.dim}
+        linked = first.linked(chosen)
+        optional = {
+            name for name in linked - dims - set(chosen) if name in first.variables and not self._is_common(name)
+        }
+        if optional:
+            self.notes.append(f"{', '.join(sorted(optional))}: left out, because files differ in it")
+        for header in self.headers[1:]:
+            if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
+                raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")
+        return [name for name in first.variables if name in (dims | linked | set(chosen)) - optional]
+
+    def _check_any(self) -> None:
+        first = self.headers[0]
+        groups = ", ".join(map(repr, first.groups[:_MOST_GROUPS])) + ("…" if len(first.groups) > _MOST_GROUPS else "")
+        if not first.variables:
+            hint = f"its groups are {groups}; choose one" if groups else "choose another group"
+            raise ShapeError(
+                f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
+                "source_group, or --path on the command line"
+            )
+        if groups and not self.target.arrays:
+            self.notes.append(f"groups left out: {groups}; ingest them one by one with source_group, or --path")
+
+    def _is_common(self, name: str) -> bool:
+        """Return whether all files have a variable, which has rows or the same values everywhere."""
+        if not all(name in header.variables for header in self.headers):
+            return False
+        if self._has_rows(name):
+            return True
+        first, *others = self.all_headers(name)
+        return all(_is_equal(name, other, first, with_projection=True) for other in others)
+
+    # -------------------------------------------------------------- axes
+
+    @property
+    def row_counts(self) -> list[int]:
+        """The number of rows of each file. A dataset without the dimension has no rows."""
+        if not self.dim:
+            return [0] * len(self.headers)
+        return [1 if self.stacks else row_count(header, self.dim) or 0 for header in self.headers]
+
+    def header(self, number: int, name: str) -> VariableHeader:
+        """Return the header of a variable with the axis of rows, and with its axes in the order of the stored ones.
+
+        Args:
+            number: The number of the file.
+            name: The name of the variable.
+        """
+        header = self._row_header(number, name)
+        if number == 0 and name not in self.target.arrays:
+            return header
+        axes = header.order_of(self._stored_dims(name))
+        return header if axes is None else header.transpose(axes)
+
+    def source_orders(self, name: str) -> dict[str, tuple[int, ...]]:
+        """Return the axes of each file in the order of the stored ones, if it differs, by the file's number.
+
+        The axis of rows is left out if each file is one row.
+        """
+        dims = self._stored_dims(name)
+        if self.stacks and self._has_rows(name):
+            dims = tuple(dim for dim in dims if dim != self.dim)
+        orders = {str(n): header.variables[name].order_of(dims) for n, header in enumerate(self.headers)}
+        return {number: axes for number, axes in orders.items() if axes and axes != tuple(range(len(axes)))}
+
+    def _stored_dims(self, name: str) -> tuple[str | None, ...]:
+        return self.target.dims[name] if name in self.target.arrays else self._row_header(0, name).dims
+
+    def _row_header(self, number: int, name: str) -> VariableHeader:
+        """Return the header of a variable with the axis of rows."""
+        header = self.headers[number].variables[name]
+        if not self.stacks or not self._has_rows(name):
+            return header
+        chunks = None if header.chunks is None else (1, *header.chunks)
+        values = None if header.values is None else header.values[None]
+        return replace(header, dims=(self.dim, *header.dims), shape=(1, *header.shape), chunks=chunks, values=values)
+
+    def all_headers(self, name: str) -> list[VariableHeader]:
+        """Return the headers of a variable in all files."""
+        return [self.header(number, name) for number in range(len(self.headers))]
+
+    def axis(self, name: str) -> int | None:
+        """Return the number of the axis of rows of a variable, or ``None``."""
+        dims = self.header(0, name).dims
+        return dims.index(self.dim) if self.dim in dims else None
+
+    def is_label(self, name: str) -> bool:
+        """Return whether a variable labels an axis, or contains the bounds of such labels."""
+        first = self.headers[0].variables[name]
+        return (
+            (first.is_coordinate and len(first.dims) < 2)
+            or name == self.dim
+            or self._parent_of_bounds(name) is not None
+        )
+
+    def _has_rows(self, name: str) -> bool:
+        """Return whether a variable has a value for each row."""
+        if not self.dim:
+            return False
+        if name in self.target.arrays:
+            return self.dim in self.target.dims[name]
+        variable = self.headers[0].variables[name]
+        if not self.stacks:
+            return self.dim in variable.dims
+        if name == self.dim:
+            return True
+        if not variable.is_coordinate and (variable.dims or not self._is_grid_mapping(name)):
+            return True
+        if variable.dims == (name,):  # the labels of an axis, which all rows share
+            return False
+        first, *others = (header.variables[name] for header in self.headers)
+        return first.values is not None and not all(_is_equal(name, other, first) for other in others)
+
+    def _is_grid_mapping(self, name: str) -> bool:
+        """Return whether a variable describes the coordinate reference system of others."""
+        variables = self.headers[0].variables
+        names = " ".join(str(variable.attributes.get("grid_mapping", "")) for variable in variables.values())
+        return is_projection(variables[name]) or name in re.split(r"[\s:]+", names)
+
+    # -------------------------------------------------------------- data types and units
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the data type of the stored values of a variable."""
+        if name in self.target.arrays:
+            return self.target.arrays[name].metadata.dtype.numpy
+        return self._requested_dtype(name) or _dtype(self.source_dtype(name))
+
+    def source_dtype(self, name: str) -> str:
+        """Return the data type of a variable in the first file; if it is a string, with the longest length in all files."""
+        first = self.headers[0].variables[name].dtype
+        if first == "str" or np.dtype(first).kind not in "SU":
+            return first
+        found = {header.variables[name].dtype for header in self.headers} - {"str"}
+        same = [dtype for dtype in found if np.dtype(dtype).kind == np.dtype(first).kind]
+        return max(same, key=lambda dtype: np.dtype(dtype).itemsize)
+
+    def are_converted(self, name: str) -> bool:
+        """Return whether the parameters request the data type of the stored values, so that files may have others."""
+        dtype = self._requested_dtype(name)
+        return dtype is not None and dtype == self.dtype(name)
+
+    def _requested_dtype(self, name: str) -> np.dtype[Any] | None:
+        dtype = self._requested(name, "dtype")
+        return _dtype(dtype) if dtype else None
+
+    def units(self, name: str) -> TimeUnits | None:
+        """Return the units that the times of a variable are converted to; ``None`` for other variables.
+
+        Raises:
+            CodecError: If times cannot be converted to one unit.
+        """
+        if name not in self._units:
+            self._units[name] = self._find_units(name)
+        return self._units[name]
+
+    def _find_units(self, name: str) -> TimeUnits | None:
+        parent = self._parent_of_bounds(name)
+        if parent is not None:
+            return self.units(parent)
+        attributes = self.headers[0].variables[name].attributes
+        if name in self.target.arrays:
+            stored = self.target.arrays[name].metadata.attributes
+            return units_of(stored) or self._units_of_durations(name, stored)
+        requested = self._requested_units(name, attributes)
+        first = units_of(attributes) or self._units_of_durations(name, attributes)
+        if requested is not None or first is None or self.axis(name) is None:
+            return requested or first
+        parts = [
+            (own.values, self.own_units(own.attributes, first), own.attributes, f"{name!r} of {header.file.name}")
+            for own, header in zip(self.all_headers(name), self.headers, strict=True)
+            if own.values is not None
+        ]
+        if len(parts) < len(self.headers) or len({units for _, units, _, _ in parts}) < 2:
+            return first
+        return common_units(parts, self.dtype(name))
+
+    def _units_of_durations(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
+        """Return the units of durations if a file has other ones, so that values are converted."""
+        units = duration_units(attributes)
+        others = {duration_units(header.variables[name].attributes) for header in self.headers}
+        return None if units is None or others <= {units, None} else units
+
+    @staticmethod
+    def own_units(attributes: Mapping[str, Any], units: TimeUnits) -> TimeUnits:
+        """Return the units of a variable of a file, whose values are converted to other units. If it has no units, return the other ones."""
+        return (units_of(attributes) if units.calendar else duration_units(attributes)) or units
+
+    def _requested_units(self, name: str, attributes: Mapping[str, Any]) -> TimeUnits | None:
+        """Return the units that the parameters request for the times of a new array, or ``None``.
+
+        Raises:
+            ShapeError: If these are not units of times, although the variable contains times.
+        """
+        requested = self._requested(name, "attributes") or {}
+        if not {"units", "calendar"} & requested.keys():
+            return None
+        own, units = (units_of(a) or duration_units(a) for a in (attributes, {**attributes, **requested}))
+        if own is None:
+            return units_of(requested)
+        if units is None or bool(units.calendar) != bool(own.calendar):
+            example = "hours since 2000-01-01" if own.calendar else "hours"
+            raise ShapeError(
+                f"{name!r} contains times in {own.units!r}, which cannot become {requested['units']!r}; request units such as "
+                f"{example!r}"
+            )
+        return units
+
+    def _requested(self, name: str, parameter: str) -> Any:
+        """Return a parameter of a new array, or ``None``."""
+        return {**self.parameters.layout, **self.parameters.encoding.get(name, {})}.get(parameter)
+
+    def _parent_of_bounds(self, name: str) -> str | None:
+        """Return the variable whose bounds a variable contains. Bounds have its units."""
+        if units_of(self.headers[0].variables[name].attributes) is not None:
+            return None
+        variables = self.headers[0].variables
+        return next((other for other in variables if variables[other].attributes.get("bounds") == name), None)
+
+    def source_units(self, name: str) -> dict[str, tuple[str, str]]:
+        """Return the units and the calendar of each file in which they differ from ``units``, by the file's number."""
+        target = self.units(name)
+        if target is None:
+            return {}
+        origin = self._parent_of_bounds(name) or name
+        units = {str(n): self.own_units(h.variables[origin].attributes, target) for n, h in enumerate(self.headers)}
+        return {number: (found[0], found[1]) for number, found in units.items() if found != target}
+
+    def convert_times(
+        self, name: str, number: int, values: npt.NDArray[Any], own: TimeUnits, units: TimeUnits
+    ) -> npt.NDArray[Any]:
+        """Return times of a file in other units, with the data type of the stored values.
+
+        Args:
+            name: The name of the variable.
+            number: The number of the file.
+            values: Times of the variable in this file.
+            own: Their units.
+            units: The units to convert to.
+        """
+        header = self.headers[number]
+        attributes = header.variables[name].attributes
+        return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+
+
+def _is_equal(name: str, header: VariableHeader, like: VariableHeader, *, with_projection: bool = False) -> bool:
+    """Return whether a variable without rows has the same values in two files, also if times have other units."""
+    if not is_comparable(header, like):
+        return False
+    try:
+        check_equal(name, header, "", like, "")
+        if with_projection:
+            check_projection(name, header, "", like, "")
+    except (ShapeError, CodecError):
+        return False
+    return True
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(object) if dtype == "str" else dtypes.from_numpy(dtype).numpy

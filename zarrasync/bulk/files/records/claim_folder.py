@@ -1,0 +1,134 @@
+"""The folder next to a dataset in which jobs keep their claim, the marks of finished tasks, and notes for their successors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from zarrasync._concurrency import bridge
+from zarrasync.bulk.files.records.runs import read_content
+from zarrasync.model.paths import join
+from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK
+from zarrasync.stores import Store
+
+__all__ = ["ClaimFolder"]
+
+T = TypeVar("T")
+
+
+class ClaimFolder:
+    """The folder of a claim.
+
+    Args:
+        store: The store.
+        path: The path of the dataset's group.
+
+    Attributes:
+        path: The path of the folder.
+        claim_key: The key of the claim.
+        is_enabled: Whether the store has what claims need: conditional writes.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store, self._prefix = store, f"{path}/" if path else ""
+        self.path = join(path, JOB_FOLDER)
+        self.claim_key = f"{self.path}/claim"
+        self.is_enabled = store.conditional and store.writeable
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self._store.blocking)
+
+    @property
+    def dataset(self) -> str:
+        """The path of the dataset and its store, for messages."""
+        return f"/{self._prefix.rstrip('/')} in {self._store!r}"
+
+    @property
+    def _has_marks(self) -> bool:
+        return self.is_enabled and self._store.listable
+
+    def _keys(self) -> list[str]:
+        return self._run(self._store.list_prefix(f"{self.path}/"))
+
+    # -------------------------------------------------------------- the claim
+
+    def read_claim(self) -> tuple[dict[str, Any], object]:
+        """Return the content of the claim and its version."""
+        return self._run(read_content(self._store, self.claim_key))
+
+    def put_claim(self, content: Mapping[str, Any], version: object) -> object:
+        """Replace the claim, and return its version.
+
+        Raises:
+            WriteConflictError: If the claim has another version by now.
+        """
+        return self._run(self._store.put(self.claim_key, json.dumps(content).encode(), if_version=version))
+
+    def remove(self) -> None:
+        """Remove the folder, and temporary files in it, if no job has the claim."""
+        self._run(self._store.remove_unfinished(f"{self.path}/"))
+        self._run(self._store.remove_empty_directory(f"{self.path}/"))
+
+    def remove_claim(self, *, is_interrupted: bool) -> None:
+        """Remove the folder with the claim.
+
+        Args:
+            is_interrupted: Whether processes were killed, so that temporary files of theirs may lie in the dataset.
+        """
+        self.forget_tasks()
+        if is_interrupted:
+            self._run(self._store.remove_unfinished(self._prefix))
+        self.erase([self.claim_key])
+        self.remove()
+
+    # -------------------------------------------------------------- tasks
+
+    def task_key(self, digest: str, number: int) -> str:
+        """Return the key of the value that marks a task of a plan as finished; empty without claims."""
+        return f"{self.path}/{JOB_TASK}{digest}-{number}" if self.is_enabled else ""
+
+    def mark(self, key: str) -> None:
+        """Store the mark of a task."""
+        self._run(self._store.put(key, b""))
+
+    def erase(self, keys: Sequence[str]) -> None:
+        """Erase values."""
+        self._run(self._store.erase_values(keys))
+
+    def finished(self, digest: str) -> set[int]:
+        """Return the numbers of the finished tasks of a plan."""
+        if not self._has_marks:
+            return set()
+        prefix = f"{self.path}/{JOB_TASK}{digest}-"
+        return {int(key.removeprefix(prefix)) for key in self._keys() if key.startswith(prefix)}
+
+    def results(self, digest: str) -> Iterator[bytes]:
+        """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
+        for number in sorted(self.finished(digest)):
+            yield self._run(self._store.get(self.task_key(digest, number))) or b""
+
+    def forget_tasks(self) -> None:
+        """Remove all but the claim, because the result is published, or other tasks will replace the values."""
+        if self._has_marks:
+            self.erase([key for key in self._keys() if key != self.claim_key])
+
+    # -------------------------------------------------------------- notes for other processes
+
+    def save_transaction(self, state: bytes) -> None:
+        """Keep the state of a transaction for the processes that continue it."""
+        self._run(self._store.put(f"{self.path}/transaction", state))
+
+    def transaction(self) -> bytes:
+        """Return the state of the transaction of the plan that is not finished; empty without one."""
+        return self._run(self._store.get(f"{self.path}/transaction")) or b""
+
+    def save_record(self, record: Mapping[str, Any]) -> None:
+        """Store what will be published, so that another job can complete it if this process ends meanwhile."""
+        self._run(self._store.put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode()))
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what an earlier job has begun to publish; ``None`` if it has published all of it."""
+        data = self._run(self._store.get(f"{self.path}/{JOB_RECORD}"))
+        record: dict[str, Any] | None = None if data is None else json.loads(data)
+        return record

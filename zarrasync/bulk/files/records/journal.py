@@ -1,0 +1,177 @@
+"""The journal of ingested files, in an attribute of the group."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
+from zarrasync.bulk.files.records.older_files import OlderFiles, overwritten
+from zarrasync.bulk.files.records.row_samples import Samples, add_samples, parse_samples
+from zarrasync.bulk.files.records.spans import Span, difference, union
+from zarrasync.bulk.files.sources.headers import SourceFile
+
+__all__ = ["ATTRIBUTE", "Journal", "digest_rows"]
+
+ATTRIBUTE = "zarrasync_ingest"
+"""The attribute. It is written together with the metadata that makes new rows visible."""
+_VERSION = 1
+_MOST_FILES = 4096
+"""The journal contains the names of this many files, and digests of older ones."""
+_MOST_PLANS = 16
+"""The journal contains the digests of this many finished plans."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The files of a dataset.
+
+    Attributes:
+        dim: The dimension along which they were joined.
+        parameters: A digest of the parameters with which they were ingested.
+        files: The rows of each file.
+        older: Further files, without their names.
+        omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
+        is_readable: Whether the attribute could be read. If not, files are omitted.
+        finished: The digests of the last plans for independent tasks that were finished.
+        samples: A sample of the last rows of each array.
+        lost: Rows of files that are fill values, because they were removed from an array, and not written again yet.
+    """
+
+    dim: str = ""
+    parameters: str = ""
+    files: Mapping[SourceFile, Rows] = field(default_factory=dict)
+    older: OlderFiles = field(default_factory=OlderFiles)
+    omitted: int = 0
+    is_readable: bool = True
+    finished: Sequence[str] = ()
+    samples: Samples = field(default_factory=dict)
+    lost: Sequence[Span] = ()
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Journal:
+        """Return the journal in a group's attributes. It is empty if they contain none, or one that cannot be read."""
+        if ATTRIBUTE not in attributes:
+            return cls()
+        value = attributes[ATTRIBUTE]
+        try:
+            if value["version"] != _VERSION:
+                return cls(omitted=1, is_readable=False)
+            files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
+            older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
+            omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
+            samples = parse_samples(value.get("samples", {}))
+            lost = union((int(start), int(stop)) for start, stop in value.get("lost", ()))
+            return cls(value["dim"], value["parameters"], files, older, omitted, True, finished, samples, lost)
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError):
+            return cls(omitted=1, is_readable=False)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the journal contains all files that were ingested."""
+        return self.omitted <= 0
+
+    def rows(self, file: SourceFile) -> Rows | None:
+        """Return the rows of a file, or ``None`` if it was not ingested, or has changed since."""
+        return self.files.get(file) or self.older.rows(file)
+
+    def rows_of_url(self, url: str) -> Rows | None:
+        """Return the rows of the file with a URL, which may have changed since."""
+        return self._rows_of_urls.get(url) or self.older.rows_of_url(url)
+
+    @cached_property
+    def _rows_of_urls(self) -> dict[str, Rows]:
+        return {file.url: rows for file, rows in self.files.items()}
+
+    def rows_of_others(self, files: Sequence[SourceFile]) -> list[Rows]:
+        """Return the rows of all files but some."""
+        urls = {file.url for file in files}
+        return [own for url, own in self._rows_of_urls.items() if url not in urls] + self.older.rows_of_others(urls)
+
+    def with_files(
+        self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
+    ) -> Journal:
+        """Return a journal with more files.
+
+        A file with the same URL is replaced. A file whose rows are all written again by others is left out. If only some of
+        them are, it counts as changed.
+        """
+        added = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
+        urls = {file.url for file in added}
+        written, merged = WrittenRows(added.values()), dict[SourceFile, Rows]()
+        for file, own in self.files.items():
+            if file.url in urls:
+                continue
+            if not written.overlap(own):
+                merged[file] = own
+            elif rest := written.rest(own):
+                merged[overwritten(file.url)] = rest
+        merged |= added
+        oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
+        older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
+        return replace(self, dim=dim, parameters=parameters, files=merged, older=older, is_readable=True)
+
+    def with_plan(self, digest: str, *, is_finished: bool) -> Journal:
+        """Return a journal that contains a plan for independent tasks, or not, because it was made again."""
+        others = [other for other in self.finished if other != digest]
+        return replace(self, finished=[*others, digest][-_MOST_PLANS:] if is_finished else others)
+
+    def with_lost(self, lost: Sequence[Span]) -> Journal:
+        """Return a journal with more rows that were removed, and without samples of them."""
+        lost = union([*self.lost, *lost])
+        return replace(self, lost=lost, samples=add_samples(self.samples, {}, lost))
+
+    def with_written(self, samples: Samples, rows: Sequence[Span]) -> Journal:
+        """Return a journal with samples of rows that a job has written."""
+        return replace(self, samples=add_samples(self.samples, samples, rows), lost=difference(self.lost, rows))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the journal as the value of the attribute."""
+        files = [[*file.to_json(), *row] for file, row in self.files.items()]
+        return {
+            "version": _VERSION,
+            "dim": self.dim,
+            "parameters": self.parameters,
+            "files": files,
+            "omitted": self.omitted + len(self.older),
+            **({"older": self.older.to_text()} if self.older.records else {}),
+            **({"finished": list(self.finished)} if self.finished else {}),
+            **({"samples": dict(self.samples)} if self.samples else {}),
+            **({"lost": list(self.lost)} if self.lost else {}),
+        }
+
+    def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:
+        """Return whether a file was ingested, and its rows are still in the dataset.
+
+        The labels are compared, because a journal may have been copied with the attributes of another dataset.
+
+        Args:
+            file: The file.
+            labels: The labels of the dataset.
+            length: The number of rows of the dataset.
+        """
+        rows = self.rows(file.recorded)
+        if rows is None or rows.stop > length:
+            return False
+        return labels is None or digest_rows(labels, rows.start, rows.stop) == rows.digest
+
+    def text(self) -> str:
+        """Return the names of some files, for messages."""
+        urls = [file.url.rpartition("/")[2] for file in self.files]
+        more = len(urls) + len(self.older) + self.omitted - 2
+        return ", ".join(urls[:2]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def digest_rows(labels: npt.NDArray[Any], start: int, stop: int) -> str:
+    """Return a short digest of the labels of some rows; of the label before ``start`` if the rows are empty."""
+    own = labels[start - (start == stop > 0) : stop]
+    if own.dtype.kind in "OTU":
+        data = repr(own.tolist()).encode()
+    else:
+        data = own.astype(own.dtype.newbyteorder("="), copy=False).tobytes()
+    return f"{zlib.crc32(data):08x}"

@@ -1,0 +1,270 @@
+"""``JobPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON. No IO."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.records.spans import Span
+from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
+
+__all__ = ["ArrayPlan", "JobPlan", "Part", "Segment"]
+
+T = TypeVar("T")
+_VERSION = 1
+Kind: TypeAlias = Literal["rows", "whole", "inline"]
+
+
+class Segment(NamedTuple):
+    """Consecutive rows of the destination that come from consecutive rows of one file.
+
+    Attributes:
+        start: The first row of the destination.
+        stop: The row after the last one.
+        source: The number of the file.
+        offset: The first row in the file.
+    """
+
+    start: int
+    stop: int
+    source: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One task: the rows of all arrays of the kind ``"rows"``, or one array of the kind ``"whole"``.
+
+    Attributes:
+        start: The first row.
+        stop: The row after the last one.
+        array: The name of an array, instead of rows.
+    """
+
+    start: int = 0
+    stop: int = 0
+    array: str = ""
+
+
+@dataclass(frozen=True)
+class ArrayPlan:
+    """One array of the destination.
+
+    Attributes:
+        name: The name of the array.
+        kind: ``"rows"``: the values are read from the files row by row; ``"whole"``: all values are read from the first
+            file; ``"inline"``: the plan contains the values.
+        documents: The metadata documents after the job, by key.
+        shape: The shape before the job, or ``None`` if the array is new.
+        axis: The number of the axis of rows, or ``None``.
+        chunks: The shape of regions that are fastest to read.
+        stacks: Whether the files have no axis of rows, so that each file is one row.
+        units: The units and the calendar that times are converted to.
+        source_units: The units and the calendar of each file in which they differ from ``units``, by its number.
+        source_orders: The axes of each file, without the axis of rows of files that are one row each, in the order of the
+            array's axes, if it differs, by the number of the file.
+        data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
+            segments one after the other.
+        data_shape: The shape of inline values.
+        row_bytes: The decoded size of a row; the size of the array if it has no rows.
+    """
+
+    name: str
+    kind: Kind
+    documents: Mapping[str, str]
+    shape: tuple[int, ...] | None = None
+    axis: int | None = None
+    chunks: tuple[int, ...] | None = None
+    stacks: bool = False
+    units: tuple[str, str] | None = None
+    source_units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    source_orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    data: str = ""
+    data_shape: tuple[int, ...] = ()
+    row_bytes: int = 0
+
+    def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
+        """Return a plan that contains values."""
+        is_text = values.dtype.kind in "OTU"
+        data = json.dumps(values.reshape(-1).tolist()) if is_text else base64.b64encode(values.tobytes()).decode()
+        return replace(self, kind="inline", data=data, data_shape=values.shape)
+
+    def for_files(self, numbers: Mapping[int, int]) -> ArrayPlan:
+        """Return a plan for some of the files, which get other numbers."""
+
+        def own(items: Mapping[str, T]) -> dict[str, T]:
+            return {str(new): items[str(number)] for number, new in numbers.items() if str(number) in items}
+
+        return replace(self, source_units=own(self.source_units), source_orders=own(self.source_orders))
+
+    def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the inline values."""
+        if dtype.kind in "OTU":
+            return np.array(json.loads(self.data), dtype).reshape(self.data_shape)
+        return np.frombuffer(base64.b64decode(self.data), dtype).reshape(self.data_shape)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A job, as plain data.
+
+    Attributes:
+        zarr_format: The format of the destination.
+        path: The path of the group in the store.
+        dim: The dimension along which files are joined.
+        length: The length of the dimension after the job.
+        files: The files.
+        reader: How to open the files.
+        arrays: The arrays.
+        segments: The rows to write.
+        parts: The tasks.
+        attributes: The attributes of a new group; ``None`` if the group exists.
+        parameters: A digest of the parameters that determine stored values.
+        journal: For each file, its first row, the row after its last one, and a digest of its labels.
+        notes: Messages about the files, for the report.
+        left_out: The number of rows of the files that the plan does not write, because other rows have their labels.
+        lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
+    """
+
+    zarr_format: int
+    path: str
+    dim: str
+    length: int
+    files: Sequence[SourceFile]
+    reader: ReaderOptions
+    arrays: Sequence[ArrayPlan]
+    segments: Sequence[Segment]
+    parts: Sequence[Part]
+    attributes: Mapping[str, Any] | None = None
+    parameters: str = ""
+    journal: Sequence[tuple[int, int, str]] = ()
+    notes: Sequence[str] = ()
+    left_out: int = 0
+    lost: Sequence[Span] = ()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the job creates the group."""
+        return self.attributes is not None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows to write."""
+        return sum(segment.stop - segment.start for segment in self.segments)
+
+    def array(self, name: str) -> ArrayPlan:
+        """Return the plan of an array."""
+        return next(array for array in self.arrays if array.name == name)
+
+    def task_bytes(self, part: Part) -> int:
+        """Return the decoded size of the values that a task writes."""
+        arrays = [self.array(part.array)] if part.array else [array for array in self.arrays if array.kind == "rows"]
+        return sum(array.row_bytes * (part.stop - part.start if array.axis is not None else 1) for array in arrays)
+
+    def segments_of(self, start: int, stop: int) -> list[Segment]:
+        """Return the parts of segments between two rows."""
+        first = max(bisect_right(self.segments, start, key=lambda segment: segment.start) - 1, 0)
+        found = []
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if segment.start >= stop:
+                break
+            a, b = max(segment.start, start), min(segment.stop, stop)
+            if a < b:
+                found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
+        return found
+
+    def for_part(self, part: Part) -> JobPlan:
+        """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""
+        segments = self.segments_of(part.start, part.stop)
+        used = sorted({segment.source for segment in segments} | ({0} if part.array else set()))
+        numbers = {number: own for own, number in enumerate(used)}
+        return replace(
+            self,
+            files=[self.files[number] for number in used],
+            arrays=[
+                array.for_files(numbers)
+                for array in self.arrays
+                if array.name == part.array or (not part.array and array.kind == "rows")
+            ],
+            segments=[segment._replace(source=numbers[segment.source]) for segment in segments],
+            parts=[part],
+            journal=(),
+            notes=(),
+            lost=(),
+        )
+
+    @property
+    def recorded(self) -> JobPlan:
+        """The plan without the signatures of URLs, as it is recorded in a dataset."""
+        return replace(self, files=[file.recorded for file in self.files])
+
+    # -------------------------------------------------------------- JSON
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of everything that determines the stored result."""
+        document = {**self.recorded.to_json(), "notes": []}
+        del document["left_out"]
+        if not self.lost:
+            del document["lost"]
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values, with all of the URLs, but without ``storage_options``, which may contain secrets."""
+        values = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
+        return {
+            **values,
+            "version": _VERSION,
+            "files": [file.to_json() for file in self.files],
+            "reader": {name: value for name, value in asdict(self.reader).items() if name != "storage_options"},
+            "arrays": [asdict(array) for array in self.arrays],
+            "segments": [list(segment) for segment in self.segments],
+            "parts": [asdict(part) for part in self.parts],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> JobPlan:
+        """Return the plan that ``to_json`` returned.
+
+        Raises:
+            ValueError: If the values are not such a plan.
+        """
+        items = dict(values)
+        if items.pop("version", None) != _VERSION:
+            raise ValueError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
+        reader = items.pop("reader")
+        dims = reader["dims"]
+        try:
+            return cls(
+                **{
+                    **items,
+                    "files": [SourceFile(*file) for file in items["files"]],
+                    "reader": ReaderOptions(**{**reader, "dims": None if dims is None else tuple(dims)}),
+                    "arrays": [_array(item) for item in items["arrays"]],
+                    "segments": [Segment(*segment) for segment in items["segments"]],
+                    "parts": [Part(**part) for part in items["parts"]],
+                    "journal": [tuple(item) for item in items["journal"]],
+                    "lost": [(start, stop) for start, stop in items.get("lost", ())],
+                }
+            )
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"the plan of the ingestion is damaged: {error}") from error
+
+
+def _array(item: Mapping[str, Any]) -> ArrayPlan:
+    values = dict(item)
+    for name in ("shape", "chunks", "units", "data_shape"):
+        values[name] = None if values[name] is None else tuple(values[name])
+    values["source_orders"] = {number: tuple(axes) for number, axes in values.get("source_orders", {}).items()}
+    values["source_units"] = {number: tuple(units) for number, units in values["source_units"].items()}
+    return ArrayPlan(**values)

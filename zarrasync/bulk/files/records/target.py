@@ -1,0 +1,195 @@
+"""The state of the destination of a job: its arrays, the labels of its rows, and the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import formats
+from zarrasync.bulk.checksum import slabs, value_checksum
+from zarrasync.bulk.files.records.journal import Journal
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.spans import Span
+from zarrasync.bulk.files.sources.headers import SourceFile, is_small
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
+from zarrasync.formats import Format
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.nodes.access import handle_of, with_handle
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.open_nodes import open_node_at
+
+__all__ = ["LostRows", "StoredForm", "Target", "read_constants", "read_target", "stored_attributes"]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredForm:
+    """A variable of a file, as the destination would store it.
+
+    Attributes:
+        values: The values of a small array.
+        digest: A digest of the values of a large one.
+    """
+
+    values: npt.NDArray[Any] | None = None
+    digest: int | None = None
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """Rows of files that were ingested before, but were removed from an array, and contain fill values.
+
+    Attributes:
+        spans: The rows.
+        arrays: The names of the arrays, as far as they are known.
+        files: Files of the job that have such rows.
+    """
+
+    spans: tuple[Span, ...] = ()
+    arrays: tuple[str, ...] = ()
+    files: tuple[SourceFile, ...] = ()
+
+
+@dataclass
+class Target:
+    """The destination of a job.
+
+    Attributes:
+        handle: Its location and format.
+        group: The group, or ``None`` if it does not exist.
+        arrays: The arrays by name, as readers see them.
+        dims: The dimensions of each array.
+        labels: The labels of the rows, or ``None``.
+        values: The values of small arrays without rows; see ``read_constants``.
+        digests: Digests of the values of large arrays without rows.
+        stored_forms: Variables of the first file whose values differ from those.
+        journal: The files that were ingested before.
+        lost: The rows that were removed since.
+    """
+
+    handle: NodeHandle
+    group: AsyncGroup | None = None
+    arrays: Mapping[str, AsyncArray] = field(default_factory=dict)
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    labels: npt.NDArray[Any] | None = None
+    values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    digests: Mapping[str, int] = field(default_factory=dict)
+    stored_forms: dict[str, StoredForm] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
+    lost: LostRows = field(default_factory=LostRows)
+
+    def length(self, dim: str) -> int:
+        """Return the length of a dimension; 0 if no array has it."""
+        sizes = {
+            size: name
+            for name, dims in self.dims.items()
+            for own, size in zip(dims, self.arrays[name].shape, strict=True)
+            if own == dim
+        }
+        if len(sizes) > 1:
+            (a, one), (b, other), *_ = sizes.items()
+            raise ShapeError(
+                f"{one!r} of {self.handle.name} has {a} rows along {dim!r}, but {other!r} has {b}; resize() the arrays to "
+                "the same length, or pass mode='w' to replace the dataset",
+                found=(a,),
+                wanted=(b,),
+            )
+        return next(iter(sizes), 0)
+
+    def contains(self, plan: JobPlan) -> bool:
+        """Return whether the rows of all files of a plan that the journal can name are in the dataset."""
+        length, files = self.length(plan.dim), plan.recorded.files
+        named = [
+            (file, row)
+            for file, row in zip(files, plan.journal, strict=True)
+            if self.journal.is_complete or self.journal.rows(file) is not None
+        ]
+        return bool(named) and all(
+            self.journal.rows(file) == row and self.journal.contains(file, self.labels, length) for file, row in named
+        )
+
+
+async def read_target(handle: NodeHandle, dim: str) -> Target:
+    """Return the state of a destination, as readers of consolidated metadata see it, without values of constants.
+
+    Args:
+        handle: The location of the group.
+        dim: The dimension along which files are joined.
+
+    Raises:
+        NodeTypeError: If an array exists at the path.
+        ShapeError: If arrays have different lengths along the dimension.
+    """
+    candidates = [format_ for format_ in formats.CANDIDATES if isinstance(format_.zarr_format, int)]
+    try:
+        node = await open_node_at(handle, tuple(candidates), explain=False, consolidated=None)
+    except NodeNotFoundError:
+        return Target(handle)
+    if not isinstance(node, AsyncGroup):
+        raise NodeTypeError(
+            f"{handle.name} in {handle.store!r} is an array, but files become the arrays of a group; write to another "
+            "path, or pass mode='w' to replace it",
+            path=handle.path,
+            found="array",
+            wanted="group",
+        )
+    arrays = {name: with_handle(array, handle_of(array).without_consolidated()) for name, array in await node.arrays()}
+    dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
+    target = Target(handle_of(node), node, arrays, dims)
+    target.journal = Journal.of(node.attrs)
+    if target.length(dim) and dims.get(dim) == (dim,):
+        target.labels = np.asarray(await arrays[dim].view[...].read())
+    return target
+
+
+async def read_constants(target: Target, dim: str) -> None:
+    """Read the values of small arrays without rows, and digests of large ones, to compare them with files.
+
+    Args:
+        target: The destination, which gets the values and digests.
+        dim: The dimension along which files are joined.
+    """
+    values: dict[str, npt.NDArray[Any]] = {}
+    digests: dict[str, int] = {}
+    for name, array in target.arrays.items():
+        if dim in target.dims[name]:
+            continue
+        if is_small(array.shape, array.dtype.itemsize):
+            values[name] = np.asarray(await array.view[...].read())
+        elif dim:
+            digests[name] = await _digest(array, target.dims[name])
+    target.values, target.digests = values, digests
+
+
+async def _digest(array: AsyncArray, dims: tuple[str | None, ...]) -> int:
+    digest, chunks = 0, array.chunks if array.metadata.edges is None else None
+    for region, axes in slabs(dims, array.shape, array.dtype.itemsize, chunks):
+        digest = value_checksum(np.asarray(await array.view[region].read()).transpose(axes), digest)
+    return digest
+
+
+def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
+    """Return the names of an array's dimensions."""
+    properties = XarrayProperties(
+        metadata.dtype, metadata.attributes, metadata.dimension_names, metadata.fill_value, fill_is_missing=False
+    )
+    return properties.names_of_axes(metadata.ndim) or (None,) * metadata.ndim
+
+
+def stored_attributes(metadata: ArrayMetadata, format_: Format) -> dict[str, Any]:
+    """Return the attributes of an array as a file would have them: ``_FillValue`` is the number of missing values."""
+    attributes = dict(metadata.attributes)
+    properties = XarrayProperties(
+        metadata.dtype, attributes, metadata.dimension_names, metadata.fill_value, format_.has_undefined_fill
+    )
+    missing = properties.missing_value
+    attributes.pop("_FillValue", None)
+    if missing is not None:
+        attributes["_FillValue"] = missing
+    return attributes

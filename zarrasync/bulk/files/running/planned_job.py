@@ -1,0 +1,394 @@
+"""A job whose plan exists: running its tasks, and publishing or dropping the result."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, TypeVar
+
+from zarrasync import formats
+from zarrasync._concurrency import bridge, clock
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.runs import Permit
+from zarrasync.bulk.files.records.target import read_target
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.republish import publication_record, publish_again
+from zarrasync.bulk.files.running.samples import row_samples, take_samples
+from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
+from zarrasync.bulk.files.running.tasks import TaskRunner, add_reports, planned_array
+from zarrasync.config import Config
+from zarrasync.display.progress import IngestReport, JobProgress
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeNotFoundError, WriteConflictError
+from zarrasync.model.paths import join
+from zarrasync.nodes.append_resize import erase_pending
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import CountingStore, Store
+from zarrasync.stores.base import Transaction
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
+
+T = TypeVar("T")
+
+
+class PlannedJob:
+    """A job whose plan exists. All methods block.
+
+    Its tasks run in one call, or as commands of other processes: ``run_independently`` and ``finish`` or ``abandon``.
+
+    Args:
+        plan: The plan.
+        handle: The location of the destination, in a ``CountingStore`` or another store.
+        claim: The claim of the destination.
+        wait: Seconds to wait for tasks of other processes, and for commands that have the claim.
+        is_independent: Whether the tasks run as commands of other processes.
+        transaction: The transaction that the destination belongs to, if this class commits it.
+        published: The location of the destination as readers see it, if that is another store.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        handle: NodeHandle,
+        claim: Claim,
+        wait: float = 600.0,
+        *,
+        is_independent: bool = False,
+        transaction: Transaction | None = None,
+        published: NodeHandle | None = None,
+    ) -> None:
+        self.plan = plan
+        self._handle, self._claim, self._wait, self._is_independent = handle, claim, wait, is_independent
+        self._transaction, self._published = transaction, published or handle
+
+    @classmethod
+    def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
+        """Return the job of a plan that another process has made.
+
+        Args:
+            plan: The plan.
+            store: The store of the destination.
+            config: The settings.
+        """
+        handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
+        claim = Claim(store.notes, plan.path)
+        state = b"" if store.notes is store else claim.folder.transaction()
+        if not state:
+            return cls(plan, handle, claim, is_independent=True)
+        transaction = store.attach(state)
+        own = NodeHandle(CountingStore(transaction.store), plan.path, handle.format, config, is_format_known=True)
+        return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self._handle.store.blocking)
+
+    # -------------------------------------------------------------- commands
+
+    def run_independently(
+        self,
+        workers: Workers,
+        numbers: Sequence[int] | None = None,
+        *,
+        verify: bool = False,
+        progress: JobProgress | None = None,
+    ) -> FilesReport:
+        """Run some tasks, or all of them. Other processes may run the same ones."""
+        begin, report, plan = clock.monotonic(), FilesReport(), self.plan
+        if progress is not None:
+            progress.report = report
+        permit = self._claim.permit_for_plan(plan.digest)
+        self._check_transaction()
+        for number in numbers or ():
+            if not 0 <= number < len(plan.parts):
+                raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
+        self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def finish(self, *, verify: bool = False, statistics: bool = False) -> FilesReport:
+        """Check that all tasks have been run, and publish the result. May be repeated.
+
+        Args:
+            verify: Whether to compare values of the plan with the stored ones.
+            statistics: Whether to compare statistics of the stored rows with the files.
+
+        Raises:
+            NodeNotFoundError: If tasks have not been run.
+            WriteConflictError: If the plan was abandoned or replaced.
+        """
+        begin, plan = clock.monotonic(), self.plan
+        report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
+        target = self._run(read_target(self._published, plan.dim))
+        if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
+            self._claim.folder.remove()  # an earlier call may have been killed
+            report.notes.append("the plan was finished before")
+            if statistics:
+                self._claim.acquire(self._wait)
+        else:
+            self._claim.acquire(self._wait, plan.digest)
+            self._finish(report, verify=verify)
+        with self._claim:  # no other job changes the rows while they are compared
+            if statistics:
+                self._compare(report)
+        report.seconds = clock.monotonic() - begin
+        return report
+
+    def _finish(self, report: FilesReport, *, verify: bool) -> None:
+        """Publish the result. The claim is kept."""
+        if self._claim.is_committed:  # an earlier call was killed after that
+            self._claim.is_published = True
+            report.notes.append("the plan was finished before")
+            return
+        changes: list[str] = []
+        try:
+            self._check_transaction()
+            if self._claim.is_publishing:  # an earlier call was killed
+                changes = publish_again(self._claim, self._handle)
+            else:
+                self.complete(verify=verify, message=f"zarrasync ingest: {report.contents()}")
+        except BaseException:
+            self._claim.restore()
+            raise
+        self._claim.is_published = True
+        if changes:
+            self._claim.release()
+            raise WriteConflictError(f"{changes[0]}; make a new plan", key=self.plan.path)
+
+    def _compare(self, report: FilesReport) -> None:
+        """Compare statistics of the stored rows with the files."""
+        with closing(Workers()) as workers:
+            report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
+        hint = way_to_write_again(self.plan)
+        check_statistics(report.statistics, self._handle.name, self._handle.store, hint)
+
+    def _check_transaction(self) -> None:
+        """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
+        if self._published.store.bounded and self._transaction is None:
+            raise WriteConflictError(
+                f"the plan for {self._handle.name} in {self._handle.store!r} was abandoned; complete that with `zarrasync "
+                "ingest abandon PLAN`, and make a new plan",
+                key=self._handle.path,
+            )
+
+    def abandon(self) -> None:
+        """Drop the plan. May be repeated after a kill.
+
+        The values of a new dataset are erased. In an existing dataset, new rows remain invisible, but rows that the tasks
+        have replaced stay replaced (``region`` and ``on_duplicate="replace"``).
+
+        Raises:
+            WriteConflictError: If the result is being published, or the plan is finished or abandoned.
+        """
+        plan = self.plan
+        self._claim.acquire(self._wait, plan.digest)
+        try:
+            is_committed = self._transaction is not None and self._transaction.is_committed()
+            is_committed = is_committed or self._claim.is_committed
+            if self._claim.is_publishing or is_committed or (plan.is_new and self._is_published()):
+                raise WriteConflictError(
+                    f"the plan for {self._handle.name} in {self._handle.store!r} cannot be abandoned, because its rows are "
+                    "being published or can be read already; complete it with `zarrasync ingest finish PLAN`",
+                    key=self._handle.path,
+                )
+            self._claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
+            if plan.is_new and self._transaction is None:
+                self._run(erase_arrays(self._handle, [array.name for array in plan.arrays]))
+        except BaseException:
+            self._claim.restore()
+            raise
+        self._claim.release()
+
+    def _is_published(self) -> bool:
+        """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
+        target = self._run(read_target(self._published, self.plan.dim))
+        is_group_last = not self._handle.store.bounded
+        return target.contains(self.plan) or (is_group_last and target.group is not None)
+
+    # -------------------------------------------------------------- tasks
+
+    def prepare(self) -> None:
+        """Make the destination ready for tasks."""
+        plan, handle = self.plan, self._handle
+        if handle.store.bounded:  # a transaction, in which nothing is visible before it is committed
+            self._run(publish_arrays(plan, handle))
+            self._run(publish_group(plan, handle, is_complete=False))
+        for array in plan.arrays:
+            if array.shape is not None:
+                target = planned_array(plan, array, handle.store, handle.config)
+                present = target.metadata.with_shape(array.shape)
+                place = NodeHandle(handle.store, target.path, handle.format, handle.config)
+                self._run(erase_pending(place, present))
+
+    def run_tasks(
+        self,
+        workers: Workers,
+        report: FilesReport,
+        permit: Permit | None,
+        *,
+        numbers: Sequence[int] | None = None,
+        verify: bool = False,
+        unaligned: Unaligned = "safe",
+        progress: JobProgress | None = None,
+    ) -> None:
+        """Run the tasks that are not finished, and mark each one.
+
+        Args:
+            workers: Where to run them.
+            report: The report to add counts to.
+            permit: The permission for processes that do not have the claim.
+            numbers: The numbers of the tasks; all by default.
+            verify: Whether to compare stored values with the files.
+            unaligned: Whether tasks may share chunks. Where only this process writes, they may.
+            progress: The progress of the job, whose size is set.
+        """
+        plan, store, config = self.plan, self._handle.store, self._handle.config
+        fork = store.fork() if self._is_independent else None
+        if fork is None:
+            self.prepare()
+        finished = self._claim.folder.finished(plan.digest)
+        chosen = range(len(plan.parts)) if numbers is None else sorted(set(numbers))
+        waiting = [n for n in chosen if n not in finished]
+        report.skipped += len(chosen) - len(waiting)
+        if progress is not None:
+            sizes = {n: plan.task_bytes(plan.parts[n]) for n in chosen}
+            progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
+            progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
+
+        def done(part: IngestReport) -> None:
+            add_reports(report, part)
+            report.tasks += 1
+            self._claim.check()
+
+        if not workers.is_local:
+
+            def done_elsewhere(number: int, part: IngestReport) -> None:
+                done(part)
+                if progress is not None:
+                    progress(part.nbytes)
+
+            workers.run(
+                plan,
+                waiting,
+                store,
+                config,
+                permit,
+                verify=verify,
+                unaligned=unaligned,
+                mark=partial(self._claim.folder.task_key, plan.digest),
+                done=done_elsewhere,
+            )
+            return
+
+        def written(nbytes: int) -> None:
+            self._claim.check()
+            (progress or ignore_progress)(nbytes)
+
+        files = workers.local_files(plan.reader, config)
+        for number in waiting:
+            own = store if fork is None else fork()
+            runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
+            mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
+            part = runner.run(plan.parts[number], mark, permit, written)
+            if permit is None:
+                self._claim.mark(plan.digest, number)
+            done(part)
+
+    # -------------------------------------------------------------- publishing
+
+    def complete(self, *, verify: bool = False, message: str = "") -> None:
+        """Publish the result of all tasks. This process has the claim, and keeps it.
+
+        Args:
+            verify: Whether to compare the stored labels, and other values in the plan, with the plan.
+            message: The message of the commit, if the job has a transaction.
+
+        Raises:
+            NodeNotFoundError: If tasks have not been run.
+            ChecksumError: If stored values differ. Nothing was published then. Finishing again compares them again.
+            WriteConflictError: If other writers have changed the dataset since the transaction has begun.
+        """
+        plan = self.plan
+        self._claim.end_runs(self._wait)
+        finished = self._claim.folder.finished(plan.digest)
+        missing = [number for number in range(len(plan.parts)) if number not in finished]
+        if self._claim.is_enabled and missing:
+            raise NodeNotFoundError(
+                f"{counted(len(missing), 'task')} of {len(plan.parts):,} have not been run, the first is {missing[0]}; run "
+                "them, then finish again. Nothing was published",
+                path=plan.path,
+            )
+        self._claim.check()
+        if self._transaction is not None:
+            for changes in self._claim.folder.results(plan.digest):
+                self._handle.store.merge(changes)
+        self._run(write_inline(plan, self._handle, verify=verify))
+        samples = self._run(take_samples(plan, self._handle))
+        if self._claim.is_enabled and self._transaction is None:
+            record = publication_record(plan, self._handle, samples, is_independent=self._is_independent)
+            self._claim.begin_publishing(record)
+        self.publish(samples)
+        if self._transaction is not None:
+            self._commit(self._transaction, message)
+        self._claim.is_published = True
+
+    def _commit(self, transaction: Transaction, message: str) -> None:
+        try:
+            transaction.commit(message, self.plan.path)
+            self._claim.note_commit()
+        except WriteConflictError as error:
+            raise WriteConflictError(
+                f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
+            ) from error
+
+    def publish(self, samples: Mapping[str, Any]) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated.
+
+        Args:
+            samples: The samples of ``take_samples``.
+        """
+        self._run(publish_arrays(self.plan, self._handle))
+        self._claim.check()
+        own = row_samples(self.plan, samples)
+        self._run(publish_group(self.plan, self._handle, own, is_independent=self._is_independent))
+
+    def record_lost_rows(self) -> None:
+        """Record rows that were removed, before the job writes some of them again, so that a killed job is repeated."""
+        if self.plan.lost and not self._handle.store.bounded:  # a transaction that is not committed changes nothing
+            self._run(publish_group(self.plan, self._handle, is_complete=False))
+
+    def forget_finish(self) -> None:
+        """Remove the record that an equal plan was finished before, because this one is not."""
+        target = self._run(read_target(self._handle, self.plan.dim))
+        if self.plan.digest in target.journal.finished:
+            self._run(publish_group(self.plan, self._handle, is_complete=False))
+
+
+def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool = False) -> list[str]:
+    """Publish the result of an interrupted job that had begun to publish, and remove its marks from the claim.
+
+    Args:
+        claim: The claim, which this process has.
+        handle: The location of the destination.
+        is_replaced: Whether the dataset will be replaced, so that the result is not needed.
+
+    Returns:
+        A message if the result could not be published, because another writer has changed the dataset.
+    """
+    if not claim.is_publishing:
+        return []
+    notes = [] if is_replaced else publish_again(claim, handle)
+    claim.end_publishing()
+    return notes
+
+
+async def erase_arrays(handle: NodeHandle, names: Iterable[str]) -> None:
+    """Erase the arrays of a dataset that was not published."""
+    for name in names:
+        for prefix in handle.format.erase_prefixes(join(handle.path, name)):
+            await handle.store.erase_prefix(prefix)

@@ -1,0 +1,258 @@
+"""Publishing a job: small arrays and documents of arrays first, then the group's document, which shows all at once.
+
+The group's document contains copies of the documents of all arrays, with their new shapes, and the journal. Readers of
+consolidated metadata, such as xarray, see the dataset before or after the job, and nothing between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from zarrasync import transfer
+from zarrasync._concurrency.gather import gather
+from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.files.records.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.records.row_samples import Samples
+from zarrasync.bulk.files.running.tasks import planned_array
+from zarrasync.errors import ChecksumError, ShapeError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.create import checked_attributes
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
+from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.metadata_cell import MetadataCell
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.walk import documents_below
+from zarrasync.stores import ABSENT
+
+__all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
+
+_Change: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Returns the attributes of the group after the job."""
+
+
+async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
+    """Write the arrays whose values are part of the plan.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        verify: Whether to read the values back and compare them.
+
+    Raises:
+        ChecksumError: If the values read back differ.
+    """
+    inline = [array for array in plan.arrays if array.kind == "inline"]
+    await gather([partial(_write_inline, plan, array, handle, verify=verify) for array in inline])
+
+
+async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
+    target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
+    for region, values in inline_parts(plan, array, target.dtype):
+        await target.view[region].write(values)
+        if verify and not await _is_stored(target, region, values):
+            raise ChecksumError(
+                f"verification failed: {target.name} in {target.store!r} differs from the files; another writer may have "
+                "changed it"
+            )
+
+
+async def _is_stored(target: AsyncArray, region: Any, values: Any) -> bool:
+    """Return whether a region of an array contains some values."""
+    fill = target.metadata.spec.fill_value
+    stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
+    return checksum(stored) == checksum(transfer.as_array(values, target.dtype, fill))
+
+
+async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
+    """Return whether the values that the plan contains of an array are stored; true for other arrays.
+
+    Args:
+        plan: The plan.
+        array: One of its arrays.
+        handle: The location of the group.
+    """
+    if array.kind != "inline":
+        return True
+    target = planned_array(plan, array, handle.store, handle.config)
+    for region, values in inline_parts(plan, array, target.dtype):
+        if not await _is_stored(target, region, values):
+            return False
+    return True
+
+
+def inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the regions of an array whose values are part of the plan, with their values."""
+    values = array.values(dtype)
+    if array.axis is None:
+        yield ..., values
+        return
+    done, inner = 0, (slice(None),) * array.axis
+    for start, stop, _, _ in _joined(plan):
+        rows = slice(done, done + stop - start)
+        done = rows.stop
+        yield (*inner, slice(start, stop)), np.ascontiguousarray(values[(*inner, rows)])
+
+
+def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:
+    """Return the segments, those that follow each other joined."""
+    runs: list[tuple[int, int, int, int]] = []
+    for start, stop, source, offset in plan.segments:
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], stop, 0, 0)
+        else:
+            runs.append((start, stop, source, offset))
+    return runs
+
+
+async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
+    """Store the documents of new arrays, and the new shapes of others.
+
+    Raises:
+        ShapeError: If another writer has changed the shape of an array.
+    """
+    await gather([partial(_publish_array, plan, array, handle) for array in plan.arrays])
+
+
+async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+    target = planned_array(plan, array, handle.store, handle.config)
+    if array.shape is None:
+        await _put_new_array(array, target.path, handle)
+        return
+    if array.shape == target.shape:
+        return
+    expected, shape = tuple(array.shape), target.shape
+
+    async def grow(present: ArrayMetadata) -> ArrayMetadata:
+        if present.shape not in (expected, shape):
+            raise ShapeError(
+                f"another writer changed the shape of {target.name} from {expected} to {present.shape}; nothing was "
+                "published. Repeat the call; if that fails in the same way, the consolidated metadata of the group are outdated: "
+                "consolidate them with consolidate_metadata()",
+                found=present.shape,
+                wanted=expected,
+            )
+        return present.with_shape(shape)
+
+    await MetadataCell(NodeHandle(handle.store, target.path, handle.format, handle.config), target.metadata).change(
+        grow, fresh=True
+    )
+
+
+async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> None:
+    """Store the documents of a new array. If it exists, an earlier call has stored it, and others may have changed it."""
+    store, format_ = handle.store, handle.format
+    keys = list(array.documents)
+    values = dict(zip(keys, await fetch_documents(store, keys, handle.config), strict=True))
+    exists = format_.parse(path, {key: document_bytes(value) for key, value in values.items()}) is not None
+    missing = {key: text.encode() for key, text in array.documents.items() if values[key] is None or not exists}
+    versions = {key: ABSENT for key in missing if values[key] is None and store.conditional}
+    await put_documents(store, missing, versions)
+
+
+async def publish_group(
+    plan: JobPlan,
+    handle: NodeHandle,
+    samples: Samples | None = None,
+    *,
+    is_complete: bool = True,
+    is_independent: bool = False,
+) -> None:
+    """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        samples: Samples of the rows that the job has written.
+        is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
+        is_independent: Whether the journal shall contain the plan, because its tasks were independent.
+    """
+    change = partial(_attributes, plan, samples or {}, is_complete=is_complete, is_independent=is_independent)
+    above = _groups_above(handle)
+    nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
+    for path, node in zip(above, nodes, strict=True):
+        if node is None:
+            await put_documents(handle.store, handle.format.render(path, GroupMetadata()), {})
+    copies_key = handle.format.consolidated_key(handle.path)
+    keys = handle.format.document_keys(handle.path, GroupMetadata)
+    if copies_key not in keys or not handle.store.supports_consolidated_metadata:
+        await _put_group(plan, handle, change)
+    if copies_key is not None and handle.store.supports_consolidated_metadata:
+        make = partial(_copies, plan, handle, change)
+        await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
+    changed = [key for array in plan.arrays for key in array.documents]
+    changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
+    for path, node in zip(above, nodes, strict=True):
+        copies: Consolidated | None = None if node is None else node.consolidated
+        if copies is not None:
+            own = [key for key in changed if key not in handle.format.document_keys(path)]
+            await copies.update(handle.store, own, config=handle.config)
+
+
+def _groups_above(handle: NodeHandle) -> list[str]:
+    path, paths = handle.path, list[str]()
+    while path:
+        path = path.rpartition("/")[0]
+        paths.append(path)
+    return paths[::-1]
+
+
+async def _put_group(plan: JobPlan, handle: NodeHandle, change_attributes: _Change) -> None:
+    """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
+    place = handle.without_consolidated()
+    if plan.is_new and (await find_all(place, [handle.path], (handle.format,), consolidated=None))[0] is None:
+        metadata = GroupMetadata(attributes=change_attributes({}))
+        await put_documents(handle.store, handle.format.render(handle.path, metadata), {})
+        return
+
+    async def change(present: GroupMetadata) -> GroupMetadata:
+        return replace(present, attributes=change_attributes(present.attributes))
+
+    await MetadataCell(place, GroupMetadata()).change(change, fresh=True)
+
+
+def _attributes(
+    plan: JobPlan,
+    samples: Samples,
+    present: Mapping[str, Any],
+    *,
+    is_complete: bool,
+    is_independent: bool,
+) -> dict[str, Any]:
+    """Return the attributes of the group. The files of other jobs remain in the journal, even if this one is late."""
+    files, rows = (plan.files, plan.journal) if is_complete else ((), ())
+    journal = Journal.of(present).with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
+    if is_complete:
+        journal = journal.with_written(samples, [segment[:2] for segment in plan.segments])
+    journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
+    return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
+
+
+async def _copies(
+    plan: JobPlan, handle: NodeHandle, change_attributes: _Change, group_documents: Mapping[str, bytes]
+) -> GroupCopies:
+    """Return the documents of the group with the journal, and copies of all documents below."""
+    format_, path = handle.format, handle.path
+    keys = format_.document_keys(path)
+    found = format_.parse(path, {key: group_documents.get(key) for key in keys})
+    metadata = found if isinstance(found, GroupMetadata) else GroupMetadata()
+    metadata = replace(metadata, attributes=change_attributes(metadata.attributes))
+    rendered: Mapping[str, Any] = format_.render(path, metadata)
+    below = format_.parse_consolidated(path, group_documents) if found is not None else {}
+    if below is None:  # the group had no copies
+        below, _ = await documents_below(handle.without_consolidated())
+    changed = [key for array in plan.arrays for key in array.documents]
+    values = await fetch_documents(handle.store, changed, handle.config)  # others may have changed attributes
+    below = {
+        **below,
+        **{key: bytes(value.data) for key, value in zip(changed, values, strict=True) if value is not None},
+    }
+    copied = {key: format_.copied_document(key, data) for key, data in below.items()}
+    return GroupCopies(format_.own_documents(path, rendered), copied)

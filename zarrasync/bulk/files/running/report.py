@@ -1,0 +1,73 @@
+"""Reports of jobs with many files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zarrasync.bulk.files.running.statistics import VariableStatistics, table_of
+from zarrasync.display.progress import IngestReport
+from zarrasync.display.text import Table, counted, size_text
+
+__all__ = ["FilesReport"]
+
+
+@dataclass
+class FilesReport(IngestReport):
+    """The result of ingesting files.
+
+    Attributes:
+        files: The number of files that this job ingested.
+        known: The number of files that were ingested by an earlier job, and were not read again.
+        rows: The number of rows that this job added or replaced.
+        tasks: The number of tasks that this job ran.
+        skipped: The number of tasks that an earlier run of the job had completed.
+        notes: Repeated rows, gaps and other observations.
+        statistics: Statistics of the values in the files and of the stored values, if they were requested.
+    """
+
+    files: int = 0
+    known: int = 0
+    rows: int = 0
+    tasks: int = 0
+    notes: list[str] = field(default_factory=list)
+    statistics: list[VariableStatistics] = field(default_factory=list)
+
+    def summary(self) -> str:
+        if self.known and not self.files:
+            return f"{counted(self.known, 'file')} ingested before: nothing to do, {self.seconds:.1f} s"
+        files = self.contents()
+        known = f"{self.known:,} ingested before" if self.known else ""
+        tasks = f"{counted(self.tasks, 'task')} run" if self.tasks and not self.files else ""
+        head = ", ".join(filter(None, (files, known, tasks)))
+        return f"{head}{': ' * bool(head)}{', '.join(filter(None, self._facts()))}"
+
+    def contents(self) -> str:
+        """Return the numbers of files and rows that the job ingested; an empty string for none."""
+        rows = f" with {counted(self.rows, 'row')}" if self.rows else ""
+        return f"{counted(self.files, 'file')}{rows}" if self.files else ""
+
+    def _facts(self) -> Sequence[str]:
+        sizes = f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}"
+        rate = f", {size_text(int(self.rate))}/s"
+        return (
+            sizes if self.nbytes else "published" if self.files and not self.skipped else "",
+            f"{counted(self.skipped, 'task')} completed before" if self.skipped else "",
+            f"{self.seconds:.1f} s{rate if self.nbytes else ''}",
+            f"{self.retries:,} retried" if self.retries else "",
+            counted(self.conflicts, "conflict") if self.conflicts else "",
+            "all values verified" if self.verified and self.verified == self.blocks else "",
+        )
+
+    def remarks(self) -> Sequence[str]:
+        return self.notes
+
+    def tables(self) -> Sequence[Table]:
+        return [table_of(self.statistics)] if self.statistics else []
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "statistics": [item.to_dict() for item in self.statistics]}
+
+    def __str__(self) -> str:
+        return self.to_text()

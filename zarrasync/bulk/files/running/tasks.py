@@ -1,0 +1,233 @@
+"""Running one task of a job: reading its rows from the files, and writing them to the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import formats, transfer
+from zarrasync._concurrency import bridge
+from zarrasync._concurrency.gates import FifoGate, Permits
+from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.block_plan import BlockPlan, memory_limit
+from zarrasync.bulk.blocks import ignore_progress, write_blocks
+from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
+from zarrasync.bulk.files.records.runs import Permit, Run
+from zarrasync.bulk.files.records.target import stored_attributes
+from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.bulk.files.sources.times import TimeUnits, convert_times
+from zarrasync.bulk.sources import Source
+from zarrasync.config import Config
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import ChecksumError
+from zarrasync.formats import Format
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import CountingStore, Store
+from zarrasync.transfer.threads import Progress
+from zarrasync.transfer.unaligned import Unaligned
+
+__all__ = ["TaskRunner", "add_reports", "planned_array", "planned_metadata"]
+
+_CONCURRENT_ARRAYS = 2
+"""Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
+
+
+def planned_array(plan: JobPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+    """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
+    format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
+    handle = NodeHandle(store, path, format_, config, is_format_known=True)
+    return AsyncArray(handle, planned_metadata(plan, array, format_))
+
+
+def planned_metadata(plan: JobPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
+    """Return the metadata that an array will have after the job."""
+    path = join(plan.path, array.name)
+    documents = {
+        key: array.documents[key].encode() if key in array.documents else None for key in format_.document_keys(path)
+    }
+    metadata = format_.parse(path, documents)
+    assert isinstance(metadata, ArrayMetadata)
+    return metadata
+
+
+@dataclass
+class TaskRunner:
+    """Runs tasks of a job in this process.
+
+    Attributes:
+        plan: The job.
+        store: The store of the destination.
+        config: The settings.
+        files: The open files.
+        verify: Whether to read the values back, and to compare them with the files.
+        unaligned: Whether tasks may share chunks.
+    """
+
+    plan: JobPlan
+    store: Store
+    config: Config
+    files: OpenFiles
+    verify: bool = False
+    unaligned: Unaligned = "safe"
+
+    def run(
+        self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
+    ) -> IngestReport:
+        """Run a task.
+
+        Args:
+            part: The task.
+            mark: The key of the value to store when the task has ended; empty for none. The value contains the changes of a
+                fork.
+            permit: The permission, if this process does not have the claim.
+            progress: Called with the number of bytes written since the last call.
+
+        Raises:
+            ValueError: If a file cannot be read.
+            ChecksumError: If the stored values differ from the values of the files.
+            WriteConflictError: If the job has ended, or another process continues it.
+            StoreError: If the store failed.
+        """
+        report = IngestReport()
+        notes = self.store.notes
+        with Run(notes, permit) as run, self.prepared(part):
+
+            def written(nbytes: int) -> None:
+                run.check()
+                progress(nbytes)
+
+            self._write_arrays(part, report, written)
+            self.files.check_unchanged(self._used(part))
+            run.check()
+            if mark:
+                run.mark(mark, self.store.changes())
+        return report
+
+    def prepared(self, part: Part) -> AbstractContextManager[None]:
+        """Keep local copies of the remote files of a task."""
+        return self.files.prepared(self._used(part))
+
+    def _used(self, part: Part) -> Sequence[SourceFile]:
+        """Return the files that a task reads."""
+        used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
+        return list(dict.fromkeys(used)) or self.plan.files[:1]
+
+    def arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
+        """Return the arrays that a task writes."""
+        return [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
+
+    def source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
+        """Return the values of a task in the files, the array, and the region of the array for them."""
+        target = planned_array(self.plan, array, CountingStore(self.store), self.config)
+        shape = list(target.shape)
+        region = [slice(0, n) for n in shape]
+        if array.axis is not None:
+            shape[array.axis] = part.stop - part.start
+            region[array.axis] = slice(part.start, part.stop)
+        source = Source(
+            tuple(shape), target.dtype, lambda block: self._read(array, target, part.start, block), chunks=array.chunks
+        )
+        return source, target, tuple(region)
+
+    def _write_arrays(self, part: Part, report: IngestReport, progress: Progress) -> None:
+        """Write the arrays of a task, and add counts to a report.
+
+        With an asynchronous store, the next array is read while values of the last one are still sent, if there is memory.
+        """
+        memory = FifoGate(memory_limit(self.config), shared=False)
+
+        async def write(array: ArrayPlan) -> None:
+            source, target, region = self.source_of(array, part)
+            async with Permits(memory, BlockPlan(source, target, region).nbytes):
+                own = await write_blocks(
+                    source, target, region, self.unaligned, is_new=array.shape is None, progress=progress
+                )
+            add_reports(report, own)
+
+        arrays = self.arrays_of(part)
+        bridge.run(for_each(write, arrays, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
+        if self.verify:
+            for array in arrays:
+                self._compare(*self.source_of(array, part))
+            report.verified = report.blocks
+
+    def _compare(self, source: Source, target: AsyncArray, region: Region) -> None:
+        """Compare all stored values of a region with the values of the files."""
+        plan = BlockPlan(source, target, region)
+        fill = target.metadata.spec.fill_value
+        for block in plan.regions(1, ignore_progress):
+            assert source.read is not None
+            values = transfer.cast(
+                transfer.as_array(source.read(plan.to_source(block)), target.dtype, fill), target.dtype
+            )
+            stored = bridge.run(target.view[block].read(), blocking=self.store.blocking)
+            if checksum(values) != checksum(transfer.as_array(stored, target.dtype, fill)):
+                place = ", ".join(f"{part.start}:{part.stop}" for part in block)
+                raise ChecksumError(
+                    f"verification failed: {target.name}[{place}] in {self.store!r} differs from the files; another "
+                    "writer may have changed it"
+                )
+
+    # -------------------------------------------------------------- reading
+
+    def _read(self, array: ArrayPlan, target: AsyncArray, start: int, region: Region) -> npt.NDArray[Any]:
+        """Return a region of a task's rows.
+
+        Args:
+            array: The plan of the array.
+            target: The array.
+            start: The row of the destination at which the region's coordinates begin.
+            region: The region, relative to the first row of the task.
+        """
+        if array.axis is None:
+            return self._read_file(array, target, 0, region)
+        rows = region[array.axis]
+        parts = []
+        for segment in self.plan.segments_of(rows.start + start, rows.stop + start):
+            own_rows = slice(segment.offset, segment.offset + segment.stop - segment.start)
+            own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
+            parts.append(self._read_file(array, target, segment.source, own))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
+
+    def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
+        file = self.plan.files[number]
+        if array.stacks:
+            assert array.axis is not None
+            inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)
+            values = np.expand_dims(self._read_in_order(array, number, inner), array.axis)
+        else:
+            values = self._read_in_order(array, number, region)
+        check_strings(array.name, values, file.name, target.dtype)
+        name = f"{array.name!r} of {file.name}"
+        if array.units is None:
+            are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"
+            return convert_values(values, target.dtype, name) if are_numbers else values
+        own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
+        attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
+        return convert_times(values, own, units, target.dtype, name, attributes)
+
+    def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
+        """Return a region of a file's variable, with its axes in the order of the array's."""
+        file, axes = self.plan.files[number], array.source_orders.get(str(number))
+        if axes is None:
+            return self.files.read(file, array.name, region)
+        own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
+        return self.files.read(file, array.name, own).transpose(axes)
+
+
+def add_reports(total: IngestReport, report: IngestReport) -> None:
+    """Add the counts of a report to another one, except the duration."""
+    for name in ("blocks", "skipped", "nbytes", "stored", "requests", "retries", "conflicts", "verified"):
+        setattr(total, name, getattr(total, name) + getattr(report, name))

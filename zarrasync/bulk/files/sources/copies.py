@@ -1,0 +1,209 @@
+"""Local copies of remote files, for libraries that read files only. They are downloaded several at a time.
+
+Copies that no reader uses are deleted when all copies together take more than a limit: first those whose values have been
+read, the oldest first, then the newest. So a job that first reads all headers still has the copies that it needs next.
+Copies of a process that was killed are deleted by the next one.
+
+Each process has its own copies, but the data of those that another process of the same user has already is linked.
+While a process downloads a file, others wait for it. The system ends the waiting if the process is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync.bulk.files.sources.engines import path_of
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.parallel import call_each
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores.local_locks import FileLock
+from zarrasync.stores.temporary_names import is_process_gone, process_name
+
+__all__ = ["LocalCopies", "remove_abandoned_copies"]
+
+_MOST_BYTES = 8 << 30
+"""Maximum size of the copies that no reader uses, unless less than twice as much is free."""
+
+_PATIENT_SECONDS = 300.0
+"""Time to wait for the download of another process, which may be suspended."""
+
+_PREFIX = "zarrasync-copies-"
+"""How the names of folders of copies begin. The name of their process follows."""
+
+
+def remove_abandoned_copies() -> None:
+    """Delete the copies of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+        if owner.count(".") == 2 and is_process_gone(owner):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class LocalCopies:
+    """The local copies of a job's remote files in one process.
+
+    Args:
+        storage_options: Options for the filesystem of the URLs.
+        most_bytes: Maximum size of copies that no reader uses.
+        forget: Called with the path of each copy before it is deleted, to close the file. Open files keep their space.
+    """
+
+    def __init__(
+        self,
+        storage_options: Mapping[str, Any],
+        most_bytes: int = _MOST_BYTES,
+        forget: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        self._options, self._most_bytes, self._forget = dict(storage_options), most_bytes, forget
+        self._copies: OrderedDict[SourceFile, Future[str]] = OrderedDict()
+        self._users: dict[SourceFile, int] = {}
+        self._read = set[SourceFile]()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = thread_lock()
+        self._count = 0
+
+    def fetch(self, files: Iterable[SourceFile]) -> None:
+        """Download files, several at a time, and keep them until ``release`` is called for each one."""
+        wanted = list(files)
+        calls = call_each(self.acquire, wanted, "zarrasync-download")
+        failed = [call for call in calls if call.exception() is not None]
+        if failed:
+            for file, call in zip(wanted, calls, strict=True):
+                if call.exception() is None:
+                    self.release(file)
+            failed[0].result()
+
+    def acquire(self, file: SourceFile, *, for_values: bool = False) -> str:
+        """Return the path of a copy, which remains until ``release`` is called.
+
+        Args:
+            file: The file.
+            for_values: Whether more than the header is read.
+
+        Raises:
+            OSError: If the file cannot be downloaded.
+        """
+        with self._lock:
+            present = self._copies.get(file)
+            copy = present or self._copies.setdefault(file, Future())
+            self._users[file] = self._users.get(file, 0) + 1
+            self._copies.move_to_end(file)
+            if for_values:
+                self._read.add(file)
+            path = self._new_path(file) if present is None else ""
+        if present is None:
+            try:
+                self._download(file, path)
+                copy.set_result(path)
+            except BaseException as error:
+                with self._lock:
+                    self._copies.pop(file, None)
+                copy.set_exception(error)
+        clock.current().wait_for([copy])
+        try:
+            return copy.result()
+        except BaseException:
+            self.release(file)
+            raise
+
+    def release(self, file: SourceFile) -> None:
+        """Allow that a copy is deleted."""
+        with self._lock:
+            self._users[file] -= 1
+            if not self._users[file]:
+                del self._users[file]
+            idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
+            sizes = {path: os.path.getsize(path) for _, path in idle}
+            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[tuple[SourceFile, str]]()
+            done = [item for item in idle if item[0] in self._read]
+            for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
+                if total <= allowed:
+                    break
+                total -= sizes[path]
+                del self._copies[own]
+                self._read.discard(own)
+                outdated.append((own, path))
+        for own, path in outdated:  # without the lock, because files may be closed only when no library is used
+            self._forget(path)
+            for name in (path, os.path.join(os.path.dirname(path), _shared_name(own))):
+                Path(name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Delete all copies."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+            self._copies.clear()
+            self._users.clear()
+            self._read.clear()
+        if folder is not None:
+            folder.cleanup()
+
+    # -------------------------------------------------------------- files
+
+    def _allowed(self) -> int:
+        assert self._folder is not None
+        return min(self._most_bytes, shutil.disk_usage(self._folder.name).free // 2)
+
+    def _new_path(self, file: SourceFile) -> str:
+        if self._folder is None:
+            remove_abandoned_copies()
+            prefix = f"{_PREFIX}{process_name()}-"
+            self._folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+        self._count += 1  # names are not unique, and libraries detect formats by the suffix
+        return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
+
+    def _download(self, file: SourceFile, path: str) -> None:
+        if not file.stamp:  # it may have changed since another process has copied it
+            self._get_file(file, path)
+        elif not _link(file, path):
+            bridge.run(self._download_once(file, path), blocking=True)
+
+    async def _download_once(self, file: SourceFile, path: str) -> None:
+        """Download a file, unless another process downloads it now. The coroutine blocks."""
+        try:
+            async with FileLock(os.path.join(tempfile.gettempdir(), _shared_name(file)), _PATIENT_SECONDS):
+                if not _link(file, path):
+                    self._get_file(file, path)
+                    _share(file, path)
+        except WriteConflictError:
+            self._get_file(file, path)
+
+    def _get_file(self, file: SourceFile, path: str) -> None:
+        import fsspec
+
+        filesystem, name = fsspec.core.url_to_fs(file.url, **self._options)
+        filesystem.get_file(name, path)
+
+
+def _shared_name(file: SourceFile) -> str:
+    """Return a name of a complete copy that other processes can find."""
+    return f"shared-{hashlib.sha256(repr(file.to_json()).encode()).hexdigest()}"
+
+
+def _link(file: SourceFile, path: str) -> bool:
+    """Make a copy from a complete copy of a process of this user. Return whether one exists."""
+    name = _shared_name(file)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        with suppress(OSError):  # another process may delete it now
+            if not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid():
+                os.link(folder / name, path)
+                _share(file, path)
+                return True
+    return False
+
+
+def _share(file: SourceFile, path: str) -> None:
+    """Let other processes find a complete copy."""
+    with suppress(OSError):  # not all filesystems have links, and another thread may have stored the same file
+        os.link(path, os.path.join(os.path.dirname(path), _shared_name(file)))

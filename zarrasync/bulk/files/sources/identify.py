@@ -1,0 +1,182 @@
+"""The files that a pattern or a list means, with their identities."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zarrasync import formats
+from zarrasync.bulk.files.sources.engines import is_zarr, path_of
+from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.parallel import call_each
+from zarrasync.stores.errors import redact_queries
+from zarrasync.stores.local import local_path
+
+__all__ = ["find_files", "identity_of", "means_files"]
+
+_MAGIC = re.compile(r"[*?\[]")
+_SUFFIXES = (
+    *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
+    *(".grib", ".grib2", ".grb", ".grb2", ".tif", ".tiff", ".npz"),
+)
+_STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
+"""Names of the version or the time of a file in the answers of filesystems."""
+
+
+def means_files(source: Any) -> bool:
+    """Return whether a source of ``ingest`` is a pattern, a list of paths, or the path of a file with variables."""
+    if isinstance(source, str | Path):
+        path = path_of(str(source))
+        return _MAGIC.search(path.rpartition("://")[2]) is not None or path.lower().endswith(_SUFFIXES)
+    return isinstance(source, list | tuple) and bool(source) and all(isinstance(item, str | Path) for item in source)
+
+
+def find_files(sources: Any, storage_options: Mapping[str, Any]) -> list[SourceFile]:
+    """Return the files of a pattern, a path, or a list of them, in order of their names and without repetitions.
+
+    Raises:
+        FileNotFoundError: If a file does not exist, or nothing matches a pattern.
+    """
+    items: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    given = [str(os.fspath(item)) for item in items]
+    texts = [local_path(text) if text.startswith("file://") else text for text in given]
+    calls = call_each(partial(_find, storage_options), texts, "zarrasync-files")
+    files: dict[str, SourceFile] = {}
+    for call in calls:
+        files.update((file.url, file) for file in sorted(call.result(), key=lambda file: natural_key(file.url)))
+    if not files:
+        raise FileNotFoundError("no source files: the list is empty")
+    return list(files.values())
+
+
+def _find(storage_options: Mapping[str, Any], text: str) -> list[SourceFile]:
+    return list(_remote(text, storage_options) if "://" in text else _local(text))
+
+
+def natural_key(text: str) -> list[tuple[int, int | str]]:
+    """Return a sort key in which numbers compare as numbers, so that ``a9`` comes before ``a10``."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
+
+
+def identity_of(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
+    """Return the present identity of a file.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+    """
+    return _remote_identity(url, storage_options) if "://" in url else _local_identity(url)
+
+
+# ------------------------------------------------------------------ local files
+
+
+def _local(path: str) -> Iterable[SourceFile]:
+    names = [path] if os.path.exists(path) else glob.glob(path, recursive=True)
+    if not names:
+        raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
+    return map(_local_identity, names)
+
+
+def _local_identity(name: str) -> SourceFile:
+    if os.path.isdir(name):  # a Zarr hierarchy: the documents of its root stand for it
+        documents = [entry for entry in os.scandir(name) if entry.is_file()]
+        latest = max((entry.stat().st_mtime_ns for entry in documents), default=0)
+        return SourceFile(os.path.abspath(name), None, str(latest))
+    state = os.stat(name)
+    return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
+
+
+# ------------------------------------------------------------------ remote files
+
+
+def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile]:
+    if _MAGIC.search(path_of(url).partition("://")[2]) is None:
+        return [_remote_identity(url, storage_options)]
+    filesystem, path = _filesystem(url, storage_options)
+    found = filesystem.glob(path, detail=True)
+    if not found:
+        raise FileNotFoundError(f"no file matches {url!r}")
+    files = [SourceFile(_address(name, url, path), info.get("size"), _stamp(info)) for name, info in found.items()]
+    unknown = [file.url for file in files if not file.stamp or is_zarr(file.url)]
+    calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")
+    known = dict(zip(unknown, calls, strict=True))
+    return [known[file.url].result() if file.url in known else file for file in files]
+
+
+def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
+    filesystem, path = _filesystem(url, storage_options)
+    if not is_zarr(url):
+        try:
+            info = filesystem.info(path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"no file exists at {redact_queries(url)!r}") from error
+        return SourceFile(url, info.get("size"), _stamp(info))
+    stamps = []
+    for name in _root_documents():  # servers and object stores need not have directories
+        with suppress(FileNotFoundError):
+            stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
+    if not stamps and not filesystem.exists(path):
+        raise FileNotFoundError(f"no Zarr hierarchy exists at {url!r}")
+    return SourceFile(url, None, " ".join(stamps))
+
+
+def _root_documents() -> list[str]:
+    """Return the keys of the documents that the root of a hierarchy can have."""
+    keys = [key for format_ in formats.CANDIDATES for key in (*format_.document_keys(""), format_.consolidated_key(""))]
+    return [key for key in dict.fromkeys(keys) if key is not None]
+
+
+def _filesystem(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
+    filesystem, path = fsspec.core.url_to_fs(url, **storage_options)
+    _forget_listings(filesystem)
+    return filesystem, str(path)
+
+
+def _forget_listings(filesystem: Any) -> None:
+    """Remove the listings that a filesystem has kept, because they may be outdated.
+
+    Threads share an asynchronous filesystem, whose event loop may be reading the listings.
+    """
+    if not filesystem.async_impl:
+        filesystem.invalidate_cache()
+        return
+    from fsspec.asyn import sync
+
+    async def forget() -> None:
+        filesystem.invalidate_cache()
+
+    sync(filesystem.loop, forget)
+
+
+def _address(name: str, url: str, path: str) -> str:
+    """Return the URL of a file that matches a pattern.
+
+    Args:
+        name: The name of the file in its filesystem.
+        url: The URL of the pattern.
+        path: The pattern in the filesystem.
+    """
+    first, chain, rest = url.partition("::")
+    protocol, separator, _ = first.partition("://")
+    if "://" in name:
+        return name if separator else f"{first}::{name}"
+    if separator and first.endswith(path):  # with the host, and as many slashes as the pattern
+        return f"{first.removesuffix(path)}{name}{chain}{rest}"
+    return f"{protocol}://{name.lstrip('/')}{chain}{rest}"
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    """Return the version or the time of a file. Some filesystems list times as numbers, which they return as dates elsewhere."""
+    stamp: Any = next((info[key] for key in _STAMPS if info.get(key)), "")
+    if stamp is info.get("created") and isinstance(stamp, float):
+        stamp = datetime.fromtimestamp(stamp, UTC)
+    return str(stamp).strip('"')

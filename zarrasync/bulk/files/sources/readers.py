@@ -1,0 +1,391 @@
+"""Opening source files: NumPy's by NumPy, all others by xarray, without decoding.
+
+The libraries of netCDF, HDF5, GRIB and GeoTIFF are not safe to use on several threads. One lock guards all calls of them
+in a process, so files are read one at a time; the encoding of other blocks continues meanwhile. Processes read several
+files at a time. The chunks of HDF5 files, which include netCDF-4, are read on several threads without the libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync import config as settings
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync._util.memory import MemoryPool
+from zarrasync.bulk.files.sources.attributes import code_attributes, dtype_text, plain_attributes
+from zarrasync.bulk.files.sources.copies import LocalCopies
+from zarrasync.bulk.files.sources.digests import add_digests
+from zarrasync.bulk.files.sources.engines import (
+    advice_for_failure,
+    engine_arguments,
+    first_engine,
+    is_numpy,
+    is_zarr,
+    reason_of_failure,
+)
+from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
+from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
+from zarrasync.bulk.files.sources.identify import identity_of
+from zarrasync.bulk.files.sources.netcdf3 import check_complete
+from zarrasync.config import Config
+from zarrasync.errors import ZarrError
+from zarrasync.indexing.regions import Region
+from zarrasync.stores.errors import redact_queries
+
+__all__ = ["OpenFiles"]
+
+_LIBRARIES = thread_lock()
+_MOST_OPEN = 16
+"""Maximum number of files that a process keeps open."""
+_MOST_CHUNKED = 64
+"""Maximum number of variables whose places of chunks are kept."""
+_MOST_PLACES = 1 << 19
+"""Maximum number of places of chunks that are kept for all variables, unless a single one has more."""
+
+
+class _Reader(Protocol):
+    """An open file."""
+
+    def header(self, file: SourceFile) -> FileHeader: ...
+
+    def read(self, name: str, region: Region) -> npt.NDArray[Any]: ...
+
+    def close(self) -> None: ...
+
+
+def _lock_of(url: str) -> AbstractContextManager[Any]:
+    return nullcontext() if is_numpy(url) or _is_zarr(url) else _LIBRARIES
+
+
+def _is_zarr(url: str) -> bool:
+    return is_zarr(url) or os.path.isdir(url)
+
+
+def _needs_copy(url: str) -> bool:
+    return "://" in url and not _is_zarr(url)
+
+
+@contextmanager
+def _naming(url: str, action: str) -> Iterator[None]:
+    """Raise errors of libraries as errors that name the file."""
+    try:
+        yield
+    except (ZarrError, ImportError, MemoryError):
+        raise
+    except ValueError as error:
+        if str(error).startswith("cannot ") and url in str(error):  # an inner call has named it
+            raise
+        if "installed IO backends" not in str(error):
+            raise ValueError(f"cannot {action} {url}: {redact_queries(str(error))}") from error
+        from xarray.backends import list_engines
+
+        raise ValueError(
+            f"cannot {action} {url}: none of xarray's engines recognizes the file ({', '.join(list_engines())}); check that it "
+            "is complete, install the package that reads its format, or pass engine='NAME'"
+        ) from error
+    except Exception as error:  # of any class: each library has its own
+        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
+
+
+class OpenFiles:
+    """The open files of a process.
+
+    Args:
+        options: How to open them.
+        config: The settings for reading their chunks; the current ones by default.
+    """
+
+    def __init__(self, options: ReaderOptions, config: Config | None = None) -> None:
+        self._options, self._config = options, config or settings.get()
+        self._open: OrderedDict[tuple[SourceFile, str], _Reader] = OrderedDict()
+        self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
+        self._copies = LocalCopies(options.storage_options, forget=self._forget)
+        self._memory = MemoryPool()
+        self._lock = thread_lock()
+
+    @contextmanager
+    def prepared(self, files: Iterable[SourceFile]) -> Iterator[None]:
+        """Keep local copies of the remote files among these, which are downloaded several at a time."""
+        wanted = [file for file in dict.fromkeys(files) if _needs_copy(file.url)]
+        with _naming(wanted[0].name if len(wanted) == 1 else f"{len(wanted)} files", "download"):
+            self._copies.fetch(wanted)
+        try:
+            yield
+        finally:
+            for file in wanted:
+                self._copies.release(file)
+
+    def headers(
+        self, files: Sequence[SourceFile], chosen: Sequence[str] = (), *, with_linked: bool = True
+    ) -> list[FileHeader]:
+        """Return the headers of files, with the values of small variables. The files are not kept open.
+
+        Args:
+            files: The files.
+            chosen: The names of the variables to store; empty for all. Others get no digest.
+            with_linked: Whether the variables that belong to the chosen ones in each file also get digests.
+
+        Raises:
+            ImportError: If xarray, or the package that reads the format, is not installed.
+            ValueError: If a file cannot be read.
+        """
+        found: list[FileHeader] = []
+        for start in range(0, len(files), _MOST_OPEN):
+            batch = files[start : start + _MOST_OPEN]
+            with self.prepared(batch):
+                for file in batch:  # groups are known of the first file, because looking for them takes time
+                    found.append(self._header(file, chosen, with_linked=with_linked, with_groups=not found))
+        return found
+
+    def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool, with_groups: bool) -> FileHeader:
+        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
+            reader = _open(file.url, path, self._options)
+            try:
+                header = reader.header(file)
+                if "://" not in file.url:
+                    _check_unchanged(file, self._options)
+                if with_groups and not _is_zarr(file.url):
+                    header = replace(header, groups=inner_groups(path, self._options.group))
+                names = set(chosen or header.variables)
+                names |= header.linked_names(names) if with_linked else set()
+                names -= {name for name, variable in header.variables.items() if variable.problem}
+                return add_digests(header, names, self._options.dim, reader.read)
+            finally:
+                reader.close()
+
+    def read(self, file: SourceFile, name: str, region: Region) -> npt.NDArray[Any]:
+        """Return a region of a variable.
+
+        Raises:
+            ValueError: If the file cannot be read, or has changed since the job was planned.
+        """
+        with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of"):
+            chunked = self._get_chunked(file, path, name)
+            if chunked is not None:
+                return chunked.read(region, self._memory)
+            with _lock_of(file.url):
+                return self._get(file, path).read(name, region)
+
+    def check_unchanged(self, files: Iterable[SourceFile]) -> None:
+        """Check that local files have not changed since they were opened. Copies of remote files do not change.
+
+        Raises:
+            ValueError: If a file has changed, so that values of two versions may have been read.
+        """
+        for file in files:
+            if "://" not in file.url:
+                with _naming(file.name, "read"):
+                    _check_unchanged(file, self._options)
+
+    def close(self) -> None:
+        """Close all files, and delete local copies."""
+        self._chunked.clear()
+        while self._open:
+            (file, _), reader = self._open.popitem()
+            with _lock_of(file.url):
+                reader.close()
+        self._copies.close()
+        self._memory = MemoryPool()  # the old one may keep memory
+
+    @contextmanager
+    def _local_path(self, file: SourceFile, *, for_values: bool = False) -> Iterator[str]:
+        if not _needs_copy(file.url):
+            yield file.url
+            return
+        with _naming(file.name, "download"):
+            path = self._copies.acquire(file, for_values=for_values)
+        try:
+            yield path
+        finally:
+            self._copies.release(file)
+
+    def _get_chunked(self, file: SourceFile, path: str, name: str) -> ChunkedVariable | None:
+        """Return a variable that can be read without the libraries, or ``None``."""
+        if _lock_of(file.url) is not _LIBRARIES:
+            return None
+        key = (file, path, name)
+        with self._lock:
+            if key in self._chunked:
+                self._chunked.move_to_end(key)
+                return self._chunked[key]
+        with _LIBRARIES:
+            _check_unchanged(file, self._options)
+            found = find_chunks(path, name, self._options, self._config)
+        with self._lock:
+            self._chunked[key] = found
+            count = sum(0 if variable is None else variable.count for variable in self._chunked.values())
+            while len(self._chunked) > _MOST_CHUNKED or (count > _MOST_PLACES and len(self._chunked) > 1):
+                _, oldest = self._chunked.popitem(last=False)
+                count -= 0 if oldest is None else oldest.count
+        return found
+
+    def _get(self, file: SourceFile, path: str) -> _Reader:
+        with self._lock:
+            reader = self._open.get((file, path))
+            if reader is None:
+                _check_unchanged(file, self._options)
+                reader = self._open[file, path] = _open(file.url, path, self._options)
+            self._open.move_to_end((file, path))
+            closed = [self._open.popitem(last=False) for _ in range(len(self._open) - _MOST_OPEN)]
+        for (old_file, _), old in closed:
+            with _lock_of(old_file.url) if _lock_of(file.url) is not _LIBRARIES else nullcontext():
+                old.close()
+        return reader
+
+    def _forget(self, path: str) -> None:
+        """Close a local copy that no call uses any more."""
+        with self._lock:
+            for variable in [key for key in self._chunked if key[1] == path]:
+                del self._chunked[variable]
+            closed = [(key[0], self._open.pop(key)) for key in list(self._open) if key[1] == path]
+        for file, reader in closed:
+            with _lock_of(file.url):
+                reader.close()
+
+
+def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
+    if identity_of(file.url, options.storage_options) != file:
+        raise ValueError("the file has changed since the job was planned; repeat the call, or make a new plan")
+
+
+def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
+    if is_numpy(url):
+        return _NumpyReader(path, options)
+    check_complete(path)
+    return _XarrayReader(url, path, options)
+
+
+# ------------------------------------------------------------------ NumPy
+
+
+class _NumpyReader:
+    def __init__(self, path: str, options: ReaderOptions) -> None:
+        if path.lower().endswith(".npz"):
+            with np.load(path) as archive:
+                self._arrays = {name: archive[name] for name in archive.files}
+        else:
+            self._arrays = {"values": np.load(path, mmap_mode="r")}
+        self._dims = options.dims
+
+    def header(self, file: SourceFile) -> FileHeader:
+        variables = {}
+        for name, array in self._arrays.items():
+            unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
+            dims = unnamed if self._dims is None or len(self._dims) != array.ndim else self._dims
+            values = np.array(array) if is_small(array.shape, array.dtype.itemsize) else None
+            variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
+        return FileHeader(file, variables, {})
+
+    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
+        return np.asarray(self._arrays[name][region])
+
+    def close(self) -> None:
+        """Do nothing: another thread may be reading. NumPy closes the file when the last one has ended."""
+
+
+# ------------------------------------------------------------------ xarray
+
+
+class _XarrayReader:
+    def __init__(self, url: str, path: str, options: ReaderOptions) -> None:
+        try:
+            import xarray
+        except ImportError as error:
+            raise ImportError(
+                f"{url} is read by xarray, which is not installed: pip install 'zarrasync[xarray]'"
+            ) from error
+        arguments: dict[str, Any] = {
+            "mask_and_scale": options.decode,
+            "decode_times": False,
+            "decode_timedelta": False,
+            "chunks": None,
+            "cache": False,
+            "create_default_indexes": False,  # which take time, and are not used
+        }
+        if options.group:
+            arguments["group"] = options.group
+        if _is_zarr(url):
+            arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
+            if options.storage_options:
+                arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
+        else:
+            arguments |= engine_arguments(url, options)
+        if arguments["engine"] is None and is_hdf5(path):
+            arguments["engine"] = first_engine()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about names of axes, and formats of other files
+            try:
+                self._dataset = xarray.open_dataset(path, **arguments)
+            except ValueError as error:
+                if reason := reason_of_failure(url, options):
+                    raise ImportError(reason) from error
+                if advice := advice_for_failure(url, options):
+                    raise ValueError(f"{error}; {advice}") from error
+                raise
+        self._dims = options.dims
+
+    def header(self, file: SourceFile) -> FileHeader:
+        dataset = self._dataset
+        attributes = plain_attributes(dataset.attrs)
+        if "coordinates" in dataset.encoding:
+            attributes["coordinates"] = dataset.encoding["coordinates"]
+        variables = {str(name): self._variable(str(name)) for name in dataset.variables}
+        return FileHeader(file, variables, attributes)
+
+    def _variable(self, name: str) -> VariableHeader:
+        variable = self._dataset.variables[name]
+        dims = tuple(map(str, variable.dims))
+        if self._dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
+            dims = self._dims if len(self._dims) == len(dims) else dims
+        attributes = plain_attributes(variable.attrs)
+        if "coordinates" in variable.encoding:  # xarray has decoded them
+            attributes["coordinates"] = variable.encoding["coordinates"]
+        attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
+        values, problem = None, ""
+        try:
+            if variable.dtype.kind == "V" or is_small(variable.shape, variable.dtype.itemsize):
+                values = np.array(_values(variable))
+        except Exception as error:  # of any class; it matters only if the variable shall be stored
+            problem = f"{type(error).__name__}: {error}"
+        chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
+        if isinstance(chunks, Mapping):
+            chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
+        return VariableHeader(
+            dims,
+            tuple(variable.shape),
+            dtype_text(variable.dtype),
+            attributes,
+            tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
+            name in self._dataset.coords,
+            values,
+            problem=problem,
+        )
+
+    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
+        return np.asarray(_values(self._dataset.variables[name][region]))
+
+    def close(self) -> None:
+        self._dataset.close()
+
+
+def _values(variable: Any) -> Any:
+    """Return the values of a variable.
+
+    Raises:
+        ValueError: If Zarr has no such values.
+    """
+    if variable.dtype.kind == "V":
+        raise ValueError("a compound data type; complex numbers need engine='h5netcdf'")
+    values = variable.values
+    if values.dtype.kind == "O" and variable.dtype.kind != "O":
+        raise ValueError(f"its values are lists of {variable.dtype} of different lengths")
+    return values

@@ -1,0 +1,1 @@
+"""Pyramids: copies of an array with fewer and fewer elements, for viewers."""

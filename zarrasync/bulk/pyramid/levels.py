@@ -1,0 +1,258 @@
+"""Computing one level of a pyramid from the one before it, in this process or in others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._concurrency.drive import drive, driven
+from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.pyramid.downsample import Method, downsample
+from zarrasync.bulk.sources import Source
+from zarrasync.codecs.fill_check import fill_word, is_fill
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
+from zarrasync.indexing.regions import Region
+from zarrasync.model.chunk_grids import lazy_product
+from zarrasync.nodes.access import stored_chunks
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["Reduction", "compute_level"]
+
+Coordinates: TypeAlias = tuple[int, ...]
+"""The place of a stored value in the grid of an array."""
+
+_CONCURRENT_READS = 8
+"""Number of blocks that are read at a time at least, among which memory is divided."""
+_MOST_JOBS = 256
+"""The number of jobs for other processes per level, which bounds the messages between processes."""
+_POLL_SECONDS = 0.2
+
+
+class Work(NamedTuple):
+    """Stored values of a level to compute.
+
+    Attributes:
+        coordinates: Their grid coordinates.
+        present: The grid coordinates of the stored values of the level before that contribute to them; ``None`` if they
+            are unknown.
+    """
+
+    coordinates: list[Coordinates]
+    present: set[Coordinates] | None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The computation of one level. It can be sent to other processes.
+
+    Attributes:
+        source: The level before.
+        target: The level to compute.
+        factors: The number of elements along each axis that become one.
+        method: The method.
+        missing: The value of missing elements; ``None`` if all elements have values.
+    """
+
+    source: AsyncArray
+    target: AsyncArray
+    factors: tuple[int, ...]
+    method: Method
+    missing: Any
+
+    async def run(self, work: Work, progress: Progress, concurrency: int, *, is_new: bool) -> IngestReport:
+        """Compute stored values of the level.
+
+        Args:
+            work: The stored values.
+            progress: Called with the number of bytes written since the last call.
+            concurrency: The number of blocks at a time; 0 for a default that suits the store.
+            is_new: Whether none of them exists in the store.
+        """
+        report = IngestReport()
+        is_blocking = self.source.store.blocking
+        source = Source(
+            self.target.shape,
+            self.target.dtype,
+            partial(self._read_now if is_blocking else self._read, work.present),
+            asynchronous=not is_blocking,
+            chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
+        )
+        ingestion = Ingestion(source, self.target, None, "allow", report, concurrency, {*work.coordinates})
+        await ingestion.run(progress, resume=False, is_new=is_new, verify=False)
+        return report
+
+    def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        return drive(self._read(present, region))
+
+    async def _read(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:
+        """Return the values of a region of the level. The level before is read part by part.
+
+        Args:
+            present: The grid coordinates of the stored values of the level before; ``None`` if they are unknown.
+            region: The region.
+        """
+        spec, grid = self.source.metadata.spec, self.source.metadata.grid
+        fill, word = spec.fill_value, fill_word(spec.scalar)
+        result = np.full([part.stop - part.start for part in region], fill, self.target.dtype)
+        for part in self._parts(region):
+            above = self._above(part)
+            if present is not None and present.isdisjoint(touched_chunks(above, grid)):
+                continue
+            values = await self.source.view[above].read()
+            place = tuple(slice(p.start - r.start, p.stop - r.start) for p, r in zip(part, region, strict=True))
+            if not is_fill(values, fill, word):  # inner chunks of a shard may be absent
+                result[place] = await compute(partial(downsample, values, self.factors, self.method, self.missing))
+        return result
+
+    def _above(self, region: Region) -> Region:
+        """Return the region of the level before that a region of this level consists of."""
+        items = zip(region, self.factors, self.source.shape, strict=True)
+        return tuple(slice(part.start * factor, min(part.stop * factor, n)) for part, factor, n in items)
+
+    def _parts(self, region: Region) -> Iterator[Region]:
+        """Cut a region into parts that are small enough to read, if possible along chunks of the level before."""
+        config, chunks = self.source.config, self.source.metadata.chunks
+        limit = config.memory_budget // (4 * max(config.pool_size, _CONCURRENT_READS))
+        units = [max(1, chunk // factor) for chunk, factor in zip(chunks, self.factors, strict=True)]
+        sizes = [part.stop - part.start for part in region]
+        nbytes = math.prod(self.factors) * max(self.source.dtype.itemsize, 1)
+        while math.prod(sizes) * nbytes > limit:
+            axis = max(range(len(sizes)), key=lambda axis: sizes[axis] / units[axis])
+            if sizes[axis] <= units[axis]:
+                break
+            sizes[axis] = units[axis] * -(-sizes[axis] // (2 * units[axis]))
+        axes = [
+            [slice(start, min(start + size, part.stop)) for start in range(part.start, part.stop, size)]
+            for part, size in zip(region, sizes, strict=True)
+        ]
+        return product(*axes)
+
+
+async def compute_level(
+    reduction: Reduction,
+    *,
+    resume: bool,
+    executor: Executor | None,
+    concurrency: int,
+    progress: Progress,
+    skip: Progress,
+) -> IngestReport:
+    """Compute a level. Parts of it for which the level before has no stored values are absent without being computed.
+
+    Args:
+        reduction: The level.
+        resume: Whether to keep existing stored values.
+        executor: Runs jobs in other processes; ``None`` for threads of this process.
+        concurrency: The number of blocks at a time in a process; 0 for a default that suits the store.
+        progress: Called with the number of bytes written since the last call.
+        skip: Called with the number of bytes that need not be computed.
+
+    Raises:
+        StoreError: If other processes would write into copies of a store in the memory of this process.
+    """
+    target = reduction.target
+    existing: set[Coordinates] = set()
+    sources: dict[Coordinates, list[Coordinates]] | None = None
+    is_new = not resume
+    try:
+        if resume:
+            existing, is_new = await stored_chunks(target), True
+        if not target.config.write_empty_chunks:
+            sources = await _find_sources(reduction)
+    except UnsupportedOperation:  # the store cannot list
+        pass
+    sizes = [range(n) for n in target.metadata.grid.shape]
+    candidates = lazy_product(sizes) if sources is None else sorted(sources)
+    coordinates = [coords for coords in candidates if coords not in existing]
+    work = [Work(coordinates, _present(sources, coordinates))]
+    if executor is None or not coordinates:
+        report = await reduction.run(work[0], progress, concurrency, is_new=is_new)
+    else:
+        size = -(-len(coordinates) // _MOST_JOBS)
+        parts = [coordinates[start : start + size] for start in range(0, len(coordinates), size)]
+        work = [Work(part, _present(sources, part)) for part in parts]
+        report = await _run_elsewhere(executor, reduction, work, progress, concurrency, is_new=is_new)
+        skip(target.nbytes - report.nbytes)
+    report.skipped = sum(coords in existing for coords in (sources if sources is not None else lazy_product(sizes)))
+    return report
+
+
+async def _find_sources(reduction: Reduction) -> dict[Coordinates, list[Coordinates]]:
+    """Return the stored values of the level before by the stored values of the level to which they contribute."""
+    source, target = reduction.source, reduction.target
+    sources: dict[Coordinates, list[Coordinates]] = {}
+    for coords in filter(source.metadata.grid.__contains__, await stored_chunks(source)):
+        for place in coarser_chunks([coords], source.metadata.grid, target.metadata.grid, reduction.factors):
+            sources.setdefault(place, []).append(coords)
+    return sources
+
+
+def _present(
+    sources: Mapping[Coordinates, Sequence[Coordinates]] | None, coordinates: Iterable[Coordinates]
+) -> set[Coordinates] | None:
+    """Return the stored values of the level before that contribute to some of the level; ``None`` if they are unknown."""
+    return None if sources is None else {place for coords in coordinates for place in sources[coords]}
+
+
+# ------------------------------------------------------------------ other processes
+
+
+async def _run_elsewhere(
+    executor: Executor,
+    reduction: Reduction,
+    work: Sequence[Work],
+    progress: Progress,
+    concurrency: int,
+    *,
+    is_new: bool,
+) -> IngestReport:
+    store = reduction.target.store
+    if not store.portable:
+        raise StoreError(
+            f"{store!r} exists only in this process, so levels that other processes compute would be lost; write to files "
+            "or an object store, or omit the executor"
+        )
+    jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
+    collect = partial(_collect, executor, jobs, progress)
+    return collect() if driven() else await run_in_new_thread(collect)
+
+
+def _run_part(reduction: Reduction, work: Work, concurrency: int, is_new: bool) -> IngestReport:
+    """Compute some stored values, in another process."""
+    coroutine = reduction.run(work, ignore_progress, concurrency, is_new=is_new)
+    return bridge.run(coroutine, blocking=reduction.target.store.blocking)
+
+
+def _collect(executor: Executor, jobs: Iterable[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
+    """Run jobs and return the sum of their reports. After a failure, jobs that have not begun are cancelled."""
+    report = IngestReport()
+    pending: set[Future[IngestReport]] = {executor.submit(job) for job in jobs}
+    try:
+        while pending:
+            done, pending = clock.current().wait_for_first(pending, _POLL_SECONDS)
+            for future in done:
+                part = future.result()
+                report.blocks += part.blocks
+                report.nbytes += part.nbytes
+                progress(part.nbytes)
+            raise_if_cancelled()
+    except BaseException:
+        for future in pending:
+            future.cancel()
+        clock.current().wait_for(pending)  # nothing is written after this call has ended
+        raise
+    return report

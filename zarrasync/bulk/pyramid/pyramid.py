@@ -1,0 +1,414 @@
+"""Pyramids: coarser levels of an array, with the metadata by which viewers find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.drive import driven
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.copy.values import copy_array
+from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.overwrite_guard import overlap
+from zarrasync.bulk.pyramid.downsample import Method, check_method
+from zarrasync.bulk.pyramid.levels import Reduction, compute_level
+from zarrasync.bulk.pyramid.plan import Factors, plan_levels
+from zarrasync.bulk.pyramid.source import AxisChanges, PyramidSource, find_source
+from zarrasync.bulk.pyramid.target import PyramidTarget
+from zarrasync.bulk.reports import CopyReport
+from zarrasync.display.progress import ProgressLike, report_progress, skip_of
+from zarrasync.display.report import JobReport
+from zarrasync.display.text import Table, counted, duration_text, printable, size_text
+from zarrasync.errors import MetadataError, NodeExistsError, NodeTypeError
+from zarrasync.metadata.chunk_shapes import ChunksLike
+from zarrasync.metadata.convert import LayoutChanges
+from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.functions import CodecsLike, open, open_group
+from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.stores import Store, StoreLike, resolve
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["LevelReport", "PyramidReport", "pyramid"]
+
+_FIRST = "0"
+"""The name of the finest level in a new group."""
+_VERSIONS = ("0.4", "0.5", "0.6")
+
+
+@dataclass
+class LevelReport:
+    """The result of computing one level.
+
+    Attributes:
+        path: The path of its array, relative to the group of the pyramid.
+        shape: Its shape.
+        blocks: The number of blocks that were written.
+        skipped: The number of stored values that an earlier run had written.
+        nbytes: The decoded size of the written elements, in bytes.
+        seconds: The duration in seconds.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    blocks: int = 0
+    skipped: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        skipped = f", {self.skipped:,} were there" if self.skipped else ""
+        size = " x ".join(f"{n:,}" for n in self.shape)
+        done = f"{counted(self.blocks, 'block')} written{skipped}, {size_text(self.nbytes)}"
+        return f"{self.path}: {size}: {done}, {self.seconds:.1f} s"
+
+
+@dataclass
+class PyramidReport(JobReport):
+    """The result of computing a pyramid.
+
+    Attributes:
+        path: The path of its group.
+        convention: ``"ome"`` or ``"zarr-conventions"``.
+        method: The method.
+        levels: The levels that were computed or copied.
+        notes: Conversions of metadata that the format cannot express.
+        seconds: The duration in seconds.
+    """
+
+    path: str
+    convention: str
+    method: str
+    levels: list[LevelReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return asdict(self)
+
+    def summary(self) -> str:
+        return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
+
+    def remarks(self) -> Sequence[str]:
+        return self.notes
+
+    def tables(self) -> Sequence[Table]:
+        columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
+        rows = [
+            (
+                printable(level.path),
+                " x ".join(f"{n:,}" for n in level.shape),
+                f"{level.blocks:,}",
+                f"{level.skipped:,}",
+                size_text(level.nbytes),
+                duration_text(level.seconds),
+            )
+            for level in self.levels
+        ]
+        return [Table(columns, rows)] if rows else []
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.levels), *self.notes, self.summary()])
+
+
+@short_tracebacks
+async def pyramid(
+    store: StoreLike,
+    *,
+    path: str = "",
+    dest: Any = None,
+    dest_path: str = "",
+    levels: int | Literal["auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
+    factors: int | Mapping[str, int] | None = None,
+    missing: Any = "auto",
+    axes: Sequence[str] | None = None,
+    scale: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
+    version: Literal["0.4", "0.5", "0.6"] | None = None,
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    executor: Executor | None = None,
+    concurrency: int = 0,
+    progress: ProgressLike = False,
+    storage_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> PyramidReport:
+    """Compute coarser levels of an array, and describe them in OME-Zarr or zarr-conventions.
+
+    Each level is computed from the one before it, block by block and within ``config.memory_budget``. Where an array has
+    no stored values, its levels have none, and are not computed. After an interruption, the same call resumes: it keeps
+    stored values, because a value is stored completely or not at all. The attributes that describe the levels are written
+    last. If the values of the finest level have changed, pass ``overwrite=True``.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of an array, whose levels become members of its group, or of a group with a pyramid or with one
+            array.
+        dest: The store of another group for the pyramid, into which the finest level is copied as ``"0"``. Default: the
+            group of the array.
+        dest_path: The path of that group.
+        levels: The number of levels, with the finest one. ``"auto"``: until no axis that becomes coarser has more than 256
+            elements.
+        method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
+            become one. ``"auto"``: ``"mode"`` for label images, and ``"mean"`` for others.
+        factors: The factor between levels along spatial axes, or along axes by name. Default: 2 along spatial axes whose
+            step is at most 1.5 times the smallest one, so that steps become more even. If no axis is known to be spatial,
+            the last two are.
+        missing: The value of missing elements, which are left out like NaN. ``"auto"``: the one that CF attributes of a
+            geographic grid specify; ``None``: none.
+        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
+        scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
+        units: The units by the names of axes, such as ``{"x": "micrometer"}``.
+        convention: ``"ome"``: OME-Zarr; ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``. ``"auto"``: the
+            second one for geographic grids.
+        version: The version of OME-Zarr. Default: as in the group, or 0.5, or 0.4 in Zarr format 2.
+        chunks: The shape of chunks. ``"keep"``: as in the finest level.
+        shards: The shape of shards. ``"keep"``: as in the finest level if it has shards, and otherwise chosen by size.
+            ``None``: no shards.
+        compressors: The compressors. ``"keep"``: as in the finest level.
+        overwrite: Replace existing levels, but not the finest one in its own group.
+        executor: Runs the computation in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
+            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
+        progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
+            its last call.
+        storage_options: Options of the filesystem or object store of a URL.
+        dest_options: Options of the filesystem or object store of the URL ``dest``.
+        config: Settings for this call.
+
+    Returns:
+        A report of the levels.
+
+    Raises:
+        NodeNotFoundError: If no node exists at the path.
+        NodeTypeError: If it is a group with several arrays, or an array without a group, and ``dest`` is omitted.
+        NodeExistsError: If a level exists that was not computed with the same parameters, and ``overwrite`` is not set.
+        MetadataError: If axes have no names, or the coordinates of the finest level cannot be described.
+        UnsupportedOperation: If the method cannot reduce the data type.
+        StoreError: If the store failed, or the executor runs in other processes and the store exists only in this one.
+
+    Example:
+        >>> store = {}
+        >>> array = await za.create_array(store, path="0", data=np.arange(16.0).reshape(4, 4), dimension_names=("y", "x"))
+        >>> report = await za.pyramid(store, levels=2)
+        >>> coarse = await za.open_array(store, path="1")
+        >>> await coarse[...]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]])
+        >>> (await za.open_group(store)).info["Levels"]
+        '0 (y 1, x 1), 1 (y 2, x 2)'
+    """
+    begin, values = clock.monotonic(), settings.resolve(config)
+    if version not in (None, *_VERSIONS):
+        raise ValueError(f"version must be one of {', '.join(_VERSIONS)}; found {version!r}")
+    if convention not in ("auto", "ome", "zarr-conventions"):
+        raise ValueError(f"convention must be 'auto', 'ome' or 'zarr-conventions'; found {convention!r}")
+    mode: Any = "r+" if dest is None else "r"
+    node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
+    target_store = node.store if dest is None else resolve(dest, dest_options, values)
+    names = list(axes) if axes is not None else None
+    request = _Request(
+        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
+        LayoutChanges(chunks, shards, compressors), overwrite, executor, concurrency, progress,
+    )  # fmt: skip
+    work = _build(node, None if dest is None else target_store, dest_path, request)
+    if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
+        report = bridge.run(work, blocking=False)
+    else:
+        report = await work
+    report.seconds = clock.monotonic() - begin
+    return report
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of ``pyramid`` that do not specify places."""
+
+    axes: AxisChanges
+    levels: int | Literal["auto"]
+    method: Method | Literal["auto"]
+    factors: Factors
+    missing: Any
+    convention: str
+    version: str | None
+    changes: LayoutChanges
+    overwrite: bool
+    executor: Executor | None
+    concurrency: int
+    progress: ProgressLike
+
+
+async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: _Request) -> PyramidReport:
+    source = await find_source(node, request.axes)
+    is_label = source.meaning.labels is not None
+    method: Method = ("mode" if is_label else "mean") if request.method == "auto" else request.method
+    check_method(method, source.array.dtype)
+    is_geo = source.is_geographic if request.convention == "auto" else request.convention == "zarr-conventions"
+    path = source.path if dest is None else _FIRST
+    planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.factors, method)
+    group = await _open_target(source, dest, dest_path)
+    missing = (source.missing_value if is_geo else None) if _is_auto(request.missing) else request.missing
+    origin = {"method": method, **({"missing": _as_json(missing)} if missing is not None else {})}
+    target = PyramidTarget(
+        group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite
+    )
+    target.check()
+    if dest is None:
+        await _check_names(source, group)
+    report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
+    total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
+    with report_progress(
+        request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report
+    ) as callback:
+        async with group.store.in_use() if dest is not None else nullcontext():
+            finest = source.array
+            if dest is not None:
+                finest = await _copy_finest(source.array, target, request, report, callback or ignore_progress)
+            await _compute(finest, target, missing, request, report, callback or ignore_progress)
+            await target.publish(finest)
+    return report
+
+
+async def _compute(
+    finest: AsyncArray,
+    target: PyramidTarget,
+    missing: Any,
+    request: _Request,
+    report: PyramidReport,
+    progress: Progress,
+) -> None:
+    """Compute all levels after the finest one."""
+    if request.overwrite:
+        await target.remove_other_levels()
+    above = finest
+    for level in target.levels[1:]:
+        begin = clock.monotonic()
+        array, is_new = await target.make_level(level, request.changes, report.notes)
+        done = await compute_level(
+            Reduction(above, array, level.factors, target.origin["method"], missing),
+            resume=not is_new,
+            executor=request.executor,
+            concurrency=request.concurrency,
+            progress=progress,
+            skip=skip_of(progress),
+        )
+        seconds = clock.monotonic() - begin
+        report.levels.append(LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds))
+        above = array
+
+
+async def _copy_finest(
+    source: AsyncArray, target: PyramidTarget, request: _Request, report: PyramidReport, progress: Progress
+) -> AsyncArray:
+    """Copy the finest level into the group, or complete the copy of an interrupted run."""
+    begin, copied = clock.monotonic(), CopyReport()
+    finest = target.levels[0]
+    array, is_new = await target.make_level(finest, request.changes, report.notes)
+    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new)
+    seconds = clock.monotonic() - begin
+    report.levels.append(LevelReport(finest.path, finest.shape, copied.copied, copied.skipped, copied.nbytes, seconds))
+    return array
+
+
+# ------------------------------------------------------------------ places
+
+
+async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str) -> AsyncGroup:
+    """Open or create the group of the pyramid."""
+    handle = handle_of(source.array)
+    if dest is not None:
+        path = normalize_path(dest_path)
+        if overlap(handle.store, handle.path, dest, path):
+            raise NodeExistsError(
+                f"cannot write the pyramid of {source.array.name} to /{path} in {dest!r}: one contains the other; omit dest "
+                "to add levels to the group of the array",
+                path=path,
+            )
+        return await open_group(dest, path=path, mode="a", config=handle.config, use_consolidated=None)
+    if not handle.path:
+        raise NodeTypeError(
+            f"{source.array.name} in {handle.store!r} is the root of its store and has no group for more levels; pass dest, "
+            "to which the array is copied",
+            path="",
+            found="array",
+            wanted="group",
+        )
+    path = handle.path[: len(handle.path) - len(source.path)].rstrip("/")
+    return await open_group(handle.store, path=path, mode="r+", config=handle.config)
+
+
+async def _check_names(source: PyramidSource, group: AsyncGroup) -> None:
+    """Check that levels can be members of the group: it must not be a dataset, whose arrays share dimensions.
+
+    Raises:
+        NodeTypeError: If the group contains other arrays.
+    """
+    if source.meaning.levels or source.path.endswith("0"):
+        return
+    others = [
+        name for name in await group.array_keys() if name != source.path and not name.startswith(f"{source.path}_")
+    ]
+    if others:
+        raise NodeTypeError(
+            f"the group of {source.array.name} contains other arrays ({', '.join(others[:5])}), so levels of other shapes "
+            "would make it unreadable for xarray; pass dest, such as another path of the same store",
+            path=group.path,
+            found="group",
+            wanted="group",
+        )
+
+
+def _version(group: AsyncGroup, requested: str | None) -> str:
+    """Return the version of OME-Zarr to write.
+
+    Raises:
+        MetadataError: If the format of the group does not allow it.
+    """
+    ome = group.attrs.get("ome")
+    present = ome.get("version") if isinstance(ome, Mapping) else None
+    is_old = formats.by_name(group.zarr_format) is formats.by_name(2)
+    version = requested or (present if isinstance(present, str) else "0.4" if is_old else "0.5")
+    if is_old != (version < "0.5"):
+        raise MetadataError(
+            f"OME-Zarr {version} cannot be written in Zarr format {group.zarr_format}: version 0.4 needs format 2, and later "
+            "ones need format 3"
+        )
+    if isinstance(present, str) and present[:3] != version[:3]:
+        raise MetadataError(f"the group contains OME-Zarr {present}; omit version, which was {version!r}")
+    return version
+
+
+def _nbytes(array: AsyncArray, shape: Sequence[int]) -> int:
+    count = max(array.dtype.itemsize, 1)
+    for n in shape:
+        count *= n
+    return count
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _as_json(value: Any) -> Any:
+    """Return a missing value as an attribute. NaN and infinities become strings."""
+    plain = getattr(value, "item", lambda: value)()
+    return (
+        plain
+        if isinstance(plain, int | str | bool) or (isinstance(plain, float) and abs(plain) < float("inf"))
+        else str(plain)
+    )

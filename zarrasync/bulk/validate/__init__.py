@@ -1,0 +1,1 @@
+"""Validating documents and chunks of arrays and groups."""

@@ -1,0 +1,164 @@
+"""Validation of stored hierarchies: documents, names, unused keys and chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.digest_files import compare_manifest
+from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.reports import Finding, Report
+from zarrasync.bulk.validate.chunks import check_chunks
+from zarrasync.bulk.validate.conventions import check_conventions
+from zarrasync.bulk.validate.dimensions import check_coordinates, check_lengths
+from zarrasync.bulk.validate.documents import check_consolidated, check_documents
+from zarrasync.bulk.validate.hierarchy import (
+    Validation,
+    check_keys,
+    check_node,
+    check_parent,
+    find_nodes,
+    list_keys,
+)
+from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.errors import MetadataError, NodeNotFoundError
+from zarrasync.formats import CANDIDATES, Format
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.explain_missing import add_reason
+from zarrasync.nodes.find import find
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.stores import ReadOnlyStore, StoreLike, ZipStore, resolve
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.wrappers import ListedStore
+
+__all__ = ["validate"]
+
+
+@short_tracebacks
+async def validate(
+    store: StoreLike,
+    *,
+    path: str = "",
+    data: bool = False,
+    manifest: Manifest | None = None,
+    repair: bool = False,
+    progress: ProgressLike = False,
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> Report:
+    """Check an array, or a group and all nodes below it, for problems.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        path: The path of the node in the store.
+        data: Decode all stored chunks, and report missing ones.
+        manifest: The manifest that ``manifest`` computed for the same path. Files that are missing, not part of it, or
+            different are errors.
+        repair: Remove temporary files of local stores whose writer does not run any more. Nothing else is changed.
+        progress: ``True`` to show a progress bar of decoded chunks, a function that is called with the number of bytes
+            since its last call, or a ``Monitor``.
+        zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
+    Returns:
+        A report of all problems with their locations.
+
+    Raises:
+        NodeNotFoundError: If neither a node nor a manifest exists at the path.
+        StoreError: If the store failed.
+
+    Example:
+        >>> store = {}
+        >>> _ = await za.create_array(store, path="t2m", shape=(4, 4), dtype="f4")
+        >>> report = await za.validate(store)
+        >>> report.ok
+        True
+        >>> print(report)
+        1 array, 1 group: no problems found
+    """
+    values = replace(settings.resolve(config), dtype_fallback="allow", allow_pickle=True)
+    resolved = resolve(store, storage_options, values)
+    zarr_format = resolved.choose_format(zarr_format)
+    format_ = formats.by_name(values.zarr_format if zarr_format is None else zarr_format)
+    candidates = CANDIDATES if zarr_format is None else (format_,)
+    handle = NodeHandle(ReadOnlyStore(resolved), normalize_path(path), format_, values)
+    report = Report()
+    if repair:
+        prefix = f"{handle.path}/" if handle.path else ""
+        removed = await run_on_store(partial(resolved.remove_unfinished, prefix), resolved)
+        message = "a temporary file of a writer that does not run any more; it was removed"
+        report.findings.extend(Finding("note", name, "", message) for name in removed)
+    if isinstance(resolved, ZipStore):
+        await run_on_store(partial(_check_archive, resolved, report), resolved)
+    allow_pickle = settings.resolve(config).allow_pickle  # reading documents is safe, decoding pickled chunks is not
+    if manifest is not None:
+        await compare_manifest(handle.store, handle.path, manifest, report, values)
+    try:
+        await run_on_store(partial(_validate, handle, candidates, report, data, allow_pickle, progress), handle.store)
+    except NodeNotFoundError:
+        if manifest is None:  # otherwise the missing document is reported
+            raise
+    report.findings.sort(key=lambda finding: (finding.key, finding.location))
+    return report
+
+
+async def _check_archive(store: ZipStore, report: Report) -> None:
+    report.findings.extend(Finding(severity, "/", "", message) for message, severity in store.deviations())
+
+
+async def _validate(
+    handle: NodeHandle,
+    candidates: Sequence[Format],
+    report: Report,
+    data: bool,
+    allow_pickle: bool,
+    progress: ProgressLike,
+) -> None:
+    try:
+        top = await find(handle, candidates)
+    except NodeNotFoundError as error:
+        await add_reason(error, handle)
+        raise
+    except MetadataError as error:
+        Validation(handle, report).add_error(error, handle.path)
+        return
+    validation = Validation(replace(handle, format=top.format), report, {handle.path: top})
+    keys = await list_keys(validation)
+    if keys is None:
+        validation.add("note", handle.path or "/", "nodes below were not checked, because the store cannot list keys")
+    else:
+        validation.root = replace(validation.root, store=ListedStore(validation.root.store, KeyIndex(keys)))
+        await find_nodes(validation)
+        validation.is_complete = True
+    arrays = {
+        path: AsyncArray(validation.root.at(path), node.metadata)
+        for path, node in validation.nodes.items()
+        if data and isinstance(node.metadata, ArrayMetadata)
+    }
+    total = sum(array.nbytes for array in arrays.values())
+    with report_progress(progress if data else False, total, f"validate {job_name(handle.store, handle.path)}") as job:
+        for path in validation.nodes:
+            check_parent(validation, path)
+            await check_node(validation, path)
+            if path in arrays:
+                await check_chunks(validation, arrays[path], job or ignore_progress, allow_pickle=allow_pickle)
+    consolidated = await check_documents(validation)
+    if keys is not None:
+        await check_keys(validation, keys)
+        check_coordinates(validation, keys)
+    check_lengths(validation)
+    check_conventions(validation)
+    if consolidated is not None:
+        await check_consolidated(validation, consolidated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,29 @@ async def test_labels_that_nearly_repeat_each_other(api: Api, tmp_path: Path):
     nanoseconds = 1_700_000_000_000_000_000 + np.arange(6)
     paths = [write(tmp_path, 3 + n, nanoseconds[3 * n : 3 * n + 3], "time") for n in range(2)]
     assert (await api(api.ingest(paths, {}, concat="time"))).notes == []
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr", "npz"])
+@pytest.mark.parametrize("rows", [3, 9000])
+async def test_labels_of_long_files(api: Api, tmp_path: Path, suffix: str, rows: int):
+    """The labels of a file with more than 8,192 rows, such as the hours of a year, need more than 64 KiB."""
+    paths = [tmp_path / f"{number}.{suffix}" for number in range(2)]
+    for number, path in enumerate(paths):
+        labels, values = np.arange(rows) + rows * number, np.full(rows, number, "i1")
+        dataset = xr.Dataset({"v": ("id", values)}, {"id": labels})
+        if suffix == "npz":
+            np.savez(path, v=values, id=labels)
+        else:
+            dataset.to_netcdf(path) if suffix == "nc" else dataset.to_zarr(path, consolidated=False)
+    options: dict[str, Any] = {"concat": "id", "dims": "id"}
+    await api(api.ingest(paths[::-1], store := {}, **options))
+    assert (sync.open_array(store, path="id")[:] == np.arange(2 * rows)).all()
+    assert (sync.open_array(store, path="v")[:] == np.repeat([0, 1], rows)).all()
+    report = await api(api.ingest(paths, store, append=True, **options))
+    assert (report.known, report.files) == (2, 0)
+    with pytest.raises(ShapeError, match="already contains the label 0"):
+        await api(api.ingest(_copy(paths[0]), store, append=True, **options))
+
+
+def _copy(path: Path) -> Path:
+    return Path((shutil.copytree if path.is_dir() else shutil.copy)(path, path.with_name(f"copy-{path.name}")))

@@ -91,6 +91,18 @@ class ReaderOptions:
     engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dim: str = ""
 
+    def reads_values(self, name: str, dims: Sequence[str], shape: Sequence[int], itemsize: int) -> bool:
+        """Return whether the values of a variable are read with the headers: of small ones, and of all labels of rows.
+
+        Args:
+            name: The name of the variable.
+            dims: The names of its dimensions.
+            shape: Its shape.
+            itemsize: The size of an element in bytes; 0 if it varies.
+        """
+        is_label = bool(self.dim) and name == self.dim and tuple(dims) == (self.dim,)
+        return is_label or is_small(shape, itemsize)
+
 
 @dataclass(frozen=True, eq=False)
 class VariableHeader:

@@ -33,7 +33,7 @@ from zarrasync.bulk.files.sources.engines import (
     reason_of_failure,
 )
 from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
-from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader, is_small
+from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.netcdf3 import check_complete
 from zarrasync.config import Config
@@ -274,14 +274,14 @@ class _NumpyReader:
                 self._arrays = {name: archive[name] for name in archive.files}
         else:
             self._arrays = {"values": np.load(path, mmap_mode="r")}
-        self._dims = options.dims
+        self._options = options
 
     def header(self, file: SourceFile) -> FileHeader:
-        variables = {}
+        variables, options = {}, self._options
         for name, array in self._arrays.items():
             unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
-            dims = unnamed if self._dims is None or len(self._dims) != array.ndim else self._dims
-            values = np.array(array) if is_small(array.shape, array.dtype.itemsize) else None
+            dims = unnamed if options.dims is None or len(options.dims) != array.ndim else options.dims
+            values = np.array(array) if options.reads_values(name, dims, array.shape, array.dtype.itemsize) else None
             variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})
 
@@ -331,7 +331,7 @@ class _XarrayReader:
                 if advice := advice_for_failure(url, options):
                     raise ValueError(f"{error}; {advice}") from error
                 raise
-        self._dims = options.dims
+        self._options = options
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
@@ -343,16 +343,17 @@ class _XarrayReader:
 
     def _variable(self, name: str) -> VariableHeader:
         variable = self._dataset.variables[name]
-        dims = tuple(map(str, variable.dims))
-        if self._dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
-            dims = self._dims if len(self._dims) == len(dims) else dims
+        dims, options = tuple(map(str, variable.dims)), self._options
+        if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
+            dims = options.dims if len(options.dims) == len(dims) else dims
         attributes = plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
         attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
         values, problem = None, ""
         try:
-            if variable.dtype.kind == "V" or is_small(variable.shape, variable.dtype.itemsize):
+            is_read = options.reads_values(name, dims, variable.shape, variable.dtype.itemsize)
+            if variable.dtype.kind == "V" or is_read:
                 values = np.array(_values(variable))
         except Exception as error:  # of any class; it matters only if the variable shall be stored
             problem = f"{type(error).__name__}: {error}"

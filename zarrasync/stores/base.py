@@ -423,8 +423,20 @@ class Store(ABC):
         """Remove temporary data below a prefix whose writer does not run any more; return the names."""
         return []
 
-    async def remove_empty_directory(self, prefix: str) -> None:  # noqa: B027  # optional
-        """Remove the directory of a prefix if it is empty, in one step. Only file stores have directories."""
+    async def create_directory(self, prefix: str) -> int:
+        """Create the directory of a prefix, and those above it. Return the number of directories that did not exist.
+
+        Only file stores have directories.
+        """
+        return 0
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:  # noqa: B027  # optional
+        """Remove the directory of a prefix if it is empty, in one step. Only file stores have directories.
+
+        Args:
+            prefix: The prefix.
+            above: The number of directories above it to remove as well, as far as they are empty.
+        """
 
     async def pending(self, key: str) -> bytes | None:
         """Return the note of ``set_pending``, which remains if the writer was interrupted."""

@@ -25,6 +25,7 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import (
     CLOEXEC,
+    MOST_REMOVALS,
     READ_FLAGS,
     SINGLE_READ_LIMIT,
     lineage_of,
@@ -43,8 +44,6 @@ from zarrasync.stores.values import ABSENT, Listing, Request, Value
 __all__ = ["LocalStore", "local_path"]
 
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
-_MOST_REMOVALS = 10
-"""How often another process may remove the empty directory of a new value before the call fails."""
 
 
 class LocalStore(Store):
@@ -255,7 +254,7 @@ class LocalStore(Store):
 
     def _create(self, path: str) -> int:
         """Create a file, with its directory. Other processes may remove the directory while it is empty."""
-        for _ in range(_MOST_REMOVALS):
+        for _ in range(MOST_REMOVALS):
             try:
                 return os.open(path, _CREATE_FLAGS, 0o666)
             except FileNotFoundError:
@@ -378,10 +377,20 @@ class LocalStore(Store):
                 removed.append(name)
         return removed
 
-    async def remove_empty_directory(self, prefix: str) -> None:
+    async def create_directory(self, prefix: str) -> int:
         check_prefix(prefix)
+        try:
+            return make_directory((self._base + prefix).rstrip("/"), fsync=self._fsync)
+        except OSError as error:
+            raise store_error(error, prefix, "create", self) from error
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
+        check_prefix(prefix)
+        path = (self._base + prefix).rstrip("/")
         with contextlib.suppress(OSError):  # not empty, or removed by another process
-            os.rmdir((self._base + prefix).rstrip("/"))
+            for _ in range(above + 1):
+                os.rmdir(path)
+                path = os.path.dirname(path)
 
     # -------------------------------------------------------------- listing
 

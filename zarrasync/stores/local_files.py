@@ -12,6 +12,7 @@ from zarrasync.stores.temporary_names import temporary_path
 
 __all__ = [
     "CLOEXEC",
+    "MOST_REMOVALS",
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
@@ -30,6 +31,9 @@ READ_FLAGS = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # opening a n
 SAFE_FLAGS = CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 SINGLE_READ_LIMIT = 1 << 30
 """Size in bytes up to which one system call reads everything up to the end of a file (Linux stops at 2 GiB)."""
+
+MOST_REMOVALS = 10
+"""How often a directory is created again that other processes remove while it is empty."""
 
 readv = getattr(os, "readv", None)
 
@@ -108,8 +112,10 @@ def sync_directory(path: str) -> None:
         os.close(handle)
 
 
-def make_directory(path: str, *, fsync: bool) -> None:
-    """Create a directory, and those above it, if they do not exist.
+def make_directory(path: str, *, fsync: bool) -> int:
+    """Create a directory, and those above it, if they do not exist. Return the number of new directories.
+
+    Other processes may remove the directories while they are empty.
 
     Args:
         path: The directory.
@@ -118,20 +124,23 @@ def make_directory(path: str, *, fsync: bool) -> None:
     Raises:
         OSError: If it cannot be created.
     """
-    parent = os.path.dirname(path)
-    try:
+    parent, above = os.path.dirname(path), 0
+    for attempt in range(MOST_REMOVALS):
         try:
             os.mkdir(path)
+            break
         except FileNotFoundError:
+            if attempt + 1 == MOST_REMOVALS:
+                raise
             if not os.path.isdir(parent):
-                make_directory(parent, fsync=fsync)
-            os.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
-    else:
-        if fsync:
-            sync_directory(parent)
+                above = make_directory(parent, fsync=fsync)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return above
+    if fsync:
+        sync_directory(parent)
+    return above + 1
 
 
 def remove_directory(path: str) -> None:

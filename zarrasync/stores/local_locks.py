@@ -16,6 +16,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.stores.local_files import MOST_REMOVALS
 from zarrasync.stores.lock_file import BETWEEN_PROCESSES, describe_holder, lock_byte, lock_file, unlock_byte
 
 __all__ = [
@@ -32,8 +33,6 @@ __all__ = [
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 _FACTORS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0xAEF17502108EF2D9)
 """Odd numbers without a pattern, the same as in the compiled kernel (files.c)."""
-_MOST_REMOVALS = 10
-"""How often another process may remove an empty directory before the call fails."""
 
 
 Place: TypeAlias = tuple[int, int, str]
@@ -65,7 +64,7 @@ def place_of(path: str) -> Place:
             name = f"{missing}/{name}"
 
 
-def places_of(paths: Iterable[str], create: Callable[[str], None]) -> list[Place]:
+def places_of(paths: Iterable[str], create: Callable[[str], object]) -> list[Place]:
     """Return the places of files. Each directory is examined once.
 
     Args:
@@ -84,8 +83,8 @@ def places_of(paths: Iterable[str], create: Callable[[str], None]) -> list[Place
     return places
 
 
-def _directory_place(directory: str, create: Callable[[str], None]) -> tuple[int, int]:
-    for _ in range(_MOST_REMOVALS):
+def _directory_place(directory: str, create: Callable[[str], object]) -> tuple[int, int]:
+    for _ in range(MOST_REMOVALS):
         try:
             state = os.stat(directory or "/")
         except (FileNotFoundError, NotADirectoryError):

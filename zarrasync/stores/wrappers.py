@@ -109,8 +109,11 @@ class WrapperStore(Store):
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.remove_unfinished(prefix)
 
-    async def remove_empty_directory(self, prefix: str) -> None:
-        await self.inner.remove_empty_directory(prefix)
+    async def create_directory(self, prefix: str) -> int:
+        return await self.inner.create_directory(prefix)
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
+        await self.inner.remove_empty_directory(prefix, above)
 
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(key)
@@ -227,8 +230,11 @@ class PrefixStore(WrapperStore):
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.remove_unfinished(self.prefix + prefix)]
 
-    async def remove_empty_directory(self, prefix: str) -> None:
-        await self.inner.remove_empty_directory(self.prefix + prefix)
+    async def create_directory(self, prefix: str) -> int:
+        return await self.inner.create_directory(self.prefix + prefix)
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
+        await self.inner.remove_empty_directory(self.prefix + prefix, above)
 
     async def pending(self, key: str) -> bytes | None:
         return await self.inner.pending(self.prefix + key)
@@ -401,7 +407,10 @@ class ReadOnlyStore(WrapperStore):
     async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
         raise self._refuse(prefix)
 
-    async def remove_empty_directory(self, prefix: str) -> None:
+    async def create_directory(self, prefix: str) -> int:
+        raise self._refuse(prefix)
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
         raise self._refuse(prefix)
 
 

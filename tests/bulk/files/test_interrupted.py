@@ -334,9 +334,9 @@ def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, m
     one, two = claims.Claim(store, ""), claims.Claim(store, "")
     one.acquire(0)
     two.acquire(30)
-    values[two.task_key("x", 7)] = b""
+    values[two.folder.task_key("x", 7)] = b""
     one.release()
-    assert two.finished("x") == {7}
+    assert two.folder.finished("x") == {7}
     two.update(plan="x")
     two.release()
     assert not values

@@ -222,11 +222,11 @@ class Job:
             self._claim.folder.forget_tasks()
             if self._mode == "w":
                 self._erase()
+        if plan.is_new:
+            self._refuse_members(plan)
         self._claim.update(
             plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
         )
-        if plan.is_new:
-            self._refuse_members(plan)
         job.record_lost_rows()
         return job, report
 

@@ -96,9 +96,14 @@ class FsspecStore(ReadableFsspecStore):
             return []
         return await self._on_local_store(lambda store: store.remove_unfinished(prefix))
 
-    async def remove_empty_directory(self, prefix: str) -> None:
+    async def create_directory(self, prefix: str) -> int:
+        if self.local_store is None:
+            return 0
+        return await self._on_local_store(lambda store: store.create_directory(prefix))
+
+    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
         if self.local_store is not None:
-            await self._on_local_store(lambda store: store.remove_empty_directory(prefix))
+            await self._on_local_store(lambda store: store.remove_empty_directory(prefix, above))
 
     # -------------------------------------------------------------- writing
 

@@ -31,6 +31,8 @@ __all__ = ["Claim"]
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 _OWN = ("owner", "id", "beat", "state")
+_KEPT = ("interrupted", "created")
+"""Members of a claim that are about the folder, and not about a job."""
 
 
 class Claim:
@@ -55,6 +57,7 @@ class Claim:
         self._version: object = None
         self._lost: BaseException | None = None
         self._has_permit = False
+        self._created = 0
         self._new_marks: list[str] = []
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._thread: Any = None
@@ -124,7 +127,10 @@ class Claim:
 
     def _take(self, content: dict[str, Any], version: object, *, for_plan: bool) -> None:
         self.found = content
-        own = {"owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running"}
+        if not content:
+            self._created = max(self._created, self.folder.create())
+        created = max(self._created, content.get("created", 0))
+        own = {"owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running", "created": created}
         self._content = {**_with_interruption(content), **own}
         if for_plan:
             self._content["planned"] = True
@@ -298,7 +304,7 @@ class Claim:
         """Forget the job of an earlier owner, which is published now."""
         self.folder.forget_tasks()
         self.found = {}
-        self._content = {name: self._content[name] for name in (*_OWN, "interrupted") if name in self._content}
+        self._content = {name: self._content[name] for name in (*_OWN, *_KEPT) if name in self._content}
         self.update()
 
     # -------------------------------------------------------------- releasing
@@ -333,7 +339,9 @@ class Claim:
             self._put()  # if this process was suspended until now, another job may have the claim
         except WriteConflictError:
             return
-        self.folder.remove_claim(is_interrupted=bool(self._content.get("interrupted")))
+        self.folder.remove_claim(
+            is_interrupted=bool(self._content.get("interrupted")), above=self._content.get("created", 0)
+        )
 
     def _end(self, state: str) -> None:
         if not self.is_enabled:

@@ -65,22 +65,31 @@ class ClaimFolder:
         """
         return self._run(self._store.put(self.claim_key, json.dumps(content).encode(), if_version=version))
 
-    def remove(self) -> None:
-        """Remove the folder, and temporary files in it, if no job has the claim."""
-        self._run(self._store.remove_unfinished(f"{self.path}/"))
-        self._run(self._store.remove_empty_directory(f"{self.path}/"))
+    def create(self) -> int:
+        """Create the folder. Return how many directories above it did not exist before."""
+        return max(self._run(self._store.create_directory(f"{self.path}/")) - 1, 0)
 
-    def remove_claim(self, *, is_interrupted: bool) -> None:
+    def remove(self, above: int = 0) -> None:
+        """Remove the folder, and temporary files in it, if no job has the claim.
+
+        Args:
+            above: The number of directories above it to remove as well, if they are empty.
+        """
+        self._run(self._store.remove_unfinished(f"{self.path}/"))
+        self._run(self._store.remove_empty_directory(f"{self.path}/", above))
+
+    def remove_claim(self, *, is_interrupted: bool, above: int = 0) -> None:
         """Remove the folder with the claim.
 
         Args:
             is_interrupted: Whether processes were killed, so that temporary files of theirs may lie in the dataset.
+            above: The number of directories above it that jobs have created. Empty ones are removed.
         """
         self.forget_tasks()
         if is_interrupted:
             self._run(self._store.remove_unfinished(self._prefix))
         self.erase([self.claim_key])
-        self.remove()
+        self.remove(above)
 
     # -------------------------------------------------------------- tasks
 

@@ -62,7 +62,7 @@ mutants: kernel $(VENV)/test.stamp  ## Check that the simulations find each plan
 
 sanitize: $(VENV)/test.stamp  ## Run the tests of the kernel with sanitizers of addresses and undefined behaviour
 	rm -f zarrasync/_kernel/libkernel.*
-	ZARRASYNC_NATIVE=require CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	ZARRASYNC_NATIVE=require CFLAGS="-O1 -g -DKERNEL_SMALL_LIMITS -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" \
 	  $(PYTHON) zarrasync/_kernel/build.py
 	LD_PRELOAD="$$($${CC:-cc} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	  ZARRASYNC_NATIVE=require $(BIN)/python -m pytest -n 0 --capture=sys $(NATIVE_TESTS); \
@@ -77,7 +77,7 @@ memcheck: kernel $(VENV)/test.stamp  ## Run a few tests of the kernel under valg
 fuzz-kernel:  ## Read damaged chunks with the kernel under libFuzzer and sanitizers: FUZZ_SECONDS=3600
 	@mkdir -p artifacts
 	clang -std=c11 -O1 -g -Wall -Wextra -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	  -DKERNEL_FUZZING -I zarrasync/_kernel -o artifacts/fuzz-kernel tests/kernel/fuzz.c zarrasync/_kernel/*.c \
+	  -DKERNEL_SMALL_LIMITS -I zarrasync/_kernel -o artifacts/fuzz-kernel tests/kernel/fuzz.c zarrasync/_kernel/*.c \
 	  -lblosc -lisal -llz4 -lz -lzstd
 	for codec in $(FUZZ_CODECS); do \
 	  mkdir -p artifacts/fuzz-corpus/$$codec; echo "chains that begin with codec $$codec"; \

@@ -24,10 +24,10 @@ int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CA
 int64_t za_file_size(int file, struct za_version *version) NEVER_CALLED
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file) NEVER_CALLED
 void za_unlock(int lock_file, int64_t position) NEVER_CALLED
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected) NEVER_CALLED
 int za_is_new(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content)
 NEVER_CALLED
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix) NEVER_CALLED
 
@@ -227,13 +227,38 @@ static int write_all(int file, const uint8_t *data, int64_t size)
     return 1;
 }
 
+/* Append bytes of a file to another one, in the system where it can do that: some file systems share the blocks. */
+static int copy_all(int file, int source, int64_t start, int64_t size)
+{
+    uint8_t memory[16384];
+#if defined(SYS_copy_file_range) /* which old C libraries lack */
+    for (ssize_t count = 1; size > 0 && (count > 0 || (count < 0 && errno == EINTR));) {
+        count = syscall(SYS_copy_file_range, source, &start, file, NULL, at_once(size), 0u);
+        size -= count > 0 ? count : 0;
+    }
+#endif
+    while (size > 0) {
+        int64_t count = za_read(source, memory, size < (int64_t)sizeof memory ? size : (int64_t)sizeof memory, start);
+        if (count <= 0 || !write_all(file, memory, count))
+            return 0;
+        start += count;
+        size -= count;
+    }
+    return 1;
+}
+
 /* Create a file. If that fails, there is none. */
-static int create_file(int folder, const char *name, const uint8_t *data, int64_t size)
+static int create_file(int folder, const char *name, const struct za_content *content)
 {
     int file = open_at(folder, name, O_WRONLY | O_CREAT | O_EXCL);
     if (file < 0)
         return 0;
-    int is_written = write_all(file, data, size);
+    int is_written = 1;
+    for (int64_t i = 0; i < content->count && is_written; i++) {
+        const struct za_piece *piece = &content->pieces[i];
+        is_written = piece->is_in_file ? copy_all(file, content->file, piece->start, piece->size)
+                                       : write_all(file, content->memory + piece->start, piece->size);
+    }
     is_written &= close(file) == 0;
     if (!is_written)
         unlinkat(folder, name, 0);
@@ -315,12 +340,12 @@ static int has_version(int folder, const char *name, const struct za_version *ex
     return memcmp(&found, expected, sizeof found) == 0;
 }
 
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected)
 {
     char temporary[ROOM], *name = write_name(folder, coords);
     int handle = folder->handle, is_stored, is_renamed = expected == NULL || expected->size >= 0;
-    if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(handle, temporary, data, size))
+    if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(handle, temporary, content))
         return 0;
     is_stored = expected == NULL || is_in_place(folder, name);
     if (!is_renamed) /* a link is not made if the name exists */
@@ -375,10 +400,10 @@ static int stage(struct za_folder *folder, const char *last, const char *suffix)
     return folder->handle >= 0;
 }
 
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size)
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content)
 {
     char *name = write_name(folder, coords);
-    return (folder->handle >= 0 || stage(folder, name, suffix)) && create_file(folder->handle, name, data, size);
+    return (folder->handle >= 0 || stage(folder, name, suffix)) && create_file(folder->handle, name, content);
 }
 
 static void remove_stage(const char *path)

@@ -151,7 +151,7 @@ struct za_buffer {
     int64_t size;
 };
 
-enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_OLD, ZA_BUFFER_COUNT };
+enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_OLD, ZA_OLD_INDEX, ZA_PIECES, ZA_BUFFER_COUNT };
 
 /* What a call read and wrote. */
 struct za_traffic {
@@ -275,6 +275,8 @@ void za_seal_index(const struct za_array *array, uint8_t *index);
 
 /* ---------------------------------------------------------------- read.c */
 
+/* Read bytes of a file, and count that. Returns their number, or ZA_FAILED. */
+int64_t za_read_counted(struct za_worker *worker, int file, uint8_t *memory, int64_t size, int64_t start);
 /* Read a value from its beginning into a buffer of the worker. `expected` bytes suffice for most. Returns its size, or
  * ZA_FAILED. */
 int64_t za_read_value(struct za_worker *worker, const struct za_array *array, int file, int buffer, int64_t expected,
@@ -328,9 +330,24 @@ int64_t za_file_size(int file, struct za_version *version);
  * position of the locked byte in the file of locks; -1 if the folder is another, or another process holds the lock. */
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file);
 void za_unlock(int lock_file, int64_t position);
+
+/* Bytes of a value to store. */
+struct za_piece {
+    int64_t start, size;
+    int is_in_file; /* else in memory */
+};
+
+/* A value to store, in pieces. */
+struct za_content {
+    const uint8_t *memory;
+    int file;
+    const struct za_piece *pieces;
+    int64_t count, size;
+};
+
 /* Store a chunk whose lock is held, if it still has a version (any if that is null): write a temporary file, whose name is
  * that of the chunk with a suffix, and rename it. Returns whether that succeeded; there is no temporary file afterwards. */
-int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size,
+int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected);
 
 /* A folder that does not exist is filled under a temporary name and then renamed, so that its chunks appear in one step.
@@ -339,7 +356,7 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
 /* Whether the folder of a chunk does not exist. */
 int za_is_new(struct za_folder *folder, const int64_t *coords);
 /* Store a chunk in this folder, which the first one creates. */
-int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const uint8_t *data, int64_t size);
+int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content);
 /* Rename the folder, if it was created. If another writer has made one (ZA_TAKEN), or this fails for another reason
  * (ZA_FAILED), it is removed. */
 enum { ZA_TAKEN = 0, ZA_PUBLISHED = 1 };

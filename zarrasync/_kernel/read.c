@@ -33,9 +33,14 @@ static int64_t count_read(struct za_worker *worker, int64_t bytes)
     return bytes;
 }
 
+int64_t za_read_counted(struct za_worker *worker, int file, uint8_t *memory, int64_t size, int64_t start)
+{
+    return count_read(worker, za_read(file, memory, size, start));
+}
+
 static int64_t read_at(struct read *read, int file, uint8_t *memory, int64_t size, int64_t start)
 {
-    return count_read(read->worker, za_read(file, memory, size, start));
+    return za_read_counted(read->worker, file, memory, size, start);
 }
 
 /* Return whether reading from a file into memory is slow. Processors compare addresses within a page to decide whether a
@@ -47,7 +52,7 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
 {
     int64_t count;
     *value = za_reserve(worker, buffer, expected + 1);
-    if (*value == NULL || (count = count_read(worker, za_read(file, *value, expected + 1, 0))) < 0)
+    if (*value == NULL || (count = za_read_counted(worker, file, *value, expected + 1, 0)) < 0)
         return ZA_FAILED;
     if (count <= expected) /* the additional byte shows that the value ends here */
         return count;
@@ -57,7 +62,7 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
     *value = za_grow(worker, buffer, count, size + 1);
     if (*value == NULL)
         return ZA_FAILED;
-    int64_t more = size + 1 > count ? count_read(worker, za_read(file, *value + count, size + 1 - count, count)) : 0;
+    int64_t more = size + 1 > count ? za_read_counted(worker, file, *value + count, size + 1 - count, count) : 0;
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
@@ -79,7 +84,7 @@ static int place_value(struct read *read, const uint8_t *data, int64_t size, uin
 
 /* Bytes of a raw chunk from which on only the wanted part of it is read, bytes that are read at a time, so that the cache of
  * a processor holds them, and bytes that are read in the time that a call takes. */
-#ifdef KERNEL_FUZZING
+#ifdef KERNEL_SMALL_LIMITS
 enum { DIVISIBLE = 16, WINDOW = 256, CALL_BYTES = 2 };
 #else
 enum { DIVISIBLE = 16 << 10, WINDOW = 1 << 20, CALL_BYTES = 4 << 10 };
@@ -208,7 +213,7 @@ static int read_file(struct read *read, int file)
 
 /* Bytes of inner chunks above which each is read on its own, and the most bytes that are read at once of smaller ones that
  * are stored in another order. */
-#ifdef KERNEL_FUZZING
+#ifdef KERNEL_SMALL_LIMITS
 enum { LARGE_CHUNK = 64, LARGEST_WINDOW = 1024 };
 #else
 enum { LARGE_CHUNK = 256 << 10, LARGEST_WINDOW = 8 << 20 };

@@ -5,6 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system. */
+#ifdef KERNEL_SMALL_LIMITS
+enum { LARGE_SHARD = 512 };
+#else
+enum { LARGE_SHARD = 1 << 20 };
+#endif
+
+/* A stored shard: in memory, in a file if `data` is null, or none if its size is -1. */
+struct shard {
+    const uint8_t *data, *index;
+    int file;
+    int64_t size;
+};
+
+static const struct shard NO_SHARD = {.size = -1};
+
 /* A write, and the chunk that it is at. */
 struct write {
     struct za_worker *worker;
@@ -19,8 +35,11 @@ struct write {
     int lock_file;
     struct za_cut cuts[ZA_MAX_AXES];
     struct za_box box;
-    const uint8_t *shard, *old; /* the stored shard, and the stored (inner) chunk; null if there is none */
-    int64_t shard_size, old_size;
+    struct shard shard;
+    const uint8_t *old; /* the stored (inner) chunk; null if there is none */
+    int64_t old_start, old_size;
+    struct za_content content; /* the encoded chunk */
+    struct za_piece whole;     /* its only piece, unless it is a shard */
 };
 
 /* ---------------------------------------------------------------- values */
@@ -85,86 +104,127 @@ static int cut_inner(struct write *write, const int64_t *origin, int64_t number)
     return za_cut_box(&write->box, origin, coords, 1) > 0;
 }
 
-/* Return the index of a shard in memory. */
-static const uint8_t *find_index(const struct za_array *array, const uint8_t *shard, int64_t size)
-{
-    return shard + (array->index_at_end ? size - za_index_size(array) : 0);
-}
-
-/* Find the stored bytes of an inner chunk. Returns 0 if the index is damaged. */
+/* Find the stored inner chunk with a number in the index. Returns 0 if the index is damaged. */
 static int find_old(struct write *write, int64_t number)
 {
-    const uint8_t *shard = write->shard;
-    int64_t start = 0;
+    const struct shard *shard = &write->shard;
+    write->old = NULL;
     write->old_size = -1;
-    if (shard != NULL)
-        write->old_size = za_find_inner_chunk(write->array, find_index(write->array, shard, write->shard_size),
-                                              write->shard_size, number, &start);
-    write->old = write->old_size >= 0 ? shard + start : NULL;
+    if (shard->size >= 0)
+        write->old_size = za_find_inner_chunk(write->array, shard->index, shard->size, number, &write->old_start);
+    if (shard->data != NULL && write->old_size >= 0)
+        write->old = shard->data + write->old_start;
     return write->old_size != ZA_FAILED;
 }
 
-/* Encode the inner chunk with a number in the index, or keep what is stored. */
+/* Read the inner chunk that was found, unless it is in memory or does not exist. Returns 0 if that fails. */
+static int read_inner(struct write *write)
+{
+    int64_t size = write->old_size;
+    if (size < 0 || write->old != NULL || is_whole(write, 1))
+        return 1;
+    uint8_t *data = za_reserve(write->worker, ZA_OLD, size);
+    if (data == NULL || za_read_counted(write->worker, write->shard.file, data, size, write->old_start) != size)
+        return 0;
+    write->old = data;
+    return 1;
+}
+
+/* Encode the inner chunk with a number in the index, or keep what is stored. Returns its bytes, which are null if they remain
+ * in the file of the shard. */
 static const uint8_t *encode_inner(struct write *write, const int64_t *origin, int64_t number, uint8_t *into,
                                    int64_t *size, int *status)
 {
     int is_touched = cut_inner(write, origin, number);
     *status = ZA_LEFT;
-    if (!find_old(write, number))
+    if (!find_old(write, number) || (is_touched && !read_inner(write)))
         return NULL;
     if (is_touched)
         return encode_chunk(write, into, size, status);
     *size = write->old_size;
-    *status = write->old == NULL ? ZA_EMPTY : ZA_DONE;
+    *status = write->old_size < 0 ? ZA_EMPTY : ZA_DONE;
     return write->old;
 }
 
-/* Encode the inner chunks of the shard that was cut, and join them in the order of the array. */
-static const uint8_t *encode_shard(struct write *write, int64_t *size, int *status)
+/* Append bytes to a value, whose last piece they may continue. */
+static void append(struct za_content *content, struct za_piece *pieces, int64_t start, int64_t size, int is_in_file)
+{
+    struct za_piece *last = content->count > 0 ? &pieces[content->count - 1] : NULL;
+    if (last != NULL && last->is_in_file == is_in_file && last->start + last->size == start)
+        last->size += size;
+    else
+        pieces[content->count++] = (struct za_piece){start, size, is_in_file};
+    content->size += size;
+}
+
+/* Encode the inner chunks of the shard that was cut, and join them in the order of the array. Returns a za_status. */
+static int encode_shard(struct write *write)
 {
     const struct za_array *array = write->array;
-    int64_t origin[ZA_MAX_AXES], index_size = za_index_size(array), begin = array->index_at_end ? 0 : index_size, end = begin;
+    struct za_worker *worker = write->worker;
+    struct za_content *content = &write->content;
+    int64_t origin[ZA_MAX_AXES], index_size = za_index_size(array), begin = array->index_at_end ? 0 : index_size, used = begin;
     int is_raw = array->chain.step_count == 0; /* such chunks are gathered where they are stored */
     int64_t room = begin + index_size + (is_raw ? array->chain.raw_size * array->inner_count : 0);
-    uint8_t *index = za_reserve(write->worker, ZA_INDEX, index_size), *shard = za_reserve(write->worker, ZA_VALUE, room);
+    uint8_t *index = za_reserve(worker, ZA_INDEX, index_size), *memory = za_reserve(worker, ZA_VALUE, room);
+    struct za_piece *pieces = (void *)za_reserve(worker, ZA_PIECES, (array->inner_count + 2) * (int64_t)sizeof *pieces);
+    if (index == NULL || memory == NULL || pieces == NULL)
+        return ZA_LEFT;
+    *content = (struct za_content){.file = write->shard.file, .pieces = pieces};
+    append(content, pieces, 0, begin, 0);
     for (int i = 0; i < write->box.axis_count; i++)
         origin[i] = write->cuts[i].origin;
-    for (int64_t n = 0; n < array->inner_count && index != NULL && shard != NULL; n++) {
-        int64_t length, number = array->inner_order != NULL ? array->inner_order[n] : n;
-        const uint8_t *data = encode_inner(write, origin, number, is_raw ? shard + end : NULL, &length, status);
-        if (*status == ZA_LEFT)
-            return NULL;
-        za_set_inner_chunk(array, index, number, data != NULL ? end : -1, data != NULL ? length : -1);
+    for (int64_t n = 0; n < array->inner_count; n++) {
+        int status;
+        int64_t size, number = array->inner_order != NULL ? array->inner_order[n] : n;
+        const uint8_t *data = encode_inner(write, origin, number, is_raw ? memory + used : NULL, &size, &status);
+        if (status == ZA_LEFT)
+            return ZA_LEFT;
+        za_set_inner_chunk(array, index, number, status == ZA_DONE ? content->size : -1, status == ZA_DONE ? size : -1);
+        if (status != ZA_DONE)
+            continue;
+        append(content, pieces, data != NULL ? used : write->old_start, size, data == NULL);
         if (data == NULL)
             continue;
         /* Room for all chunks of this size, so that the buffer rarely grows. */
-        shard = za_grow(write->worker, ZA_VALUE, end, end + length * (array->inner_count - n) + index_size);
-        if (shard != NULL && data != shard + end)
-            memcpy(shard + end, data, (size_t)length);
-        end += length;
+        memory = za_grow(worker, ZA_VALUE, used, used + size * (array->inner_count - n) + index_size);
+        if (memory == NULL)
+            return ZA_LEFT;
+        if (data != memory + used)
+            memcpy(memory + used, data, (size_t)size);
+        used += size;
     }
-    *status = index == NULL || shard == NULL ? ZA_LEFT : end == begin ? ZA_EMPTY : ZA_DONE;
-    if (*status != ZA_DONE)
-        return NULL;
+    if (content->size == begin)
+        return ZA_EMPTY;
     za_seal_index(array, index);
-    memcpy(shard + (array->index_at_end ? end : 0), index, (size_t)index_size);
-    *size = end + index_size - begin;
-    return shard;
+    memcpy(memory + (array->index_at_end ? used : 0), index, (size_t)index_size);
+    if (array->index_at_end)
+        append(content, pieces, used, index_size, 0);
+    content->memory = memory;
+    return ZA_DONE;
 }
 
 /* ---------------------------------------------------------------- chunks */
 
-/* Encode the chunk that was cut. Returns its bytes, and a za_status. */
-static const uint8_t *encode(struct write *write, int64_t *size, int *status)
+/* Encode the chunk that was cut. Returns a za_status. */
+static int encode(struct write *write)
 {
-    return write->array->is_sharded ? encode_shard(write, size, status) : encode_chunk(write, NULL, size, status);
+    int status;
+    if (write->array->is_sharded)
+        return encode_shard(write);
+    struct za_content *content = &write->content;
+    content->memory = encode_chunk(write, NULL, &content->size, &status);
+    content->pieces = &write->whole;
+    content->count = 1;
+    write->whole.size = content->size;
+    return status;
 }
 
 /* Count a chunk that was stored. Returns the za_status. */
-static int note_stored(struct write *write, int is_stored, int64_t size)
+static int note_stored(struct write *write, int is_stored)
 {
     write->worker->traffic.writes += is_stored;
-    write->worker->traffic.bytes_written += is_stored ? size : 0;
+    write->worker->traffic.bytes_written += is_stored ? write->content.size : 0;
     return is_stored ? ZA_DONE : ZA_LEFT;
 }
 
@@ -175,6 +235,13 @@ static void set_status(struct write *write, int64_t begin, int64_t end, int stat
 
 static int is_cancelled(const struct write *write) { return write->cancelled != NULL && *write->cancelled; }
 
+/* Return where the index of a shard begins, or -1 if the shard is too short. */
+static int64_t index_start(const struct za_array *array, int64_t size)
+{
+    int64_t index_size = za_index_size(array);
+    return size < index_size ? -1 : array->index_at_end ? size - index_size : 0;
+}
+
 /* Keep the elements of a stored chunk that are not written. Returns 0 if its index is damaged. */
 static int use_old(struct write *write, const uint8_t *value, int64_t size)
 {
@@ -184,61 +251,75 @@ static int use_old(struct write *write, const uint8_t *value, int64_t size)
         write->old_size = size;
         return 1;
     }
-    write->shard = value;
-    write->shard_size = size;
-    return size >= za_index_size(array) && za_check_index(array, find_index(array, value, size));
+    int64_t start = index_start(array, size);
+    write->shard = (struct shard){.data = value, .index = value + (start >= 0 ? start : 0), .size = size};
+    return start >= 0 && za_check_index(array, write->shard.index);
 }
 
-/* Read the stored chunk, if there is one. Returns 0 if that fails. */
-static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version)
+/* Keep those of a shard in a file, of which only the index is read now. */
+static int use_old_file(struct write *write, int file, int64_t size)
 {
     const struct za_array *array = write->array;
-    int file = za_open_chunk(folder, coords);
+    int64_t start = index_start(array, size), length = za_index_size(array);
+    uint8_t *index = za_reserve(write->worker, ZA_OLD_INDEX, length);
+    write->shard = (struct shard){.index = index, .file = file, .size = size};
+    return index != NULL && start >= 0 && size <= array->value_limit &&
+           za_read_counted(write->worker, file, index, length, start) == length && za_check_index(array, index);
+}
+
+/* Read the stored chunk, if there is one; of a large shard, its file remains open. Returns 0 if that fails. */
+static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version,
+                    int *file)
+{
+    const struct za_array *array = write->array;
     uint8_t *value;
+    *file = za_open_chunk(folder, coords);
     version->size = -1;
-    if (file == ZA_NO_FILE) {
+    if (*file == ZA_NO_FILE) {
         write->worker->traffic.reads++;
         write->worker->traffic.absent++;
         return 1;
     }
-    if (file == ZA_FAILED)
+    if (*file == ZA_FAILED)
         return 0;
-    int64_t size = za_file_size(file, version);
+    int64_t size = za_file_size(*file, version);
+    if (array->is_sharded && size > LARGE_SHARD)
+        return use_old_file(write, *file, size);
     if (size >= 0)
-        size = za_read_value(write->worker, array, file, ZA_OLD, size < array->value_limit ? size : array->value_limit, &value);
-    za_close(file);
+        size = za_read_value(write->worker, array, *file, ZA_OLD, size < array->value_limit ? size : array->value_limit, &value);
     return size >= 0 && size == version->size && use_old(write, value, size);
 }
 
 /* Replace the chunk that was cut. Returns a za_status. */
 static int replace_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
-    int64_t size, lock;
-    int status;
-    const uint8_t *data = encode(write, &size, &status);
-    if (data == NULL)
+    int status = encode(write);
+    if (status != ZA_DONE)
         return status;
-    if ((lock = za_lock(folder, coords, place, write->lock_file)) < 0)
+    int64_t lock = za_lock(folder, coords, place, write->lock_file);
+    if (lock < 0)
         return ZA_LEFT;
-    int is_stored = za_store_chunk(folder, coords, write->suffix, data, size, NULL);
+    int is_stored = za_store_chunk(folder, coords, write->suffix, &write->content, NULL);
     za_unlock(write->lock_file, lock);
-    return note_stored(write, is_stored, size);
+    return note_stored(write, is_stored);
 }
 
 /* Change a part of the chunk that was cut. Returns a za_status. */
 static int change_chunk(struct write *write, struct za_folder *folder, const int64_t *coords, const struct za_place *place)
 {
     struct za_version version;
-    int64_t size, lock = za_lock(folder, coords, place, write->lock_file);
+    int64_t lock = za_lock(folder, coords, place, write->lock_file);
     if (lock < 0)
         return ZA_LEFT;
-    int status = ZA_LEFT;
-    const uint8_t *data = read_old(write, folder, coords, &version) ? encode(write, &size, &status) : NULL;
-    if (data != NULL)
-        status = note_stored(write, za_store_chunk(folder, coords, write->suffix, data, size, &version), size);
+    int file, status = read_old(write, folder, coords, &version, &file) ? encode(write) : ZA_LEFT;
+    if (status == ZA_DONE)
+        status = note_stored(write, za_store_chunk(folder, coords, write->suffix, &write->content, &version));
     else if (status == ZA_EMPTY) /* there is nothing to erase, or Python erases the chunk if nobody has changed it */
         status = version.size < 0 ? ZA_DONE : ZA_LEFT;
-    write->shard = write->old = NULL;
+    if (file >= 0)
+        za_close(file);
+    write->old = NULL;
+    write->shard = NO_SHARD;
     za_unlock(write->lock_file, lock);
     return status;
 }
@@ -266,12 +347,10 @@ static int create_folder(struct write *write, struct za_folder *folder, struct z
     if (is_cancelled(write) || !za_is_new(folder, walk->coords))
         return 1;
     for (int64_t n = begin; n < end && !is_cancelled(write); n++, za_walk_on(walk)) {
-        int64_t size;
-        int status;
         za_cut_box(&write->box, NULL, walk->coords, 0);
-        const uint8_t *data = encode(write, &size, &status);
-        if (data != NULL)
-            status = note_stored(write, za_create_chunk(folder, walk->coords, write->suffix, data, size), size);
+        int status = encode(write);
+        if (status == ZA_DONE)
+            status = note_stored(write, za_create_chunk(folder, walk->coords, write->suffix, &write->content));
         set_status(write, n, n + 1, status == ZA_EMPTY ? ZA_DONE : status); /* there is nothing to erase */
     }
     za_walk_start(walk, write->box.axes, write->box.axis_count, begin);
@@ -316,6 +395,7 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
         .first = begin,
         .places = places,
         .lock_file = (int)lock_file,
+        .shard = NO_SHARD,
     };
     struct za_folder folder;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
@@ -336,15 +416,19 @@ int64_t zarrasync_encode(struct za_worker *worker, const struct za_array *array,
                          const uint8_t *values, const uint8_t *old, int64_t old_size, int64_t keeps_fill,
                          struct za_value *encoded)
 {
-    struct write write = {.worker = worker, .array = array, .values = values, .keeps_fill = keeps_fill != 0};
+    struct write write = {
+        .worker = worker, .array = array, .values = values, .keeps_fill = keeps_fill != 0, .shard = NO_SHARD
+    };
     struct za_walk walk;
     int status = ZA_LEFT;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
     za_walk_start(&walk, axes, write.box.axis_count, 0);
     za_cut_box(&write.box, NULL, walk.coords, 0);
     if (old == NULL || use_old(&write, old, old_size))
-        encoded->data = encode_shard(&write, &encoded->size, &status);
+        status = encode_shard(&write);
     if (status == ZA_DONE) { /* a signal handler of Python may use this worker before the shard is taken */
+        encoded->data = write.content.memory;
+        encoded->size = write.content.size;
         encoded->buffer = worker->buffers[ZA_VALUE];
         worker->buffers[ZA_VALUE] = (struct za_buffer){0};
     }

@@ -7,7 +7,7 @@
 
 /* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system. */
 #ifdef KERNEL_SMALL_LIMITS
-enum { LARGE_SHARD = 512 };
+enum { LARGE_SHARD = 64 };
 #else
 enum { LARGE_SHARD = 1 << 20 };
 #endif

@@ -21,7 +21,7 @@ pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 SIDE, INNER = 1024, 32
 VALUES = np.random.default_rng(0).integers(1, 1 << 30, (SIDE, SIDE), dtype="i4")
 INNER_BYTES, INDEX_BYTES = INNER * INNER * 4, (SIDE // INNER) ** 2 * 16 + 4
-BOXES = [
+BOXES: list[Any] = [
     (slice(5, 44), slice(300, 777)),
     (slice(0, INNER), slice(0, INNER)),
     (slice(1000, 1024), slice(1000, 1024)),
@@ -48,7 +48,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def create(store: Any, layout: dict[str, Any], native: str = "require") -> sync.Array:
-    inner = {"chunks": (SIDE, SIDE)} if "serializer" in layout else {"chunks": (INNER, INNER), "shards": (SIDE, SIDE)}
+    inner: dict[str, Any] = {"chunks": (SIDE, SIDE)} if "serializer" in layout else {"chunks": (INNER, INNER), "shards": (SIDE, SIDE)}
     return sync.create_array(
         store, shape=(SIDE, SIDE), dtype="i4", fill_value=0, config={"native": native}, **inner, **layout
     )

@@ -116,7 +116,7 @@ def test_a_job_that_others_consider_as_ended(tmp_path: Path, *, is_known: bool):
     if is_known:
         with pytest.raises(WriteConflictError, match="another job has taken over"):
             one.mark("x", 1)
-    assert two.finished("x") == set()
+    assert two.folder.finished("x") == set()
     one.release()
     two.release()
     assert names(tmp_path) == []

@@ -91,14 +91,14 @@ _HOME_MODULES = {
     "AsyncSelection": "nodes.selection",
     "Config": "config",
     "ZarrError": "errors",
-    "copy": "bulk.copy",
+    "copy": "bulk.copy.copy",
     "ingest": "bulk.ingest",
     "manifest": "bulk.manifest",
-    "pyramid": "bulk.pyramid",
+    "pyramid": "bulk.pyramid.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",
     "register_storage_transformer": "metadata.extensions",
-    "validate": "bulk.validate",
+    "validate": "bulk.validate.validate",
 }
 _SUBMODULES = ("codecs", "config", "errors", "stores", "sync")
 

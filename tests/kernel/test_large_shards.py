@@ -48,7 +48,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def create(store: Any, layout: dict[str, Any], native: str = "require") -> sync.Array:
-    inner: dict[str, Any] = {"chunks": (SIDE, SIDE)} if "serializer" in layout else {"chunks": (INNER, INNER), "shards": (SIDE, SIDE)}
+    inner: dict[str, Any] = (
+        {"chunks": (SIDE, SIDE)} if "serializer" in layout else {"chunks": (INNER, INNER), "shards": (SIDE, SIDE)}
+    )
     return sync.create_array(
         store, shape=(SIDE, SIDE), dtype="i4", fill_value=0, config={"native": native}, **inner, **layout
     )

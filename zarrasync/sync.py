@@ -1849,6 +1849,7 @@ def ingest(
     concurrency: int = 0,
     threads: bool = True,
     concat: str | None = None,
+    labels: str | None = None,
     append: bool = False,
     on_duplicate: Literal["error", "skip", "replace"] = "error",
     on_gap: Literal["report", "error", "ignore"] = "report",
@@ -1916,6 +1917,9 @@ def ingest(
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
         concat: For files: the dimension along which they are joined. Files without this dimension are one row each.
+        labels: For files with one row each and without labels, such as GeoTIFF and ``.npy`` files: a pattern of their names
+            with codes of ``strptime``, such as ``"ndvi_%Y%m%d"``. The times in the names become the labels. The pattern may
+            match a part of the name, and contain ``*`` and ``?``. With slashes, it also matches names of folders.
         append: For files: add their rows to an existing dataset, or create it. Files that were ingested before are not
             read again.
         on_duplicate: For files: what happens if the label of a row, such as its time, exists already: ``"error"``,
@@ -1982,6 +1986,7 @@ def ingest(
         concurrency=concurrency,
         threads=threads,
         concat=concat,
+        labels=labels,
         append=append,
         on_duplicate=on_duplicate,
         on_gap=on_gap,

@@ -64,6 +64,7 @@ def add(command: Commands) -> None:
             "ingest ocean.nc ocean.zarr --verify",
             "ingest 'nc/*.nc' out.zarr --concat time --chunks time=24,lat=90 --processes 8",
             "ingest 'nc/*.nc' out.zarr --concat time --append --on-duplicate skip",
+            "ingest 'tif/*.tif' out.zarr --concat time --labels 'ndvi_%Y%m%d'",
             "ingest plan --help    (the same on several machines)",
         ],
     )

@@ -26,7 +26,18 @@ __all__ = [
     "run",
 ]
 
-_FOR_FILES = ("concat", "append", "region", "encoding", "decode", "dims", "engine", "engine_option", "statistics")
+_FOR_FILES = (
+    "concat",
+    "labels",
+    "append",
+    "region",
+    "encoding",
+    "decode",
+    "dims",
+    "engine",
+    "engine_option",
+    "statistics",
+)
 """Arguments with which a single file also becomes a dataset."""
 PLANS = """plans, whose tasks run anywhere:
   zarrasync ingest plan FILES… DEST --concat DIM --plan PLAN
@@ -44,6 +55,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="complete an interrupted job, which is the default")
     group = command.add_argument_group("many files")
     group.add_argument("--concat", metavar="DIM", help="join files along this dimension")
+    group.add_argument("--labels", metavar="PATTERN", help="the pattern of names with times, for files without labels")
     group.add_argument("--append", action="store_true", help="add rows to an existing dataset, or create it")
     group.add_argument(
         "--region", type=_region, metavar="auto|A:B", help="write existing rows again: auto finds them by their labels"
@@ -100,7 +112,7 @@ def refuse_options(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Run the command for many files."""
     if args.concat is None:
-        for name in ("append", "region"):
+        for name in ("labels", "append", "region"):
             if getattr(args, name):
                 args.parser.error(f"--{name} needs --concat DIM, the dimension to join files along")
         if _has_several(args):
@@ -138,6 +150,7 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         list(args.url),
         dest,
         args.concat,
+        labels=args.labels,
         path=args.dest_path,
         mode="w" if args.overwrite else "a",
         append=args.append,

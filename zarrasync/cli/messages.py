@@ -19,6 +19,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1"),
     (r"\bmode='w'(?!\w)", "--overwrite"),
     (r"\bon_(duplicate|gap)='(\w+)'", r"--on-\1 \2"),
+    (r"\blabels='([^']*)'", r"--labels '\1'"),
     (r"\b(region|concat|engine)='(\w+)'", r"--\1 \2"),
     (r"\bregion=\{'[^']*': slice\((\d+), (\d+)\)\}", r"--region \1:\2"),
     (r"\bvariables=\[…\]", "--variable NAME"),

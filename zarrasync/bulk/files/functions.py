@@ -17,6 +17,7 @@ from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
+from zarrasync.bulk.files.sources.name_labels import label_of
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
@@ -46,6 +47,7 @@ class FilesRequest:
     sources: Any
     store: Any
     concat: str | None
+    labels: str | None = None
     path: str = ""
     mode: str = "a"
     append: bool = False
@@ -125,6 +127,7 @@ def make_job(request: FilesRequest) -> Job:
 
     Raises:
         ValueError: If an argument is invalid.
+        ShapeError: If the name of a file does not match ``labels``.
         TypeError: If a parameter of new arrays is unknown.
         FileNotFoundError: If a file does not exist.
     """
@@ -140,6 +143,8 @@ def make_job(request: FilesRequest) -> Job:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
     if request.concat is not None and not isinstance(request.concat, str):
         raise TypeError(f"concat must be the name of a dimension, found {request.concat!r}")
+    if request.labels is not None and not isinstance(request.labels, str):
+        raise TypeError(f"labels must be a pattern of names, such as 'ndvi_%Y%m%d'; found {request.labels!r}")
     if request.processes < 1:
         raise ValueError(f"processes must be at least 1, found {request.processes!r}")
     if request.append and request.region is not None:
@@ -168,7 +173,12 @@ def make_job(request: FilesRequest) -> Job:
     handle = type(handle)(counting, handle.path, format_, handle.config, handle.is_format_known)
     source_options = dict(request.source_options or {})
     files = find_files(request.sources, source_options)
-    concat = request.concat
+    concat, labels = request.concat, request.labels
+    if labels is not None and not concat:
+        raise ValueError("labels need the name of the dimension along which files are joined; pass concat='time'")
+    if labels is not None:
+        for file in files:
+            label_of(file, labels)
     if concat is None:
         if len(files) > 1:
             raise ValueError(
@@ -184,6 +194,7 @@ def make_job(request: FilesRequest) -> Job:
         source_options,
         dict(request.engine_options or {}),
         concat,
+        labels or "",
     )
     variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
     parameters = Parameters(

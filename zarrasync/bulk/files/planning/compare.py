@@ -24,7 +24,6 @@ __all__ = [
     "is_equal",
     "is_projection",
     "is_same_attribute",
-    "row_count",
 ]
 
 SCALING = ("scale_factor", "add_offset", "_Unsigned")
@@ -43,26 +42,15 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 """The numbers that JSON has no literals for, by their names in metadata documents."""
 
 
-def row_count(header: FileHeader, dim: str) -> int | None:
-    """Return the number of rows of a file, or ``None`` if no variable has the dimension."""
-    sizes = {
-        size: name
-        for name, variable in header.variables.items()
-        for own, size in zip(variable.dims, variable.shape, strict=True)
-        if own == dim
-    }
-    return next(iter(sizes), None)
-
-
 def has_rows(headers: Sequence[FileHeader], dim: str) -> bool:
     """Return whether the files have a dimension. Otherwise each file is one row.
 
     Raises:
         ShapeError: If only some files have it.
     """
-    with_dim = [header for header in headers if row_count(header, dim) is not None]
+    with_dim = [header for header in headers if header.row_count(dim) is not None]
     if with_dim and len(with_dim) < len(headers):
-        other = next(header for header in headers if row_count(header, dim) is None)
+        other = next(header for header in headers if header.row_count(dim) is None)
         raise ShapeError(
             f"{with_dim[0].file.name} has the dimension {dim!r}, but {other.file.name} does not; it has the dimensions "
             f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}. Ingest files that are one "

@@ -51,6 +51,7 @@ class Parameters:
             self.reader.decode,
             self.reader.dims,
             *([self.reader.engine_options] * bool(self.reader.engine_options)),
+            *([self.reader.labels] * bool(self.reader.labels)),
         ]
         values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
         return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -16,7 +16,6 @@ from zarrasync.bulk.files.planning.compare import (
     has_rows,
     is_comparable,
     is_projection,
-    row_count,
 )
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.target import Target
@@ -121,7 +120,7 @@ class Variables:
         """The number of rows of each file. A dataset without the dimension has no rows."""
         if not self.dim:
             return [0] * len(self.headers)
-        return [1 if self.stacks else row_count(header, self.dim) or 0 for header in self.headers]
+        return [1 if self.stacks else header.row_count(self.dim) or 0 for header in self.headers]
 
     def header(self, number: int, name: str) -> VariableHeader:
         """Return the header of a variable with the axis of rows, and with its axes in the order of the stored ones.

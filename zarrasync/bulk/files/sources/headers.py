@@ -81,6 +81,7 @@ class ReaderOptions:
         storage_options: Options for the filesystem of URLs.
         engine_options: Arguments of ``xarray.open_dataset``.
         dim: The dimension along which files are joined. Large variables without it get a digest.
+        labels: The pattern of names of files with the times of their rows; empty if the files contain the labels.
     """
 
     engine: str | None = None
@@ -90,6 +91,7 @@ class ReaderOptions:
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dim: str = ""
+    labels: str = ""
 
     def reads_values(self, name: str, dims: Sequence[str], shape: Sequence[int], itemsize: int) -> bool:
         """Return whether the values of a variable are read with the headers: of small ones, and of all labels of rows.
@@ -162,6 +164,16 @@ class FileHeader:
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
     groups: tuple[str, ...] = ()
+
+    def row_count(self, dim: str) -> int | None:
+        """Return the number of rows along a dimension, or ``None`` if no variable has it."""
+        sizes = (
+            size
+            for variable in self.variables.values()
+            for own, size in zip(variable.dims, variable.shape, strict=True)
+            if own == dim
+        )
+        return next(sizes, None)
 
     def linked_names(self, names: Iterable[str]) -> set[str]:
         """Return the names of dimensions of some variables, and of variables to which their attributes refer."""

@@ -35,6 +35,7 @@ from zarrasync.bulk.files.sources.engines import (
 from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
+from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.netcdf3 import check_complete
 from zarrasync.config import Config
 from zarrasync.errors import ZarrError
@@ -151,6 +152,8 @@ class OpenFiles:
             reader = _open(file.url, path, self._options)
             try:
                 header = reader.header(file)
+                if self._options.labels:
+                    header = with_labels(header, self._options.dim, self._options.labels)
                 if "://" not in file.url:
                     _check_unchanged(file, self._options)
                 if with_groups and not _is_zarr(file.url):
@@ -168,6 +171,8 @@ class OpenFiles:
         Raises:
             ValueError: If the file cannot be read, or has changed since the job was planned.
         """
+        if self._options.labels and name == self._options.dim:
+            return label_values(file, self._options.labels, (1,) * len(region))[region]
         with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of"):
             chunked = self._get_chunked(file, path, name)
             if chunked is not None:

@@ -1,4 +1,4 @@
-"""Kill jobs: ``python -m tests.bulk.kills tasks --first 0 --count 100``."""
+"""Kill jobs: ``python -m tests.bulk.kills tasks --first 0 --count 100 [--icechunk]``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from pathlib import Path
 
 from tests.bulk.kills.cases import KINDS, draw
 from tests.bulk.kills.harness import Harness
+from tests.bulk.kills.places import RepositoryPlace
 
 
 def main() -> int:
     """Run cases; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bulk.kills", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--icechunk", action="store_true", help="write to repositories of icechunk")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10)
     args = parser.parse_args()
     totals: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(Path(folder))
+        place = (lambda name: RepositoryPlace(f"{folder}/{name}")) if args.icechunk else None
+        harness = Harness(Path(folder), place)
         try:
             for seed in range(args.first, args.first + args.count):
                 case = draw(args.kind, seed)

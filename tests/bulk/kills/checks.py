@@ -11,9 +11,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 import xarray as xr
-import zarr
 
-from tests.bulk.kills.commands import fsspec_options
 from tests.bulk.kills.places import Place
 from zarrasync import sync
 
@@ -31,16 +29,11 @@ def check_dataset(place: Place, paths: Sequence[Path], expected: xr.Dataset) -> 
         expected: The values of the files, joined by xarray.
     """
     _check_leftovers(place)
-    options = fsspec_options(place.options)
-    with xr.open_dataset(
-        place.url, engine="zarr", consolidated=True, backend_kwargs={"storage_options": options}
-    ) as found:
+    with place.dataset() as found:
         xr.testing.assert_equal(found.load(), expected)
         assert found.t2m.attrs == expected.t2m.attrs
         assert (np.diff(found.time.to_numpy()) > np.timedelta64(0, "ns")).all()
-    groups = [
-        zarr.open_group(place.url, mode="r", storage_options=options, use_consolidated=own) for own in (True, False)
-    ]
+    groups = place.groups()
     raw = np.concatenate([_raw(path) for path in paths])
     group: Any
     for group in groups:

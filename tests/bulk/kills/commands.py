@@ -7,7 +7,9 @@ import sys
 import time
 from typing import Any
 
-__all__ = ["cluster", "fsspec_options", "ingest_with_dask", "read"]
+__all__ = ["cluster", "fsspec_options", "ingest_with_dask", "latest_session", "read"]
+
+_ICECHUNK = "|icechunk:"
 
 
 def ingest_with_dask(words: list[str]) -> int:
@@ -65,7 +67,11 @@ def _lengths_of_zarr_python(dest: str, options: dict[str, Any]) -> dict[str, int
     import zarr
 
     try:
-        group = zarr.open_group(dest, mode="r", storage_options=fsspec_options(options))
+        if dest.endswith(_ICECHUNK):
+            session = latest_session(dest.removesuffix(_ICECHUNK))
+            group = zarr.open_group(session.store, mode="r")
+        else:
+            group = zarr.open_group(dest, mode="r", storage_options=fsspec_options(options))
     except FileNotFoundError:
         return None
     return _check_values(group["time"], group["t2m"])
@@ -76,10 +82,26 @@ def _lengths_of_zarrasync(dest: str, options: dict[str, Any]) -> dict[str, int] 
     from zarrasync.errors import NodeNotFoundError
 
     try:
+        if dest.endswith(_ICECHUNK):
+            latest_session(dest.removesuffix(_ICECHUNK))
         group = sync.open_group(dest, storage_options=options or None)
-    except NodeNotFoundError:
+    except (NodeNotFoundError, FileNotFoundError):
         return None
     return _check_values(group["time"], group["t2m"])
+
+
+def latest_session(folder: str) -> Any:
+    """Return a session of icechunk that reads the branch ``main``.
+
+    Raises:
+        FileNotFoundError: If the repository does not exist.
+    """
+    import icechunk
+
+    storage = icechunk.local_filesystem_storage(folder)
+    if not icechunk.Repository.exists(storage):
+        raise FileNotFoundError(folder)
+    return icechunk.Repository.open(storage).readonly_session("main")
 
 
 def _check_values(times: Any, values: Any) -> dict[str, int]:

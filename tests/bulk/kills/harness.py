@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,10 @@ class Harness:
         Raises:
             AssertionError: If the result is wrong.
         """
+        target = self._place("none")
+        if case.zarr_format not in target.formats:
+            case = replace(case, zarr_format=3)
+        case = replace(case, spawns=case.spawns or not target.forks)
         baseline = self._baseline(case)
         begin, outcome = time.monotonic(), Outcome()
         place = self._fresh_place(baseline.before)
@@ -144,8 +148,8 @@ class Harness:
         finally:
             stop.touch()
             code = reader.wait()
-            outcome.reads = reader.output().strip()
-        assert code == 0, outcome.reads
+            outcome.reads = reader.output().strip().rpartition("\n")[2]
+        assert code == 0, reader.output()
 
     # -------------------------------------------------------------- the job
 

@@ -19,7 +19,7 @@ if not sys.platform.startswith("linux"):
 
 from tests.bulk.kills.cases import KINDS, Case, Kind, Point, draw
 from tests.bulk.kills.harness import Harness
-from tests.bulk.kills.places import BucketPlace
+from tests.bulk.kills.places import BucketPlace, RepositoryPlace
 from tests.support.strict_s3 import BUCKET, s3_client, serve_s3
 
 SEEDS = 100
@@ -62,6 +62,18 @@ def test_some_kills(harness: Harness, kind: Kind, victim: str, point: Point):
 def test_a_client_and_a_worker_of_dask(harness: Harness):
     for victim in ("main", "worker"):
         kill(harness, "dask", victim, Point("key", key="task-0"), append=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_repository_of_icechunk(tmp_path: Path, kind: Kind):
+    pytest.importorskip("icechunk", minversion="2", reason="icechunk 1 forks only sessions without changes")
+    harness = Harness(tmp_path, lambda name: RepositoryPlace(str(tmp_path / name)))
+    try:
+        outcomes = [harness.run(draw(kind, seed)) for seed in range(3)]
+        assert any(outcome.killed for outcome in outcomes), "nothing was killed"
+    finally:
+        harness.close()
 
 
 @pytest.mark.slow

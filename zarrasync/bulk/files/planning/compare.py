@@ -19,7 +19,7 @@ __all__ = [
     "check_fit",
     "check_projection",
     "differing_attributes",
-    "has_rows",
+    "find_single_rows",
     "is_comparable",
     "is_equal",
     "is_projection",
@@ -42,21 +42,26 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 """The numbers that JSON has no literals for, by their names in metadata documents."""
 
 
-def has_rows(headers: Sequence[FileHeader], dim: str) -> bool:
-    """Return whether the files have a dimension. Otherwise each file is one row.
+def find_single_rows(headers: Sequence[FileHeader], dim: str) -> list[bool]:
+    """Return for each file whether it has no axis of rows, so that it is one row.
 
     Raises:
-        ShapeError: If only some files have it.
+        ShapeError: If only some files have the axis, and a file without it does not contain the label of its row.
     """
-    with_dim = [header for header in headers if header.row_count(dim) is not None]
-    if with_dim and len(with_dim) < len(headers):
-        other = next(header for header in headers if header.row_count(dim) is None)
-        raise ShapeError(
-            f"{with_dim[0].file.name} has the dimension {dim!r}, but {other.file.name} does not; it has the dimensions "
-            f"{', '.join(sorted({name for item in other.variables.values() for name in item.dims}))}. Ingest files that are one "
-            "row each in another call, with append=True"
-        )
-    return bool(with_dim)
+    are_single = [header.row_count(dim) is None for header in headers]
+    if all(are_single):
+        return are_single
+    for header, is_single in zip(headers, are_single, strict=True):
+        label = header.variables.get(dim)
+        if is_single and (label is None or label.dims):
+            other = headers[are_single.index(False)]
+            own = ", ".join(sorted({name for item in header.variables.values() for name in item.dims}))
+            raise ShapeError(
+                f"{other.file.name} has the dimension {dim!r}, but {header.file.name} does not, and it has no single {dim!r} as a "
+                f"coordinate without dimensions; its dimensions are {own}. Add this coordinate, or ingest files that are one row each "
+                "in another call, with append=True"
+            )
+    return are_single
 
 
 def is_equal(one: Any, other: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync.bulk.files.planning.compare import (
     check_equal,
     check_projection,
-    has_rows,
+    find_single_rows,
     is_comparable,
     is_projection,
 )
@@ -40,7 +40,7 @@ class Variables:
 
     Attributes:
         dim: The dimension along which files are joined.
-        stacks: Whether the files have no axis of rows, so that each file is one row.
+        stacks: Whether no file has an axis of rows, so that each file is one row.
         notes: Messages for the report.
         names: The names of the variables to store, with the coordinates of their dimensions.
 
@@ -50,7 +50,8 @@ class Variables:
 
     def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
         self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
-        self.stacks = not has_rows(headers, self.dim)
+        self._are_single = find_single_rows(headers, self.dim)
+        self.stacks = all(self._are_single)
         self.notes: list[str] = []
         self.names = self._find_chosen() if parameters.variables else self._find_all()
         self._units: dict[str, TimeUnits | None] = {}
@@ -120,7 +121,8 @@ class Variables:
         """The number of rows of each file. A dataset without the dimension has no rows."""
         if not self.dim:
             return [0] * len(self.headers)
-        return [1 if self.stacks else header.row_count(self.dim) or 0 for header in self.headers]
+        files = zip(self.headers, self._are_single, strict=True)
+        return [1 if is_single else header.row_count(self.dim) or 0 for header, is_single in files]
 
     def header(self, number: int, name: str) -> VariableHeader:
         """Return the header of a variable with the axis of rows, and with its axes in the order of the stored ones.
@@ -138,13 +140,18 @@ class Variables:
     def source_orders(self, name: str) -> dict[str, tuple[int, ...]]:
         """Return the axes of each file in the order of the stored ones, if it differs, by the file's number.
 
-        The axis of rows is left out if each file is one row.
+        The axis of rows is left out if all files are one row each. If only some of them are, it is -1 in these.
         """
-        dims = self._stored_dims(name)
-        if self.stacks and self._has_rows(name):
-            dims = tuple(dim for dim in dims if dim != self.dim)
-        orders = {str(n): header.variables[name].order_of(dims) for n, header in enumerate(self.headers)}
-        return {number: axes for number, axes in orders.items() if axes and axes != tuple(range(len(axes)))}
+        dims, has_rows, orders = self._stored_dims(name), self._has_rows(name), dict[str, tuple[int, ...]]()
+        others = tuple(dim for dim in dims if dim != self.dim) if has_rows else dims
+        for number, (header, is_single) in enumerate(zip(self.headers, self._are_single, strict=True)):
+            axes = header.variables[name].order_of(others if is_single else dims)
+            if axes is not None and has_rows and is_single and not self.stacks:
+                at = dims.index(self.dim)
+                axes = (*axes[:at], -1, *axes[at:])
+            if axes is not None and axes != tuple(range(len(axes))):
+                orders[str(number)] = axes
+        return orders
 
     def _stored_dims(self, name: str) -> tuple[str | None, ...]:
         return self.target.dims[name] if name in self.target.arrays else self._row_header(0, name).dims
@@ -152,7 +159,7 @@ class Variables:
     def _row_header(self, number: int, name: str) -> VariableHeader:
         """Return the header of a variable with the axis of rows."""
         header = self.headers[number].variables[name]
-        if not self.stacks or not self._has_rows(name):
+        if not self._are_single[number] or not self._has_rows(name):
             return header
         chunks = None if header.chunks is None else (1, *header.chunks)
         values = None if header.values is None else header.values[None]
@@ -182,9 +189,9 @@ class Variables:
             return False
         if name in self.target.arrays:
             return self.dim in self.target.dims[name]
-        variable = self.headers[0].variables[name]
         if not self.stacks:
-            return self.dim in variable.dims
+            return self.dim in self.headers[self._are_single.index(False)].variables[name].dims
+        variable = self.headers[0].variables[name]
         if name == self.dim:
             return True
         if not variable.is_coordinate and (variable.dims or not self._is_grid_mapping(name)):

@@ -67,11 +67,11 @@ class ArrayPlan:
         shape: The shape before the job, or ``None`` if the array is new.
         axis: The number of the axis of rows, or ``None``.
         chunks: The shape of regions that are fastest to read.
-        stacks: Whether the files have no axis of rows, so that each file is one row.
+        stacks: Whether no file has an axis of rows, so that each file is one row.
         units: The units and the calendar that times are converted to.
         source_units: The units and the calendar of each file in which they differ from ``units``, by its number.
-        source_orders: The axes of each file, without the axis of rows of files that are one row each, in the order of the
-            array's axes, if it differs, by the number of the file.
+        source_orders: The axes of each file in the order of the array's axes, if it differs, by the number of the file. If
+            all files are one row each, without the axis of rows; if only some of them are, it is -1 in these.
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.

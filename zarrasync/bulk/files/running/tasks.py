@@ -219,12 +219,13 @@ class TaskRunner:
         return convert_times(values, own, units, target.dtype, name, attributes)
 
     def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
-        """Return a region of a file's variable, with its axes in the order of the array's."""
+        """Return a region of a file's variable, with its axes in the order of the array's, and with one that it lacks."""
         file, axes = self.plan.files[number], array.source_orders.get(str(number))
         if axes is None:
             return self.files.read(file, array.name, region)
-        own = tuple(part for _, part in sorted(zip(axes, region, strict=True)))
-        return self.files.read(file, array.name, own).transpose(axes)
+        own = tuple(part for axis, part in sorted(zip(axes, region, strict=True)) if axis >= 0)
+        values = self.files.read(file, array.name, own).transpose([axis for axis in axes if axis >= 0])
+        return np.expand_dims(values, axes.index(-1)) if -1 in axes else values
 
 
 def add_reports(total: IngestReport, report: IngestReport) -> None:

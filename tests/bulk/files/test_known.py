@@ -64,3 +64,17 @@ async def test_a_file_of_which_all_rows_were_skipped(api: Api, tmp_path: Path, l
         assert known(await api(api.ingest(part, store, **options))) == expected
     assert sync.open_array(store, path="time")[:].tolist() == times[:4].tolist()
     assert sync.open_array(store, path="t")[3] == 3
+
+
+async def test_the_same_call_with_replace(api: Api, tmp_path: Path):
+    """Without append, a job is known by its files, also if their rows replace each other."""
+    paths = [tmp_path / f"{number}.npz" for number in range(2)]
+    for number, path in enumerate(paths):
+        np.savez(path, v=np.full(3, number), time=np.arange(number, number + 3))
+    options = {**OPTIONS, "on_duplicate": "replace"}
+    await api(api.ingest(paths, store := {}, **options))
+    before = dict(store)
+    assert known(await api(api.ingest(paths, store, **options))) == (2, 0)
+    assert store == before
+    await api(api.ingest(paths[0], store, append=True, **options))
+    assert sync.open_array(store, path="v")[:].tolist() == [0, 0, 0, 1]

@@ -112,3 +112,58 @@ async def test_constants(api: Api, tmp_path: Path, count: int, *, is_appended: b
             continue
         with pytest.raises(ShapeError, match=r"'names' (must be the same in all files|has a string of 5)"):
             await api(api.ingest(sources, store, concat="dim_1", append=is_appended))
+
+
+@pytest.mark.parametrize("shape", ["row", "axis", "constant"])
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+async def test_strings_of_netcdf_have_any_length(api: Api, tmp_path: Path, size: str, shape: str, engine: str):
+    xr = pytest.importorskip("xarray", reason="xarray opens the files")
+    for package in ("netCDF4", "h5netcdf"):
+        pytest.importorskip(package, reason="the engine of xarray")
+    paths = [tmp_path / f"{number}.nc" for number in range(2)]
+    for path, name in zip(paths, ["a", "a" if shape == "constant" else "longer"], strict=True):
+        dims = "row" if shape == "axis" else ()
+        variables: dict[str, Any] = {"name": (dims, np.array([name] if dims else name, object))}
+        if shape == "constant":
+            variables["v"] = ("row", np.array([1]))
+        xr.Dataset(variables).to_netcdf(path, engine=engine)
+    options: dict[str, Any] = {"concat": "row", "append": True, "engine": engine, "verify": True}
+    store: dict[str, Any] = {}
+    for path in paths:
+        await api(api.ingest(path, store, **options))
+    array = sync.open_array(store, path="name")
+    assert array.metadata.dtype.name == "string"
+    assert array[...].tolist() == ("a" if shape == "constant" else ["a", "longer"])
+
+
+async def test_strings_of_netcdf_and_of_a_fixed_length(api: Api, tmp_path: Path, size: str):
+    """An array keeps its length. A new one has none if one of the files has strings of any length."""
+    xr = pytest.importorskip("xarray", reason="xarray opens the files")
+    pytest.importorskip("netCDF4", reason="writes a file")
+    fixed, other = tmp_path / "0.zarr", tmp_path / "1.nc"
+    sync.create_group(fixed).create_array("names", data=np.array(["abcd"]), dimension_names=("row",))
+    options: dict[str, Any] = {"concat": "row", "append": True, "verify": True}
+    xr.Dataset({"names": ("row", np.array(["ef"], object))}).to_netcdf(other)
+    await api(api.ingest(fixed, store := {}, **options))
+    await api(api.ingest(other, store, **options))
+    assert sync.open_array(store, path="names")[:].tolist() == ["abcd", "ef"]
+    xr.Dataset({"names": ("row", np.array(["longer"], object))}).to_netcdf(other)
+    with pytest.raises(ShapeError, match=r"a string of 6 characters in .*1.nc, but the array stores at most 4"):
+        await api(api.ingest(other, store, on_duplicate="replace", **options))
+    for paths in ([fixed, other], [other, fixed]):
+        await api(api.ingest(paths, store := {}, **options))
+        assert sorted(sync.open_array(store, path="names")[:].tolist()) == ["abcd", "longer"]
+
+
+async def test_a_long_text(api: Api, tmp_path: Path):
+    """A single string may have more than 64 KiB, such as metadata in XML."""
+    store: dict[str, Any] = {}
+    xr = pytest.importorskip("xarray", reason="xarray opens the files")
+    pytest.importorskip("netCDF4", reason="writes a file")
+    paths = [tmp_path / f"{number}.nc" for number in range(2)]
+    for number, path in enumerate(paths):
+        text = np.array("x" * 20_000, object)
+        xr.Dataset({"v": ("row", [number]), "text": ((), text)}).to_netcdf(path)
+    for path in paths:
+        await api(api.ingest(path, store, concat="row", append=True))
+    assert sync.open_array(store, path="text")[...] == "x" * 20_000

@@ -178,7 +178,7 @@ def _shortened(text: str) -> str:
 def _is_safe(dtype: str, target: str) -> bool:
     """Return whether a data type holds all values of another one. The lengths of strings are checked for each of them."""
     if "str" in (dtype, target):
-        return dtype == target
+        return all(item == "str" or np.dtype(item).kind == "U" for item in (dtype, target))
     if np.dtype(dtype).kind == np.dtype(target).kind and np.dtype(dtype).kind in "SU":
         return True
     return np.can_cast(np.dtype(dtype), np.dtype(target), "safe")

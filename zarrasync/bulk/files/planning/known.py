@@ -55,7 +55,8 @@ def _unknown_files(
     length = target.length(parameters.dim)
     new = [file for file in files if not target.journal.contains(file, target.labels, length)]
     if target.labels is not None:
-        return (list(files) if parameters.on_duplicate == "replace" else new), []
+        are_replaced = parameters.append and parameters.on_duplicate == "replace"
+        return (list(files) if are_replaced else new), []
     if new and parameters.append and not target.journal.is_complete:
         raise _incomplete(new, target, parameters.dim)
     spans = {file: target.journal.rows_of_url(file.name) for file in new}

@@ -220,8 +220,10 @@ class Variables:
         first = self.headers[0].variables[name].dtype
         if first == "str" or np.dtype(first).kind not in "SU":
             return first
-        found = {header.variables[name].dtype for header in self.headers} - {"str"}
-        same = [dtype for dtype in found if np.dtype(dtype).kind == np.dtype(first).kind]
+        found = {header.variables[name].dtype for header in self.headers}
+        if "str" in found and np.dtype(first).kind == "U":
+            return "str"
+        same = [dtype for dtype in found - {"str"} if np.dtype(dtype).kind == np.dtype(first).kind]
         return max(same, key=lambda dtype: np.dtype(dtype).itemsize)
 
     def are_converted(self, name: str) -> bool:

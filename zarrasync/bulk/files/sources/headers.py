@@ -27,13 +27,13 @@ _SIGNATURE = re.compile(
 
 
 def is_small(shape: Sequence[int], itemsize: int) -> bool:
-    """Return whether the values of a variable or array are read together with its metadata.
+    """Return whether the values of a variable or array are read together with its metadata. Scalars are always read.
 
     Args:
         shape: The shape.
         itemsize: The size of an element in bytes; 0 if it varies.
     """
-    return math.prod(shape) * max(itemsize, 1) <= _SMALL_BYTES
+    return not shape or math.prod(shape) * max(itemsize, 1) <= _SMALL_BYTES
 
 
 @dataclass(frozen=True)

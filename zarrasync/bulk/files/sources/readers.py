@@ -336,7 +336,7 @@ class _XarrayReader:
                 if advice := advice_for_failure(url, options):
                     raise ValueError(f"{error}; {advice}") from error
                 raise
-        self._options = options
+        self._options, self._has_fixed_strings = options, _is_zarr(url)
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
@@ -368,7 +368,8 @@ class _XarrayReader:
         return VariableHeader(
             dims,
             tuple(variable.shape),
-            dtype_text(variable.dtype),
+            # xarray gives strings of netCDF, which have any length, the longest length in the file.
+            "str" if variable.dtype.kind == "U" and not self._has_fixed_strings else dtype_text(variable.dtype),
             attributes,
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
             name in self._dataset.coords,

@@ -1,0 +1,313 @@
+"""Random sets of files, ingested with random parameters, give the rows that NumPy, cftime and xarray expect.
+
+``ZARRASYNC_EXAMPLES=1000`` makes a longer run, which draws other examples each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+
+for _package in ("cftime", "h5netcdf", "h5py", "netCDF4", "xarray", "zarr"):
+    pytest.importorskip(_package, reason="writes the files, or reads the result")
+import xarray as xr
+
+import zarrasync as za
+from tests.bulk.files.random_files import Field, meaning
+from tests.bulk.files.random_jobs import Job, jobs
+from tests.bulk.files.random_model import Model, Refused, Source
+from tests.property.other_readers import zarr_python_store
+from zarrasync import sync
+from zarrasync.bulk.files.functions import FilesRequest, plan_files
+from zarrasync.bulk.files.planning import layout
+from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.sources import headers
+from zarrasync.errors import ZarrError
+from zarrasync.stores import resolve
+
+LONG = os.environ.get("ZARRASYNC_EXAMPLES")
+REQUEST = ("on_duplicate", "decode", "dims", "encoding", "statistics", "verify")
+"""Arguments of ``ingest`` that are not parameters of new arrays."""
+
+
+@contextmanager
+def sizes(small: int) -> Iterator[None]:
+    """Read values up to a size with the headers; if it is not the usual one, also divide the work into small tasks."""
+    before = headers._SMALL_BYTES, layout._TASK_BYTES
+    headers._SMALL_BYTES, layout._TASK_BYTES = small, before[1] if small == before[0] else 1
+    try:
+        yield
+    finally:
+        headers._SMALL_BYTES, layout._TASK_BYTES = before
+
+
+@given(jobs())
+@settings(
+    max_examples=int(LONG or 50),
+    derandomize=LONG is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
+def test_random_files(job: Job):
+    with tempfile.TemporaryDirectory() as folder, sizes(job.small):
+        _Run(job, Path(folder)).run()
+
+
+class _Run:
+    """The calls for a job, whose results are compared with the model.
+
+    Args:
+        job: The job.
+        folder: An empty folder.
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder = job, folder
+        self.sources = [Source(job, file, folder) for file in job.files]
+        self.model = Model(job.labels)
+        self.store: Any = folder / "out.zarr" if job.is_planned else {}
+        self.form = self.sources[0]
+        """The file from which the dataset has its metadata."""
+
+    def run(self) -> None:
+        job = self.job
+        first, options = self.sources[: job.first], dict(job.options)
+        if self.call(first, options, is_planned=job.is_planned):
+            self.check()
+            self.repeat(first, options)
+            if self.call(self.sources, {**options, **job.appended}, append=True):
+                self.check()
+                self.repeat(self.sources, {**options, **job.appended}, append=True)
+                if job.updates is not None and not job.fault:
+                    self.update(self.sources[job.updates])
+        elif job.fault and not values_of(self.store).keys():
+            self.recover(options)
+
+    # -------------------------------------------------------------- calls
+
+    def call(
+        self, sources: Sequence[Source], options: dict[str, Any], *, is_planned: bool = False, **more: Any
+    ) -> bool:
+        """Ingest files, and return whether they were ingested. If not, nothing may have changed."""
+        before, model = values_of(self.store), Model(self.job.labels)
+        model.rows, model.known = list(self.model.rows), set(self.model.known)
+        try:
+            model.add(sources, options["on_duplicate"])
+            expected = ""
+        except Refused as error:
+            expected = str(error)
+        failure: Exception | None = None
+        try:
+            self.ingest(sources, options, is_planned=is_planned, **more)
+        except (ZarrError, ValueError, TypeError) as error:
+            if not (expected or self.may_fail(error, options)):
+                raise
+            failure = error
+        event("refused" if failure else "ingested")
+        if failure is not None:
+            assert len(str(failure)) > 20
+            assert values_of(self.store) == before
+            return False
+        assert not expected
+        assert not self.must_fail(sources, options)
+        self.model = model
+        return True
+
+    def ingest(
+        self, sources: Sequence[Source], options: dict[str, Any], *, is_planned: bool = False, **more: Any
+    ) -> Any:
+        paths = [source.path for source in sources]
+        if is_planned:
+            return self.plan(paths, {**options, **more})
+        if self.job.is_async:
+            return asyncio.run(za.ingest(paths, self.store, concat="row", **options, **more))
+        return sync.ingest(paths, self.store, concat="row", **options, **more)
+
+    def plan(self, paths: list[Path], options: dict[str, Any]) -> None:
+        own = {key: options.pop(key) for key in REQUEST if key in options}
+        verify, statistics = own.pop("verify", False), own.pop("statistics", False)
+        request = FilesRequest(paths, self.store, "row", options=options, **own)
+        with closing(Workers()) as workers:
+            made, _ = plan_files(request, workers, lambda plan: None)
+            assert made is not None
+            plan = JobPlan.from_json(json.loads(json.dumps(made.to_json())))
+            for number in range(len(plan.parts)):
+                job = PlannedJob.of(plan, resolve(self.store), za.config.get())
+                job.run_independently(workers, [number], verify=verify)
+        PlannedJob.of(plan, resolve(self.store), za.config.get()).finish(verify=verify, statistics=statistics)
+
+    def repeat(self, sources: Sequence[Source], options: dict[str, Any], **more: Any) -> None:
+        """Ingest the same files again, which changes nothing, unless all rows are replaced by themselves."""
+        before = values_of(self.store)
+        report = self.ingest(sources, options, **more)
+        if more and options["on_duplicate"] == "replace" and self.job.labels.kind != "none":
+            self.check()
+        else:
+            assert values_of(self.store) == before
+            assert (report.known, report.files, report.nbytes) == (len(sources), 0, 0)
+
+    def update(self, source: Source) -> None:
+        """Change the values of a file, and write its rows again."""
+        changed = Source(self.job, replace(source.file, seed=source.file.seed + 100), self.folder)
+        options = {key: value for key, value in self.job.options.items() if key != "on_duplicate"}
+        if self.job.labels.kind == "none":
+            options |= {"append": True, "on_duplicate": "replace"}
+        else:
+            options |= {"region": "auto"}
+        self.ingest([changed], options)
+        self.model.replace(changed)
+        self.sources[self.sources.index(source)] = changed
+        self.check()
+
+    def recover(self, options: dict[str, Any]) -> None:
+        """Ingest the files that have no fault."""
+        others = [source for source in self.sources if not source.file.changes and source.file.calendar != "noleap"]
+        self.job = replace(self.job, fault="")
+        if others:
+            self.form = others[0]
+            if self.call(others, options):
+                self.check()
+
+    # -------------------------------------------------------------- refused files
+
+    def may_fail(self, error: Exception, options: Mapping[str, Any]) -> bool:
+        """Return whether files without repeated labels can be refused for this reason."""
+        if self.job.fault:
+            return True
+        text, kinds = str(error), {source.file.format.startswith("zarr") for source in self.sources}
+        lengths = {source.file.length for source in self.sources}
+        if any(own.kind == "char" for own in self.job.fields) and len(lengths) > 1 and "has a string of" in text:
+            return True  # the array has shorter strings
+        # Zarr does not keep the data type of scale_factor, which determines the data type of decoded values.
+        return bool(options.get("decode")) and len(kinds) > 1 and "has the data type" in text
+
+    def must_fail(self, sources: Sequence[Source], options: Mapping[str, Any]) -> bool:
+        """Return whether the fault of the job makes the values of some files wrong."""
+        job = self.job
+        faulty = [source for source in sources if source.file.changes]
+        if not faulty or len(sources) < 2 or job.fault not in ("absent", "constant", "axes", "packing"):
+            return False
+        if job.fault == "absent":
+            return True
+        (own,) = faulty
+        other = next(source for source in sources if source is not own)
+        if job.fault == "packing":
+            (name,) = own.file.changes
+            return not options.get("decode") and other.stored[name].attrs.get("scale_factor") != 0.125
+        names = [name for name, item in own.stored.items() if "row" not in item.dims and name in other.stored]
+        return any(not np.array_equal(own.stored[name].values, other.stored[name].values) for name in names)
+
+    # -------------------------------------------------------------- results
+
+    def check(self) -> None:
+        """Compare the dataset with the model."""
+        job, group = self.job, sync.open_group(self.store)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes that xarray does not like
+            options: dict[str, Any] = {"decode_times": False, "decode_timedelta": False}
+            decoded = xr.open_zarr(zarr_python_store(values_of(self.store)), chunks=None, **options).load()
+            own = xr.open_dataset(self.store, engine="zarrasync", **options).load()
+            raw = xr.open_dataset(self.store, engine="zarrasync", mask_and_scale=False, **options)
+        xr.testing.assert_identical(decoded, own)
+        assert set(group.array_keys()) == self.form.stored.keys() == set(decoded.variables)
+        for key, value in self.form.file.attributes.items():
+            assert plain(group.attrs[key]) == plain(value)
+        self.check_labels(group)
+        for field in job.fields:
+            if field.name in self.form.stored:
+                self.check_field(field, group[field.name], decoded[field.name], raw[field.name].attrs)
+
+    def check_labels(self, group: Any) -> None:
+        labels = self.job.labels
+        for dim in self.job.sizes.keys() & self.form.stored.keys():
+            np.testing.assert_array_equal(group[dim][...], self.form.stored[dim].values)
+        if labels.kind == "none":
+            return
+        array = group["row"]
+        found, expected = array[...], [labels.values[row.label] for row in self.model.rows]
+        if labels.kind == "time":
+            np.testing.assert_allclose(meaning("time", found, array.attrs), np.array(expected, "f8"), atol=1e-3)
+        else:
+            assert found.tolist() == expected
+        if labels.kind != "string":
+            assert array.dtype == np.dtype(labels.dtype)
+
+    def check_field(self, field: Field, array: Any, decoded: xr.DataArray, attributes: Mapping[str, Any]) -> None:
+        dims = self.dims_of(field)
+        assert decoded.dims == dims
+        is_decoded = bool(self.job.options.get("decode")) and field.kind in ("number", "time", "duration")
+        found = meaning(field.kind, np.asarray(array[...]), attributes)
+        expected = self.joined(
+            field, lambda source: (source.decoded if is_decoded else source.stored)[field.name], dims
+        )
+        assert found.shape == expected.shape
+        if field.kind in ("time", "duration"):
+            np.testing.assert_allclose(found, expected, atol=1e-3)
+            return
+        np.testing.assert_array_equal(found, expected)
+        if field.kind == "number":
+            meant = self.joined(field, lambda source: source.decoded[field.name], dims)
+            np.testing.assert_allclose(decoded.values.astype("f8"), meant.astype("f8"), rtol=1e-6)
+            encoding = self.job.options.get("encoding", {}).get(field.name, {})
+            like = (self.form.decoded if is_decoded else self.form.stored)[field.name]
+            assert array.dtype == np.dtype(encoding.get("dtype", like.dtype.newbyteorder("=")))
+            self.check_attributes(like, array)
+        elif field.kind == "string":
+            assert decoded.values.tolist() == expected.tolist()
+
+    def check_attributes(self, like: xr.Variable, array: Any) -> None:
+        for key, value in like.attrs.items():
+            if key not in ("_FillValue", "missing_value") or (key == "missing_value" and np.isfinite(value)):
+                assert plain(array.attrs[key]) == plain(value), key
+
+    def dims_of(self, field: Field) -> tuple[str, ...]:
+        dims = self.form.file.orders.get(field.name, field.dims)
+        if not self.form.file.is_row:
+            return dims
+        return ("row", *(dim for dim in dims if dim != "row"))
+
+    def joined(self, field: Field, variable_of: Callable[[Source], xr.Variable], dims: tuple[str, ...]) -> Any:
+        """Return the values of all rows of a variable."""
+        if "row" not in dims:
+            return meaning(field.kind, variable_of(self.form).values, variable_of(self.form).attrs)
+        by_number = {source.file.number: source for source in self.sources}
+        inner = [dim for dim in dims if dim != "row"]
+        rows = []
+        for row in self.model.rows:
+            variable = variable_of(by_number[row.file])
+            one = variable.isel(row=row.index) if "row" in variable.dims else variable
+            rows.append(meaning(field.kind, one.transpose(*inner).values, variable.attrs))
+        if not rows:
+            like = variable_of(self.form)
+            shape = [self.job.sizes[dim] for dim in inner]
+            return np.empty([*shape[: dims.index("row")], 0, *shape[dims.index("row") :]], like.dtype)
+        return np.stack(rows, axis=dims.index("row"))
+
+
+def values_of(store: Any) -> dict[str, bytes]:
+    """Return all values of a store."""
+    if isinstance(store, dict):
+        return {key: bytes(value) for key, value in store.items()}
+    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute as JSON contains it."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

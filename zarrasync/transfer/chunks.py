@@ -20,8 +20,8 @@ from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
-from zarrasync.transfer.kernel_decoder import KernelDecoder
-from zarrasync.transfer.kernel_ranges import AT_ONCE, RangesReader
+from zarrasync.transfer.kernel.decoder import KernelDecoder
+from zarrasync.transfer.kernel.ranges import AT_ONCE, RangesReader
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
 __all__ = ["Chunks", "Fields", "Missing", "dtype_of"]

@@ -18,8 +18,8 @@ from zarrasync.indexing.points import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.content_budget import ContentBudget
-from zarrasync.transfer.kernel_read import ALONE, KernelRead
-from zarrasync.transfer.kernel_runs import read_runs
+from zarrasync.transfer.kernel.read import ALONE, KernelRead
+from zarrasync.transfer.kernel.runs import read_runs
 from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async

@@ -15,7 +15,7 @@ from zarrasync.errors import CodecError
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.values import Request
 from zarrasync.transfer.chunks import Chunks, Missing
-from zarrasync.transfer.kernel_ranges import AT_ONCE
+from zarrasync.transfer.kernel.ranges import AT_ONCE
 from zarrasync.transfer.place import missing_chunks
 from zarrasync.transfer.plan import new_buffer
 from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory

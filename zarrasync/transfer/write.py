@@ -16,8 +16,8 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
-from zarrasync.transfer.kernel_runs import write_runs
-from zarrasync.transfer.kernel_write import KernelWrite
+from zarrasync.transfer.kernel.runs import write_runs
+from zarrasync.transfer.kernel.write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions

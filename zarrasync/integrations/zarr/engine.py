@@ -18,7 +18,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import Run
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_runs import read_runs, write_runs
+from zarrasync.transfer.kernel.runs import read_runs, write_runs
 from zarrasync.transfer.place import Placement, PlaceOptions
 from zarrasync.transfer.read_async import read_async
 from zarrasync.transfer.read_blocking import read_blocking

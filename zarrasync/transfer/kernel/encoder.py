@@ -13,7 +13,7 @@ from zarrasync.errors import CodecError
 from zarrasync.indexing.projection import Projection
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_plan import kernel_part
+from zarrasync.transfer.kernel.plan import kernel_part
 
 __all__ = ["KernelEncoder"]
 

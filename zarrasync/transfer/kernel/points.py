@@ -11,7 +11,7 @@ from zarrasync._kernel.structs import ArrayStruct, PointsStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.projection import Projection
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_plan import KernelPart, SortedPoints, describe_axes
+from zarrasync.transfer.kernel.plan import KernelPart, SortedPoints, describe_axes
 
 __all__ = ["kernel_points"]
 

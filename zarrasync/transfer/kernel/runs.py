@@ -18,8 +18,8 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
-from zarrasync.transfer.kernel_write import replace_part
+from zarrasync.transfer.kernel.plan import KernelPart, kernel_part, split_part
+from zarrasync.transfer.kernel.write import replace_part
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 

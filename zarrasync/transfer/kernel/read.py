@@ -10,9 +10,9 @@ from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at, runs_of_groups
-from zarrasync.transfer.kernel_plan import KernelPart, kernel_part, split_part
-from zarrasync.transfer.kernel_points import kernel_points
-from zarrasync.transfer.kernel_ranges import FILE
+from zarrasync.transfer.kernel.plan import KernelPart, kernel_part, split_part
+from zarrasync.transfer.kernel.points import kernel_points
+from zarrasync.transfer.kernel.ranges import FILE
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import Job, run_jobs
 

@@ -25,7 +25,7 @@ from zarrasync.stores.local_locks import Place, held_places
 from zarrasync.stores.lock_file import lock_file
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel_plan import KernelPart, kernel_part
+from zarrasync.transfer.kernel.plan import KernelPart, kernel_part
 from zarrasync.transfer.threads import Job, Progress, run_jobs
 
 __all__ = ["KernelWrite", "replace_part"]

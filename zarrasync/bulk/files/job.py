@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.files.planning.known import files_to_write
+from zarrasync.bulk.files.planning.known import files_to_write, without_other_names
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.own_rows import note_lost_rows
@@ -57,6 +57,9 @@ class Job:
         parameters: The parameters.
         mode: ``"a"``: create, or continue the same job; ``"w"``: replace; ``"w-"``: create.
         wait: Seconds to wait for another job that writes the same dataset.
+
+    Raises:
+        ShapeError: If two names lead to the same file.
     """
 
     def __init__(
@@ -68,7 +71,8 @@ class Job:
         wait: float = 600.0,
     ) -> None:
         self.handle = handle
-        self._files, self._parameters, self._mode, self._wait = list(files), parameters, mode, wait
+        self._files, self._notes = without_other_names(files, parameters)
+        self._parameters, self._mode, self._wait = parameters, mode, wait
         self._claim = Claim(handle.store.notes, handle.path)
         self._plan_of_run: JobPlan | None = None
         self._transaction: Transaction | None = None
@@ -237,11 +241,12 @@ class Job:
             self._refuse_own_sources()
         target = self._run(read_target(self.handle, parameters.dim)) if self._mode != "w" else Target(self.handle)
         self._check_destination(target)
-        report, files = FilesReport(), self._files
+        report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
             target.lost = self._run(find_lost_rows(target, parameters.dim))
             if parameters.region is None:
-                files, report.notes = files_to_write(files, target, parameters)
+                files, notes = files_to_write(files, target, parameters)
+                report.notes += notes
             report.known = len(self._files) - len(files)
             if not files:
                 report.notes += note_lost_rows(target, ())

@@ -11,9 +11,37 @@ from zarrasync.bulk.files.records.spans import common
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeExistsError
+from zarrasync.errors import NodeExistsError, ShapeError
 
-__all__ = ["files_to_write"]
+__all__ = ["files_to_write", "without_other_names"]
+
+
+def without_other_names(files: Sequence[SourceFile], parameters: Parameters) -> tuple[list[SourceFile], list[str]]:
+    """Return files without those that symbolic links name a second time, and messages for the report.
+
+    If labels come from names, each name is another row.
+
+    Raises:
+        ShapeError: If a file has two names, and ``on_duplicate`` is ``"error"``.
+    """
+    if parameters.reader.labels:
+        return list(files), []
+    chosen: dict[str, SourceFile] = {}
+    for file in files:
+        other = chosen.setdefault(file.place, file)
+        if other is file:
+            continue
+        if parameters.on_duplicate == "error":
+            raise ShapeError(
+                f"{other.name} and {file.name} are the same file, so its rows would be stored twice; pass on_duplicate='skip' "
+                "to ingest it once, or copy the file if it stands for other rows"
+            )
+        if not file.real:  # links may lead to other files later
+            chosen[file.place] = file
+    kept = set(chosen.values())
+    left_out = len(files) - len(kept)
+    notes = [f"{counted(left_out, 'file')} left out: other names of the same files"] if left_out else []
+    return [file for file in files if file in kept], notes
 
 
 def files_to_write(
@@ -59,16 +87,42 @@ def _unknown_files(
         return (list(files) if are_replaced else new), []
     if new and parameters.append and not target.journal.is_complete:
         raise _incomplete(new, target, parameters.dim)
+    notes = []
+    others = {file: name for file in new if (name := target.journal.other_name(file, length))}
+    if others and parameters.append:
+        _check_other_names(others, target, parameters)
+        new = [file for file in new if file not in others]
+        notes.append(f"{counted(len(others), 'file')} left out: ingested before under other names")
     spans = {file: target.journal.rows_of_url(file.name) for file in new}
     changed = {
         file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
     }
     if not changed or not parameters.append or parameters.on_duplicate == "replace":
-        return new, []
+        return new, notes
     if parameters.on_duplicate != "skip":
         raise _changed(changed, target, parameters.dim)
     note = f"{counted(len(changed), 'file')} left out: changed since its rows were added, or only some of its rows are left"
-    return [file for file in new if file not in changed], [note]
+    return [file for file in new if file not in changed], [*notes, note]
+
+
+def _check_other_names(others: Mapping[SourceFile, str], target: Target, parameters: Parameters) -> None:
+    """Check that files may be left out, because their rows were added under other names.
+
+    Args:
+        others: The files, with the other name of each one.
+        target: The destination.
+        parameters: The parameters of the job.
+    """
+    for file, name in others.items():
+        is_same = target.journal.rows(SourceFile(name, file.size, file.stamp)) is not None
+        if parameters.on_duplicate == "error" or (parameters.on_duplicate == "replace" and not is_same):
+            raise NodeExistsError(
+                f"{file.name} is the same file as {name}, whose rows were added to {target.handle.name} in "
+                f"{target.handle.store!r}. The rows have no labels in {parameters.dim!r}, so they would be stored twice; pass "
+                f"{name} instead, or on_duplicate='skip' to keep the existing rows",
+                path=target.handle.path,
+                store=repr(target.handle.store),
+            )
 
 
 def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:

@@ -62,7 +62,7 @@ class Journal:
         try:
             if value["version"] != _VERSION:
                 return cls(omitted=1, is_readable=False)
-            files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
+            files = {SourceFile(*item[:3], *item[6:7]): Rows(*item[3:6]) for item in value["files"]}
             older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
             omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
             samples = parse_samples(value.get("samples", {}))
@@ -87,6 +87,21 @@ class Journal:
     @cached_property
     def _rows_of_urls(self) -> dict[str, Rows]:
         return {file.url: rows for file, rows in self.files.items()}
+
+    def other_name(self, file: SourceFile, length: int) -> str:
+        """Return another URL under which a file was ingested before, if its rows are still in the dataset, or an empty string.
+
+        Args:
+            file: The file.
+            length: The number of rows of the dataset.
+        """
+        url = self._urls_of_places.get(file.place, file.real)
+        rows = None if url == file.name else self.rows_of_url(url)
+        return url if rows and rows.start < min(rows.stop, length) else ""
+
+    @cached_property
+    def _urls_of_places(self) -> dict[str, str]:
+        return {file.place: file.url for file in self.files}
 
     def rows_of_others(self, files: Sequence[SourceFile]) -> list[Rows]:
         """Return the rows of all files but some."""
@@ -132,7 +147,7 @@ class Journal:
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as the value of the attribute."""
-        files = [[*file.to_json(), *row] for file, row in self.files.items()]
+        files = [[*(own := file.to_json())[:3], *row, *own[3:]] for file, row in self.files.items()]
         return {
             "version": _VERSION,
             "dim": self.dim,

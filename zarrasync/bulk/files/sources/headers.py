@@ -44,15 +44,22 @@ class SourceFile:
         url: The absolute path or the URL.
         size: The size in bytes, or ``None`` if it is unknown.
         stamp: The ETag, or the time of the last change. Empty if neither is known.
+        real: The path without symbolic links, if it differs from ``url``; otherwise empty. It does not count in comparisons.
     """
 
     url: str
     size: int | None = None
     stamp: str = ""
+    real: str = field(default="", compare=False)
 
     def to_json(self) -> list[Any]:
         """Return the identity as JSON values."""
-        return [self.url, self.size, self.stamp]
+        return [self.url, self.size, self.stamp, *([self.real] * bool(self.real))]
+
+    @property
+    def place(self) -> str:
+        """The path without symbolic links, or the URL without signatures."""
+        return self.real or self.name
 
     @property
     def name(self) -> str:

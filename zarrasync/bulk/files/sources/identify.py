@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -81,7 +82,22 @@ def _local(path: str) -> Iterable[SourceFile]:
     names = [path] if os.path.exists(path) else glob.glob(path, recursive=True)
     if not names:
         raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
-    return map(_local_identity, names)
+    folders: dict[str, str] = {}
+    return [replace(_local_identity(name), real=_real_path(os.path.abspath(name), folders)) for name in names]
+
+
+def _real_path(path: str, folders: dict[str, str]) -> str:
+    """Return the path of a file without symbolic links; empty if that is the same.
+
+    Args:
+        path: The absolute path.
+        folders: The real paths of folders, which are added.
+    """
+    folder, name = os.path.split(path)
+    if folder not in folders:
+        folders[folder] = os.path.realpath(folder)
+    real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folders[folder], name)
+    return "" if real == path else real
 
 
 def _local_identity(name: str) -> SourceFile:

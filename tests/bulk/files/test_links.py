@@ -1,0 +1,130 @@
+"""Files that symbolic links name several times."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.bulk.files.records import journal
+from zarrasync.cli import main
+from zarrasync.errors import NodeExistsError, ShapeError
+
+OPTIONS: dict[str, Any] = {"concat": "time", "dims": "x"}
+
+
+@pytest.fixture(autouse=True)
+def linked(tmp_path: Path) -> Path:
+    """A folder with two files, and links to them and to the folder."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(2):
+        np.save(folder / f"{number}.npy", np.full(3, number))
+    try:
+        (folder / "a.npy").symlink_to("0.npy")
+        (folder / "b.npy").symlink_to(folder / "a.npy")
+        (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    except OSError:
+        pytest.skip("this system does not allow symbolic links")
+    return folder
+
+
+def rows(store: Any) -> list[int]:
+    return [int(value) for value in sync.open_array(store, path="values")[:, 0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["data/a.npy", "data/b.npy"], ["data/a.npy"]),
+        (["data/a.npy", "data/1.npy", "data/0.npy"], ["data/1.npy", "data/0.npy"]),
+        (["link/0.npy", "data/1.npy", "data/0.npy"], ["data/1.npy", "data/0.npy"]),
+        (["link/a.npy", "data/1.npy", "link/b.npy"], ["link/a.npy", "data/1.npy"]),
+        (["data/*.npy"], ["data/0.npy", "data/1.npy"]),
+    ],
+)
+async def test_in_one_call(api: Api, tmp_path: Path, names: list[str], kept: list[str]):
+    paths = [tmp_path / name for name in names]
+    with pytest.raises(ShapeError, match=r"npy and .*npy are the same file, .* pass on_duplicate='skip'"):
+        await api(api.ingest(paths, tmp_path / "out.zarr", **OPTIONS))
+    assert not (tmp_path / "out.zarr").exists()
+    for on_duplicate in ("skip", "replace"):
+        report = await api(api.ingest(paths, store := {}, on_duplicate=on_duplicate, statistics=True, **OPTIONS))
+        assert (report.files, report.rows) == (len(kept), len(kept))
+        assert [note for note in report.notes if note.endswith("left out: other names of the same files")]
+        recorded = [file.url for file in journal.Journal.of(sync.open_group(store).attrs).files]
+        assert recorded == [str(tmp_path / name) for name in kept]
+        assert rows(store) == [int("1.npy" in name) for name in kept]
+
+
+async def test_the_same_path_twice(api: Api, linked: Path):
+    report = await api(api.ingest([linked / "a.npy", str(linked / "a.npy")], store := {}, **OPTIONS))
+    assert report.notes == []
+    assert rows(store) == [0]
+
+
+@pytest.mark.parametrize("most", [10, 1])
+@pytest.mark.parametrize(
+    ("first", "second"), [("a.npy", "b.npy"), ("0.npy", "b.npy"), ("b.npy", "0.npy"), ("0.npy", "../link/0.npy")]
+)
+async def test_in_two_calls(
+    api: Api, linked: Path, monkeypatch: pytest.MonkeyPatch, most: int, first: str, second: str
+):
+    monkeypatch.setattr(journal, "_MOST_FILES", most)
+    await api(api.ingest([linked / "1.npy", linked / first], store := {}, **OPTIONS))
+    paths = [os.path.normpath(linked / second), linked / "1.npy"]
+    with pytest.raises(NodeExistsError, match=rf"{second[-5:]} is the same file as .*{first}, whose rows were added"):
+        await api(api.ingest(paths, store, append=True, **OPTIONS))
+    for on_duplicate in ("skip", "replace"):
+        report = await api(api.ingest(paths, store, append=True, on_duplicate=on_duplicate, **OPTIONS))
+        assert (report.known, report.files) == (2, 0)
+        assert "1 file left out: ingested before under other names" in report.notes
+    np.save(linked / "0.npy", np.full(3, 9))
+    with pytest.raises(NodeExistsError, match=rf"pass .*{first} instead"):
+        await api(api.ingest(paths, store, append=True, on_duplicate="replace", **OPTIONS))
+    assert rows(store) == [1, 0]
+    await api(api.ingest(linked / first, store, append=True, on_duplicate="replace", **OPTIONS))
+    assert rows(store) == [1, 9]
+    sync.open_group(store, mode="r+")["values"].resize((1, 3))
+    await api(api.ingest(paths, store, append=True, **OPTIONS))
+    assert rows(store) == [1, 9]
+
+
+async def test_a_link_that_leads_to_another_file(api: Api, linked: Path):
+    latest = linked / "latest.npy"
+    for number in (0, 1):
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(f"{number}.npy")
+        paths = [linked / f"{n}.npy" for n in range(number + 1)]
+        await api(api.ingest([latest, *paths], store := {}, append=True, on_duplicate="skip", **OPTIONS))
+        assert rows(store) == list(range(number + 1))
+
+
+async def test_labels_in_the_names_of_links(api: Api, linked: Path):
+    """Folders that store equal files once contain links to one file for different times."""
+    pytest.importorskip("xarray", reason="converts times")
+    for number in range(2):
+        (linked / f"x_2024010{number + 1}.npy").symlink_to("0.npy")
+    await api(api.ingest(str(linked / "x_*.npy"), store := {}, labels="x_%Y%m%d", **OPTIONS))
+    assert rows(store) == [0, 0]
+    (linked / "x_20240103.npy").symlink_to("0.npy")
+    report = await api(api.ingest(str(linked / "x_*.npy"), store, append=True, labels="x_%Y%m%d", **OPTIONS))
+    assert (report.known, report.files) == (2, 1)
+    assert rows(store) == [0, 0, 0]
+
+
+def test_a_plan(tmp_path: Path, linked: Path, capsys: pytest.CaptureFixture[str]):
+    out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "job.plan")
+    words = [out, "--concat", "time", "--dims", "x"]
+    assert main(["ingest", "plan", str(linked / "a.npy"), *words, "--plan", plan]) == 0
+    for command in ("run", "finish"):
+        assert main(["ingest", command, plan]) == 0
+    assert main(["ingest", str(linked / "b.npy"), *words, "--append"]) == 1
+    assert "is the same file as" in capsys.readouterr().err
+    assert main(["ingest", str(linked / "b.npy"), *words, "--append", "--on-duplicate", "skip"]) == 0
+    assert rows(out) == [0]

@@ -50,7 +50,7 @@ def value_checksum(block: npt.NDArray[Any], before: int = 0) -> int:
 
 def value_kind(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the data type that represents others in ``value_checksum``. The length of strings does not matter."""
-    if dtype.kind in "SU":
+    if dtype.kind in "SUTO":
         return np.dtype(object)
     widest = np.dtype(_WIDEST.get(dtype.kind, dtype))
     return (widest if dtype.itemsize <= widest.itemsize else dtype).newbyteorder("=")

@@ -257,3 +257,18 @@ def test_slabs_contain_whole_chunks(monkeypatch: pytest.MonkeyPatch, dims: Any, 
         for region, axes in regions:
             digest = checksum(data[region].transpose(axes), digest)
         assert digest == checksum(data.transpose(sorted((0, 1), key=dims.__getitem__)))
+
+
+async def test_large_constants_of_strings(api: Api, tmp_path: Path):
+    names = np.array([f"station {number}" for number in range(9000)], object)
+    for number, own in enumerate([names, names, names[::-1]]):
+        group = sync.create_group(tmp_path / f"{number}.zarr")
+        group.create_array("v", data=np.array([number]), dimension_names=("time",))
+        array = group.create_array("name", shape=9000, dtype=str, chunks=1000, dimension_names=("station",))
+        array[:] = own
+    paths = sorted(tmp_path.glob("*.zarr"))
+    await api(api.ingest(paths[:2], store := {}, concat="time"))
+    assert sync.open_array(store, path="name")[:].tolist() == names.tolist()
+    for append in (False, True):
+        with pytest.raises(ShapeError, match=r"'name' must be the same in all files, but differs"):
+            await api(api.ingest(paths[1:], store if append else {}, concat="time", append=append))

@@ -1934,7 +1934,7 @@ def ingest(
         engine: For files: the engine of xarray. Default: the one that recognises the file.
         engine_options: For files: arguments of ``xarray.open_dataset``, such as
             ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
-        source_group: For files: the group inside the files.
+        source_group: For files: the group inside the files. Coordinates of its dimensions may be in a group above.
         source_options: For files: options of the filesystem of URLs.
         processes: For files: the number of processes of this machine that share the work, and the threads of the
             settings. Each one may use ``config.memory_budget``. A script that uses more than one must start below

@@ -68,7 +68,6 @@ async def test_groups_without_labels(api: Api, tmp_path: Path):
     path = tmp_path / "0.nc"
     with nc.Dataset(path, "w") as file:
         file.createDimension("time", 2)
-        file.createVariable("time", "i4", ("time",))[:] = [0, 1]
         file.createGroup("obs").createVariable("v", "f4", ("time",))[:] = [1, 2]
     report = await api(api.ingest(path, {}, concat="time", source_group="obs"))
     assert report.notes == ["the group has no labels 'time': rows are in the order of the files"]

@@ -3,7 +3,8 @@
 From the ground up:
 
 1. ``sources``: ``identify`` expands patterns and records the size and time of each file. ``readers`` opens files and reads
-   their ``headers``, with ``digests`` of large variables. ``copies`` keeps remote files, and ``hdf5_chunks`` reads chunks
+   their ``headers``, with ``digests`` of large variables. ``inherited`` finds coordinates in groups above, and ``name_labels``
+   times in the names of files. ``copies`` keeps remote files, and ``hdf5_chunks`` reads chunks
    itself. ``times`` and ``conversions`` change values to the units and the data type of the dataset.
 2. ``records``: ``claim``, ``claim_folder`` and ``runs`` keep two jobs apart and remember finished tasks. ``journal``,
    ``older_files``, ``file_rows`` and ``row_samples`` record the ingested files in the dataset. ``plan`` is the plan of a

@@ -35,8 +35,10 @@ from zarrasync.bulk.files.sources.engines import (
 from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
+from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.netcdf3 import check_complete
+from zarrasync.bulk.files.sources.numpy_files import NumpyReader
 from zarrasync.config import Config
 from zarrasync.errors import ZarrError
 from zarrasync.indexing.regions import Region
@@ -264,37 +266,9 @@ def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
     if is_numpy(url):
-        return _NumpyReader(path, options)
+        return NumpyReader(path, options)
     check_complete(path)
     return _XarrayReader(url, path, options)
-
-
-# ------------------------------------------------------------------ NumPy
-
-
-class _NumpyReader:
-    def __init__(self, path: str, options: ReaderOptions) -> None:
-        if path.lower().endswith(".npz"):
-            with np.load(path) as archive:
-                self._arrays = {name: archive[name] for name in archive.files}
-        else:
-            self._arrays = {"values": np.load(path, mmap_mode="r")}
-        self._options = options
-
-    def header(self, file: SourceFile) -> FileHeader:
-        variables, options = {}, self._options
-        for name, array in self._arrays.items():
-            unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
-            dims = unnamed if options.dims is None or len(options.dims) != array.ndim else options.dims
-            values = np.array(array) if options.reads_values(name, dims, array.shape, array.dtype.itemsize) else None
-            variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
-        return FileHeader(file, variables, {})
-
-    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
-        return np.asarray(self._arrays[name][region])
-
-    def close(self) -> None:
-        """Do nothing: another thread may be reading. NumPy closes the file when the last one has ended."""
 
 
 # ------------------------------------------------------------------ xarray
@@ -316,8 +290,6 @@ class _XarrayReader:
             "cache": False,
             "create_default_indexes": False,  # which take time, and are not used
         }
-        if options.group:
-            arguments["group"] = options.group
         if _is_zarr(url):
             arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
             if options.storage_options:
@@ -326,16 +298,26 @@ class _XarrayReader:
             arguments |= engine_arguments(url, options)
         if arguments["engine"] is None and is_hdf5(path):
             arguments["engine"] = first_engine()
+
+        def open_group(group: str) -> Any:
+            own: dict[str, Any] = {**arguments, "group": group} if group else arguments
+            return xarray.open_dataset(path, **own)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of axes, and formats of other files
             try:
-                self._dataset = xarray.open_dataset(path, **arguments)
+                self._dataset = open_group(options.group)
             except ValueError as error:
                 if reason := reason_of_failure(url, options):
                     raise ImportError(reason) from error
                 if advice := advice_for_failure(url, options):
                     raise ValueError(f"{error}; {advice}") from error
                 raise
+            inherited, self._parents = dict[str, Any](), list[Any]()
+            if (_is_zarr(url) or is_hdf5(path)) and arguments["engine"] != "rasterio":
+                inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
+        self._variables = {**inherited, **self._dataset.variables}
+        self._coords = {*inherited, *self._dataset.coords}
         self._options, self._has_fixed_strings = options, _is_zarr(url)
 
     def header(self, file: SourceFile) -> FileHeader:
@@ -343,11 +325,11 @@ class _XarrayReader:
         attributes = plain_attributes(dataset.attrs)
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
-        variables = {str(name): self._variable(str(name)) for name in dataset.variables}
+        variables = {str(name): self._variable(str(name)) for name in self._variables}
         return FileHeader(file, variables, attributes)
 
     def _variable(self, name: str) -> VariableHeader:
-        variable = self._dataset.variables[name]
+        variable = self._variables[name]
         dims, options = tuple(map(str, variable.dims)), self._options
         if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
             dims = options.dims if len(options.dims) == len(dims) else dims
@@ -372,16 +354,17 @@ class _XarrayReader:
             "str" if variable.dtype.kind == "U" and not self._has_fixed_strings else dtype_text(variable.dtype),
             attributes,
             tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
-            name in self._dataset.coords,
+            name in self._coords,
             values,
             problem=problem,
         )
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:
-        return np.asarray(_values(self._dataset.variables[name][region]))
+        return np.asarray(_values(self._variables[name][region]))
 
     def close(self) -> None:
-        self._dataset.close()
+        for dataset in (self._dataset, *self._parents):
+            dataset.close()
 
 
 def _values(variable: Any) -> Any:

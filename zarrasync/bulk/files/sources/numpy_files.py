@@ -1,0 +1,48 @@
+"""Reading files of NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.bulk.files.sources.attributes import dtype_text
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
+from zarrasync.indexing.regions import Region
+
+__all__ = ["NumpyReader"]
+
+
+class NumpyReader:
+    """An open ``.npy`` or ``.npz`` file.
+
+    Args:
+        path: The path of the file.
+        options: The names of axes.
+    """
+
+    def __init__(self, path: str, options: ReaderOptions) -> None:
+        if path.lower().endswith(".npz"):
+            with np.load(path) as archive:
+                self._arrays = {name: archive[name] for name in archive.files}
+        else:
+            self._arrays = {"values": np.load(path, mmap_mode="r")}
+        self._options = options
+
+    def header(self, file: SourceFile) -> FileHeader:
+        """Return the header of the file."""
+        variables, options = {}, self._options
+        for name, array in self._arrays.items():
+            unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
+            dims = unnamed if options.dims is None or len(options.dims) != array.ndim else options.dims
+            values = np.array(array) if options.reads_values(name, dims, array.shape, array.dtype.itemsize) else None
+            variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
+        return FileHeader(file, variables, {})
+
+    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
+        """Return a region of an array."""
+        return np.asarray(self._arrays[name][region])
+
+    def close(self) -> None:
+        """Do nothing: another thread may be reading. NumPy closes the file when the last one has ended."""

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
-    from zarrasync.bulk.copy.copy import copy
+    from zarrasync.bulk.copy import copy
     from zarrasync.bulk.ingest import ingest
     from zarrasync.bulk.manifest import manifest
-    from zarrasync.bulk.pyramid.pyramid import pyramid
-    from zarrasync.bulk.validate.validate import validate
+    from zarrasync.bulk.pyramid import pyramid
+    from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
     from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
@@ -91,14 +91,14 @@ _HOME_MODULES = {
     "AsyncSelection": "nodes.selection",
     "Config": "config",
     "ZarrError": "errors",
-    "copy": "bulk.copy.copy",
+    "copy": "bulk.copy",
     "ingest": "bulk.ingest",
     "manifest": "bulk.manifest",
-    "pyramid": "bulk.pyramid.pyramid",
+    "pyramid": "bulk.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",
     "register_storage_transformer": "metadata.extensions",
-    "validate": "bulk.validate.validate",
+    "validate": "bulk.validate",
 }
 _SUBMODULES = ("codecs", "config", "errors", "stores", "sync")
 

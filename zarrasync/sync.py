@@ -23,13 +23,13 @@ from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import manifest as _manifest
-from zarrasync.bulk.copy import copy as _copy
+from zarrasync.bulk.copy import functions as _copy
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.pyramid import pyramid as _pyramid
+from zarrasync.bulk.pyramid import PyramidReport
+from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.pyramid import PyramidReport
 from zarrasync.bulk.reports import CopyReport, Report
-from zarrasync.bulk.validate import validate as _validate
+from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation

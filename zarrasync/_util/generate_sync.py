@@ -48,21 +48,21 @@ import numpy.typing as npt
 
 from zarrasync.nodes import array as _array
 from zarrasync import config
-from zarrasync.bulk.copy import copy as _copy
+from zarrasync.bulk.copy import functions as _copy
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.nodes import selection as _selection
 from zarrasync.bulk import manifest as _manifest
-from zarrasync.bulk.pyramid import pyramid as _pyramid
-from zarrasync.bulk.validate import validate as _validate
+from zarrasync.bulk.pyramid import functions as _pyramid
+from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.pyramid import PyramidReport
+from zarrasync.bulk.pyramid import PyramidReport
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
@@ -83,15 +83,15 @@ T = TypeVar("T")
 
 '''
 
-MODULES = (
-    "nodes/functions.py",
-    "bulk/copy/copy.py",
-    "bulk/ingest.py",
-    "bulk/manifest.py",
-    "bulk/pyramid/pyramid.py",
-    "bulk/validate/validate.py",
-)
-"""The modules whose public functions are generated."""
+MODULES = {
+    "functions": "nodes/functions.py",
+    "copy": "bulk/copy/functions.py",
+    "ingest": "bulk/ingest.py",
+    "manifest": "bulk/manifest.py",
+    "pyramid": "bulk/pyramid/functions.py",
+    "validate": "bulk/validate/functions.py",
+}
+"""The modules whose public functions are generated, by the names under which the facade imports them."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _TYPES = re.compile(r"\bAsync(Array|Group|Selection|Iterator)\b")
@@ -103,8 +103,8 @@ def generate() -> str:
     for file, name, facade, base in CLASSES:
         parts.append(_class(_tree(file), name, facade, base))
     names = [facade for *_, facade, _ in CLASSES]
-    for file in MODULES:
-        functions, function_names = _functions(_tree(file), Path(file).stem)
+    for module, file in MODULES.items():
+        functions, function_names = _functions(_tree(file), module)
         parts.append(functions)
         names.extend(function_names)
     public = sorted([*names, "config", "register_codec", "register_data_type", "register_storage_transformer"])

@@ -15,6 +15,7 @@ import h5py
 import netCDF4
 import numpy as np
 import xarray as xr
+import zarr
 
 __all__ = ["CLASSIC", "DTYPES", "EPOCHS", "UNITS", "Field", "File", "Labels", "meaning", "write"]
 
@@ -26,8 +27,8 @@ DTYPES: dict[str, tuple[str, ...]] = {
     "NETCDF4_CLASSIC": CLASSIC,
     "NETCDF4": WIDE,
     "h5": WIDE,
-    "zarr2": WIDE,
-    "zarr3": WIDE,
+    "zarr2": (*WIDE, "f2", "c8", "c16"),
+    "zarr3": (*WIDE, "f2", "c8", "c16"),
     "npz": WIDE,
 }
 """The data types of numbers in each kind of file."""
@@ -61,7 +62,7 @@ class Field:
 
     Attributes:
         name: The name.
-        kind: ``"number"``, ``"string"``, ``"char"``, ``"bool"``, ``"time"`` or ``"duration"``.
+        kind: ``"number"``, ``"string"``, ``"char"``, ``"bool"``, ``"time"``, ``"bounds"`` or ``"duration"``.
         dims: The dimensions.
         dtype: The data type.
         attributes: The attributes in all files.
@@ -93,6 +94,7 @@ class File:
         is_row: Whether the file is one row without the dimension.
         attributes: Attributes of the dataset.
         length: The longest strings with a fixed length.
+        label_dtype: The data type of its labels if it differs from that of the other files.
     """
 
     number: int
@@ -109,6 +111,7 @@ class File:
     is_row: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     length: int = 4
+    label_dtype: str = ""
 
     @property
     def suffix(self) -> str:
@@ -135,6 +138,8 @@ def random_values(own: Field, file: File, sizes: Mapping[str, int], seed: Sequen
         seconds = rng.integers(0, 4 * 24, shape) * 1800
         values = encode_times(seconds, file, own.dtype)
         attributes |= {"units": file.units, "calendar": file.calendar}
+    elif own.kind == "bounds":
+        values = encode_times(rng.integers(0, 9999, shape), file, own.dtype)
     elif own.kind == "duration":
         values = encode(rng.integers(0, 48, shape) * 1800, UNITS[file.duration], 0, own.dtype)
         attributes["units"] = file.duration
@@ -148,6 +153,10 @@ def random_values(own: Field, file: File, sizes: Mapping[str, int], seed: Sequen
 
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "c":
+        return (rng.integers(-99, 99, shape) + 1j * rng.integers(-99, 99, shape)).astype(dtype)
+    if dtype.kind == "f" and dtype.itemsize == 2:
+        return (rng.integers(-99, 99, shape) / 4).astype(dtype)
     if dtype.kind == "f":
         special = np.array([0.0, -0.0, np.inf, -np.inf, 1e-30, 3e38], dtype)
         usual = rng.integers(-99, 99, shape) / np.array(4, dtype)
@@ -182,12 +191,12 @@ def encode_times(seconds: Any, file: File, dtype: str) -> Any:
 
 
 def meaning(kind: str, values: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return values that can be compared between files: seconds for times and durations; NaN if they are missing."""
+    """Return comparable values: seconds for times and durations, and NaN if they are missing."""
     if kind == "char":
         return np.array(
             [item if isinstance(item, bytes) else str(item).encode() for item in values.reshape(-1)]
         ).reshape(values.shape)
-    if kind not in ("time", "duration"):
+    if kind not in ("time", "duration", "bounds"):
         return values
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     for key in ("_FillValue", "missing_value"):
@@ -213,9 +222,11 @@ def label_values(labels: Labels, file: File) -> Any:
     chosen = [labels.values[row] for row in file.rows]
     if labels.kind == "time":
         return encode_times(np.array(chosen, dtype=object), file, labels.dtype)
+    if file.format == "npz" and labels.kind == "string":
+        return np.array(chosen or ["longest string"], "U")[: len(chosen)]
     if labels.kind == "string":
         return np.array(chosen, object)
-    return np.array(chosen, labels.dtype)
+    return np.array(chosen, file.label_dtype or labels.dtype)
 
 
 def content(fields: Sequence[Field], labels: Labels, file: File, sizes: Mapping[str, int]) -> dict[str, xr.Variable]:
@@ -229,9 +240,16 @@ def content(fields: Sequence[Field], labels: Labels, file: File, sizes: Mapping[
         changed = replace(own, dtype=changes.get("dtype", own.dtype))
         seed = [file.seed, file.number] if "row" in own.dims or "seed" in changes else [0]
         is_constant = "row" not in own.dims
-        like = replace(file, length=4, units="minutes since 2000-01-01", duration="minutes") if is_constant else file
+        like = (
+            replace(file, length=4, units="minutes since 2000-01-01", calendar="standard", duration="minutes")
+            if is_constant
+            else file
+        )
         variable = random_values(changed, like, own_sizes, seed)
         variable.attrs |= changes.get("attributes", {})
+        if own.name in file.storage.get("short", ()) and variable.sizes["row"] > 1:  # the library adds the last row
+            axis = variable.dims.index("row")
+            variable.values[(slice(None),) * axis + (-1,)] = variable.attrs["_FillValue"]
         if own.name in file.orders:
             variable = variable.transpose(*file.orders[own.name])
         result[own.name] = variable
@@ -241,6 +259,8 @@ def content(fields: Sequence[Field], labels: Labels, file: File, sizes: Mapping[
             result[dim] = xr.Variable(dim, np.arange(sizes[dim], dtype="f8") * step, {"axis": dim.upper()})
     if labels.kind != "none":
         attributes = {"units": file.units, "calendar": file.calendar} if labels.kind == "time" else {}
+        if any(own.kind == "bounds" for own in fields):
+            attributes["bounds"] = "row_bnds"
         values = label_values(labels, file)
         if "label" in file.changes and len(values) > 1:
             values = values[::-1].copy() if file.changes["label"]["how"] == "reverse" else values[[0] * len(values)]
@@ -314,8 +334,12 @@ def _write_netcdf(variables: Mapping[str, xr.Variable], file: File, path: Path) 
             made.set_auto_maskandscale(False)
             made.set_auto_chartostring(False)
             made.setncatts(attributes)
-            if item.size:
-                made[...] = item.values if item.dtype.kind == "O" else item.values.astype(item.dtype.newbyteorder("="))
+            values = item.values if item.dtype.kind == "O" else item.values.astype(item.dtype.newbyteorder("="))
+            if name in file.storage.get("short", ()) and item.sizes["row"] > 1:
+                rows = (slice(None),) * item.dims.index("row") + (slice(0, item.sizes["row"] - 1),)
+                made[rows] = values[rows]
+            elif item.size:
+                made[...] = values
 
 
 def _write_h5(variables: Mapping[str, xr.Variable], file: File, path: Path) -> None:
@@ -349,20 +373,29 @@ def _write_h5(variables: Mapping[str, xr.Variable], file: File, path: Path) -> N
 def _write_zarr(variables: Mapping[str, xr.Variable], file: File, path: Path) -> None:
     encoding: dict[str, dict[str, Any]] = {}
     stored: dict[str, xr.Variable] = {}
+    strings = {name: item for name, item in variables.items() if item.dtype.kind == "O"}
     for name, item in variables.items():
         values = item.values
+        if name in strings:
+            continue
         if values.dtype.kind in "iuf":
             values = values.astype(values.dtype.newbyteorder(file.byte_order))
-        if values.dtype.kind == "O":  # xarray would store numbers if it is empty
-            values = values.astype(np.dtypes.StringDType())
         own = encoding[name] = {}
         if values.dtype.kind == "f" and "_FillValue" not in item.attrs:
             own["_FillValue"] = None
         if (chunks := _chunks(file, item)) is not None:
             own["chunks"] = chunks
         stored[name] = xr.Variable(item.dims, values, item.attrs)
+    zarr_format: Any = int(file.format[-1])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of data types without a specification
         xr.Dataset(stored, attrs=dict(file.attributes)).to_zarr(
-            path, mode="w", zarr_format=int(file.format[-1]), encoding=encoding, consolidated=False
+            path, mode="w", zarr_format=zarr_format, encoding=encoding, consolidated=False
         )
+        group = zarr.open_group(path, mode="r+", zarr_format=zarr_format)
+        for name, item in strings.items():  # xarray gives them a fixed length if there is no value
+            dims: dict[str, Any] = {"dimension_names": item.dims} if zarr_format == 3 else {}
+            attributes = {**item.attrs, **({} if dims else {"_ARRAY_DIMENSIONS": list(item.dims)})}
+            array = group.create_array(name, shape=item.shape, dtype=str, attributes=attributes, **dims)
+            if item.size:
+                array[...] = item.values

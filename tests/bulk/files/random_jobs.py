@@ -22,6 +22,8 @@ _GROUPS = [
     ("zarr2", "zarr3"),
 ]
 """Kinds of files that occur together."""
+_NAMES = ("c", "a b", "é", "v.1")
+"""Names of variables that need care."""
 _FAULTS = ("dtype", "packing", "constant", "absent", "units", "calendar", "label", "axes")
 
 
@@ -42,6 +44,7 @@ class Job:
         small: The largest size of values that are read with the headers.
         fault: Why files may be refused; empty if they must not.
         is_async: Whether to call the asynchronous API.
+        chosen: The names of the variables to ingest; empty for all.
     """
 
     fields: tuple[Field, ...]
@@ -56,6 +59,7 @@ class Job:
     small: int = 1 << 16
     fault: str = ""
     is_async: bool = False
+    chosen: tuple[str, ...] = ()
 
 
 @st.composite
@@ -65,7 +69,9 @@ def jobs(draw: Any) -> Job:
     is_row = group != ("npz",) and draw(st.integers(0, 5)) == 5
     count = draw(st.integers(2, 5))
     kinds = [draw(st.sampled_from(formats)) for _ in range(count)]
-    sizes = {"y": draw(st.integers(1, 4)), "x": draw(st.integers(1, 3))}
+    can_be_empty = not any(kind.startswith("NETCDF3") or DTYPES[kind] is CLASSIC for kind in kinds)
+    smallest = 0 if can_be_empty and draw(st.integers(0, 9)) == 9 else 1
+    sizes = {"y": draw(st.integers(smallest, 4)), "x": draw(st.integers(1, 3)), "nv": 2}
     labels = draw(_labels(kinds))
     fields = draw(_fields(kinds, labels))
     sizes = {dim: n for dim, n in sizes.items() if any(dim in own.dims for own in fields)}
@@ -77,7 +83,15 @@ def jobs(draw: Any) -> Job:
     fault = draw(st.sampled_from(_FAULTS)) if draw(st.integers(0, 4)) == 4 and not is_row else ""
     if fault:
         files, fault = draw(_faulty(files, fields, labels, fault))
+    chosen: tuple[str, ...] = ()
+    if not fault and draw(st.integers(0, 3)) == 3:
+        rest = draw(st.sets(st.sampled_from([own.name for own in fields])))
+        chosen = tuple(own.name for own in fields if own is fields[0] or own.name in rest)
     options = draw(_options(fields, labels, sizes, is_row=is_row))
+    if chosen:
+        options["variables"] = chosen
+        if not {*options.get("encoding", {})} <= {*chosen}:
+            del options["encoding"]
     if group == ("npz",):
         options["dims"] = fields[0].dims
     return Job(
@@ -93,6 +107,7 @@ def jobs(draw: Any) -> Job:
         draw(st.sampled_from([1 << 16, 16])),
         fault,
         draw(st.booleans()),
+        chosen,
     )
 
 
@@ -101,7 +116,7 @@ def jobs(draw: Any) -> Job:
 
 def _common(kinds: Sequence[str]) -> list[str]:
     """Return the data types that all kinds of files have."""
-    return [dtype for dtype in DTYPES["NETCDF4"] if all(dtype in DTYPES[kind] for kind in kinds)]
+    return [dtype for dtype in DTYPES["zarr3"] if all(dtype in DTYPES[kind] for kind in kinds)]
 
 
 def _have_strings(kinds: Sequence[str]) -> bool:
@@ -110,7 +125,7 @@ def _have_strings(kinds: Sequence[str]) -> bool:
 
 @st.composite
 def _labels(draw: Any, kinds: Sequence[str]) -> Labels:
-    allowed = ["none"] if "npz" in kinds else ["none", "number", "number", "time", "time"]
+    allowed = ["none", "number", "string"] if "npz" in kinds else ["none", "number", "number", "time", "time"]
     if _have_strings(kinds):
         allowed.append("string")
     kind = draw(st.sampled_from(allowed))
@@ -123,8 +138,9 @@ def _labels(draw: Any, kinds: Sequence[str]) -> Labels:
     steps = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
     numbers = np.cumsum(steps).tolist()[:: -1 if is_falling else 1]
     if kind == "number":
-        dtype = draw(st.sampled_from(_common(kinds)))
-        begin = draw(st.sampled_from([0, -5] if np.dtype(dtype).kind != "u" else [0, 100]))
+        dtype = draw(st.sampled_from([name for name in _common(kinds) if np.dtype(name).kind != "c"]))
+        largest = 2**62 if np.dtype(dtype).kind != "f" and np.dtype(dtype).itemsize == 8 else 50
+        begin = draw(st.sampled_from([0, largest, -5] if np.dtype(dtype).kind != "u" else [0, largest]))
         scale = 0.5 if np.dtype(dtype).kind == "f" else 1
         return Labels(kind, dtype, tuple((begin + number) * scale for number in numbers))
     resolution = draw(st.sampled_from([3600, 86400, 1800, 60]))
@@ -135,7 +151,7 @@ def _labels(draw: Any, kinds: Sequence[str]) -> Labels:
 @st.composite
 def _fields(draw: Any, kinds: Sequence[str], labels: Labels) -> tuple[Field, ...]:
     if kinds[0] == "npz":
-        dims = draw(st.sampled_from([dims for dims in _DIMS if "row" in dims]))
+        dims = draw(st.sampled_from([dims for dims in _DIMS if "row" in dims])) if labels.kind == "none" else ("row",)
         dtypes = draw(st.lists(st.sampled_from([*_common(kinds), "char"]), min_size=1, max_size=3))
         return tuple(
             Field(f"v{n}", "char" if dtype == "char" else "number", dims, "S4" if dtype == "char" else dtype)
@@ -146,7 +162,7 @@ def _fields(draw: Any, kinds: Sequence[str], labels: Labels) -> tuple[Field, ...
     fields = []
     for number in range(draw(st.integers(1, 4))):
         dims = draw(st.sampled_from([own for own in _DIMS if number or "row" in own]))
-        kind, name = draw(st.sampled_from(allowed)), f"v{number}"
+        kind, name = draw(st.sampled_from(allowed)), draw(st.sampled_from([f"v{number}", _NAMES[number]]))
         if kind in ("time", "duration"):
             dtype = draw(st.sampled_from([name for name in _common(kinds) if name in ("i4", "i8", "f8")]))
             fill = draw(st.sampled_from([None, -9999]))
@@ -158,6 +174,8 @@ def _fields(draw: Any, kinds: Sequence[str], labels: Labels) -> tuple[Field, ...
             fields.append(Field(name, kind, dims, dtype, draw(_attributes(dtype))))
         else:
             fields.append(Field(name, kind, dims, attributes=draw(st.sampled_from([{}, {"long_name": "a name"}]))))
+    if labels.kind == "time" and draw(st.integers(0, 3)) == 3:
+        fields.append(Field("row_bnds", "bounds", ("row", "nv"), "f8"))
     return tuple(fields)
 
 
@@ -166,10 +184,13 @@ def _attributes(draw: Any, dtype: str) -> dict[str, Any]:
     """Return attributes of numbers, which may be packed."""
     kind = np.dtype(dtype)
     result: dict[str, Any] = {}
+    if kind.kind == "c":
+        return result
     fills = {
         "f": [None, -999.0, np.nan],
         "i": [None, -1, 0, np.iinfo(kind).min if kind.kind != "f" else 0],
         "u": [None, 0, 99],
+        "c": [None],
     }
     fill = draw(st.sampled_from(fills[kind.kind]))
     if fill is not None:
@@ -177,7 +198,7 @@ def _attributes(draw: Any, dtype: str) -> dict[str, Any]:
         if draw(st.booleans()):
             result["missing_value"] = kind.type(fill)
     elif draw(st.integers(0, 3)) == 3:
-        result["missing_value"] = kind.type(7)
+        result["missing_value"] = draw(st.sampled_from([kind.type(7), np.array([7, 9], kind)]))
     if draw(st.integers(0, 2)) == 2 and kind.itemsize < 8:
         number = draw(st.sampled_from([np.float64, np.float32]))
         result["scale_factor"] = number(0.25)
@@ -249,6 +270,16 @@ def _files(
         movable = not is_npz and len(own.dims) > 1 and not (kind.startswith("NETCDF3") or DTYPES[kind] is CLASSIC)
         if movable and not is_row and draw(st.integers(0, 3)) == 3:
             orders[own.name] = tuple(draw(st.permutations(own.dims)))
+    can_be_short = kind == "NETCDF4" and storage["unlimited"] and labels.kind != "none" and not is_row
+    if can_be_short and draw(st.booleans()):
+        storage["short"] = tuple(
+            own.name for own in fields if own.kind == "number" and "row" in own.dims and "_FillValue" in own.attributes
+        )
+    label_dtype = ""
+    if labels.kind == "number" and max(map(abs, labels.values)) < 100 and draw(st.integers(0, 3)) == 3:
+        label_dtype = draw(st.sampled_from([name for name in ("i1", "i2", "i4", "f8") if name in DTYPES[kind]]))
+        if np.dtype(labels.dtype).kind == "u" or any(value != int(value) for value in labels.values):
+            label_dtype = ""
     return File(
         number,
         kind,
@@ -264,6 +295,7 @@ def _files(
         is_row,
         attributes,
         draw(st.integers(1, 4)),
+        label_dtype,
     )
 
 

@@ -167,3 +167,27 @@ async def test_a_long_text(api: Api, tmp_path: Path):
     for path in paths:
         await api(api.ingest(path, store, concat="row", append=True))
     assert sync.open_array(store, path="text")[...] == "x" * 20_000
+
+
+async def test_strings_of_format_2(api: Api, tmp_path: Path, size: str):
+    """Their fill value is an empty string, which xarray calls a missing value, and other files do not have it."""
+    xr = pytest.importorskip("xarray", reason="xarray opens the files")
+    zarr = pytest.importorskip("zarr", reason="writes a hierarchy")
+    pytest.importorskip("netCDF4", reason="writes a file")
+    paths = [tmp_path / "0.zarr", tmp_path / "1.nc", tmp_path / "2.zarr"]
+    for path in paths:
+        values = np.array([path.name, ""], object)
+        if path.suffix == ".nc":
+            xr.Dataset({"name": ("row", values)}).to_netcdf(path)
+        else:
+            attributes = {"_ARRAY_DIMENSIONS": ["row"]}
+            group = zarr.open_group(path, mode="w", zarr_format=2)
+            group.create_array("name", shape=2, dtype=str, attributes=attributes)[:] = values
+    options: dict[str, Any] = {"concat": "row", "verify": True, "statistics": True}
+    for zarr_format in (2, 3):
+        await api(api.ingest(paths[0], store := {}, zarr_format=zarr_format, **options))
+        await api(api.ingest(paths, store, append=True, **options))
+        expected = ["0.zarr", "", "1.nc", "", "2.zarr", ""]
+        assert sync.open_array(store, path="name")[:].tolist() == expected
+        await api(api.ingest(paths, store := {}, zarr_format=zarr_format, **options))
+        assert sync.open_array(store, path="name")[:].tolist() == expected

@@ -208,10 +208,13 @@ def differing_attributes(header: VariableHeader, like: VariableHeader) -> set[st
 
 
 def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
-    """Return the values that stand for missing ones, from any of the attributes. NaN is always missing, so it is not one."""
+    """Return the values that stand for missing ones, from any of the attributes.
+
+    NaN is always missing, so it is not one. Empty strings are what absent chunks of strings contain.
+    """
     found = [_plain(attributes[key]) for key in _MISSING if attributes.get(key) is not None]
     items = [item for value in found for item in (value if isinstance(value, list) else [value])]
-    return {item for item in items if item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
+    return {item for item in items if item != "" and item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
 
 
 def _plain(value: Any) -> Any:

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system. */
+/* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system, and bytes that are read
+ * and written in the time that this takes for each inner chunk that is touched: it is read on its own, and parts two pieces. */
 #ifdef KERNEL_SMALL_LIMITS
-enum { LARGE_SHARD = 64 };
+enum { LARGE_SHARD = 64, LARGE_SHARE = 1 };
 #else
-enum { LARGE_SHARD = 1 << 20 };
+enum { LARGE_SHARD = 1 << 20, LARGE_SHARE = 64 << 10 };
 #endif
 
 /* A stored shard: in memory, in a file if `data` is null, or none if its size is -1. */
@@ -267,6 +268,17 @@ static int use_old_file(struct write *write, int file, int64_t size)
            za_read_counted(write->worker, file, index, length, start) == length && za_check_index(array, index);
 }
 
+/* Whether only some inner chunks of a stored shard of some size should be read: those that the shard's cuts touch. */
+static int is_large(const struct write *write, int64_t size)
+{
+    int64_t touched = 1;
+    for (int i = 0; i < write->box.axis_count; i++) {
+        const struct za_axis *axis = &write->box.axes[i];
+        touched *= za_last_index(axis, &write->cuts[i]) / axis->inner - write->cuts[i].first / axis->inner + 1;
+    }
+    return size > LARGE_SHARD && size / touched >= LARGE_SHARE;
+}
+
 /* Read the stored chunk, if there is one; of a large shard, its file remains open. Returns 0 if that fails. */
 static int read_old(struct write *write, struct za_folder *folder, const int64_t *coords, struct za_version *version,
                     int *file)
@@ -283,7 +295,7 @@ static int read_old(struct write *write, struct za_folder *folder, const int64_t
     if (*file == ZA_FAILED)
         return 0;
     int64_t size = za_file_size(*file, version);
-    if (array->is_sharded && size > LARGE_SHARD)
+    if (array->is_sharded && is_large(write, size))
         return use_old_file(write, *file, size);
     if (size >= 0)
         size = za_read_value(write->worker, array, *file, ZA_OLD, size < array->value_limit ? size : array->value_limit, &value);

@@ -1756,6 +1756,7 @@ def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
+    executor: Executor | None = None,
     progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -1785,6 +1786,8 @@ def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
+        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
+            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -1804,7 +1807,8 @@ def copy(
         MetadataError: If the compressors are invalid.
         ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
-        StoreError: If a store failed.
+        StoreError: If a store failed, a process of the executor ended, or the executor runs in other processes and a store
+            exists only in this one.
 
     Example:
         >>> source, dest = {}, {}
@@ -1830,6 +1834,7 @@ def copy(
         resume=resume,
         verify=verify,
         all_files=all_files,
+        executor=executor,
         progress=progress,
         config=config,
     )

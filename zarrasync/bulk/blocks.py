@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -148,18 +148,47 @@ class Ingestion:
             ShapeError: If the source is an iterable that does not yield the values of all chunks.
             ChecksumError: If the values read back differ.
         """
-        self._progress, self._verify = progress, verify
-        self._skip = skip_of(progress)
-        self._all_absent = is_new and self.source.pairs is None  # pairs may have overlapping regions
+        runner = self._runner(progress, is_new=is_new, verify=verify)
         if resume:
             await self.plan.leave_out_stored()
-        runner = BlockRunner(self.source, self.target, self.plan, self._concurrency, self._skip)
         await runner.run(self._write)
         self._check_coverage()
         if verify:
             await self.target.refresh()
             regions = [tuple(slice(start, stop) for start, stop in bounds) for bounds in self._checksums]
             await runner.run_regions(self._compare, regions)
+
+    async def remaining(self, progress: Progress, *, resume: bool, concurrency: int) -> list[Region]:
+        """Return the regions to write, for ``run_regions`` in other processes. The source must not be an iterable.
+
+        Args:
+            progress: Its count of skipped bytes is increased.
+            resume: Leave out blocks that are already stored.
+            concurrency: The number of regions that each process may have in memory.
+        """
+        skip = skip_of(progress)
+        if resume:
+            await self.plan.leave_out_stored()
+        regions = list(self.plan.regions(self.plan.fit_memory(concurrency), skip))
+        stored = [region for region in regions if self.plan.is_stored(region)]
+        self.report.skipped += len(stored)
+        skip(sum(map(self.plan.size, stored)))
+        return [region for region in regions if not self.plan.is_stored(region)]
+
+    async def run_regions(self, regions: Iterable[Region], *, is_new: bool) -> None:
+        """Write some of the regions of ``remaining``.
+
+        Args:
+            regions: The regions.
+            is_new: As for ``run``.
+        """
+        await self._runner(ignore_progress, is_new=is_new, verify=False).run_regions(self._write, regions)
+
+    def _runner(self, progress: Progress, *, is_new: bool, verify: bool) -> BlockRunner:
+        self._progress, self._verify = progress, verify
+        self._skip = skip_of(progress)
+        self._all_absent = is_new and self.source.pairs is None  # pairs may have overlapping regions
+        return BlockRunner(self.source, self.target, self.plan, self._concurrency, self._skip)
 
     # -------------------------------------------------------------- writing
 

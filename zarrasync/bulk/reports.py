@@ -11,7 +11,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
 
-__all__ = ["CopyReport", "Finding", "Report", "Severity", "WriteReport"]
+__all__ = ["CopyReport", "Finding", "Report", "Severity", "WriteReport", "add_reports"]
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -207,3 +207,9 @@ class WriteReport(dict[str, IngestReport], JobReport):
         return self.to_text()
 
     __str__ = __repr__
+
+
+def add_reports(total: IngestReport, report: IngestReport) -> None:
+    """Add the counts of a report to another one, except the duration."""
+    for name in ("blocks", "skipped", "nbytes", "stored", "requests", "retries", "conflicts", "verified"):
+        setattr(total, name, getattr(total, name) + getattr(report, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import Executor
 from typing import Any
 
 from zarrasync import sync
@@ -18,6 +19,7 @@ from zarrasync.cli.arguments import (
     options,
 )
 from zarrasync.cli.console import Console
+from zarrasync.cli.executors import add_executor, executor_of
 from zarrasync.cli.messages import for_shell, typed_places
 from zarrasync.cli.monitoring import Watch, add_monitoring, monitored
 from zarrasync.cli.places import open_in_hierarchy
@@ -56,6 +58,7 @@ def add(command: Commands) -> None:
         parser.add_argument(
             "--all", action="store_true", help="also copy files that are not part of the Zarr hierarchy"
         )
+        add_executor(parser, "copy")
     command(
         "consolidate",
         "write the metadata of all nodes to one document",
@@ -71,8 +74,8 @@ def add(command: Commands) -> None:
 
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
-    with monitored(args) as watch, destination(args) as dest:
-        report = _copy_to(dest, args, watch)
+    with monitored(args) as watch, destination(args) as dest, executor_of(args) as executor:
+        report = _copy_to(dest, args, watch, executor)
         watch.report = report
     if console.as_json:
         console.data(report.to_dict())
@@ -81,7 +84,7 @@ def _copy(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch) -> CopyReport:
+def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch, executor: Executor | None) -> CopyReport:
     return sync.copy(
         args.url,
         dest,
@@ -95,6 +98,7 @@ def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch) -> CopyReport:
         resume=args.resume,
         verify=args.verify,
         all_files=args.all,
+        executor=executor,
         progress=watch.progress,
         source_options=options(args.option),
         dest_options=options(args.dest_option),

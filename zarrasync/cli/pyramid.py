@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
-from importlib import import_module
+from contextlib import nullcontext
 from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.pyramid.downsample import METHODS
 from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options
 from zarrasync.cli.console import Console
+from zarrasync.cli.executors import add_executor, executor_of
 from zarrasync.cli.monitoring import add_monitoring, monitored
 
 __all__ = ["add"]
@@ -52,10 +49,7 @@ def add(command: Commands) -> None:
     pyramid.add_argument("--version", dest="ome_version", choices=("0.4", "0.5", "0.6"), help="the version of OME-Zarr")
     add_shapes(pyramid, "keep")
     pyramid.add_argument("--overwrite", action="store_true", help="replace existing levels")
-    pyramid.add_argument(
-        "--processes", type=count, default=0, metavar="N", help="compute in N processes (default: threads)"
-    )
-    pyramid.add_argument("--scheduler", metavar="ADDRESS", help="compute on the dask cluster at this address")
+    add_executor(pyramid, "compute")
     add_monitoring(pyramid)
 
 
@@ -63,7 +57,7 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
     with (
         monitored(args) as watch,
         destination(args) if args.dest else nullcontext() as dest,
-        _executor(args) as executor,
+        executor_of(args) as executor,
     ):
         report = sync.pyramid(
             args.url,
@@ -94,20 +88,6 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
     else:
         console.text(report)
     return 0
-
-
-@contextmanager
-def _executor(args: argparse.Namespace) -> Iterator[Executor | None]:
-    """Yield the executor that the arguments specify; ``None`` for threads of this process."""
-    if args.scheduler:
-        distributed: Any = import_module("distributed")  # untyped
-        with distributed.Client(args.scheduler) as client:
-            yield client.get_executor()
-    elif args.processes > 1:
-        with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as executor:
-            yield executor
-    else:
-        yield None
 
 
 def _levels(text: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -60,6 +61,7 @@ async def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
+    executor: Executor | None = None,
     progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -89,6 +91,8 @@ async def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
+        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
+            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -108,7 +112,8 @@ async def copy(
         MetadataError: If the compressors are invalid.
         ChecksumError: If ``verify`` is set and the values read back differ.
         UnsupportedOperation: If ``all_files`` is set and the source cannot list.
-        StoreError: If a store failed.
+        StoreError: If a store failed, a process of the executor ended, or the executor runs in other processes and a store
+            exists only in this one.
 
     Example:
         >>> source, dest = {}, {}
@@ -147,7 +152,8 @@ async def copy(
         retries,
         report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
     ):
-        run = partial(_copy_nodes, nodes, plan, report, callback or ignore_progress, verify=verify)
+        report_bytes = callback or ignore_progress
+        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, executor=executor)
         try:
             async with store.in_use():
                 await run_on_store(run, root.store, store)
@@ -223,6 +229,7 @@ async def _copy_nodes(
     progress: Progress,
     *,
     verify: bool,
+    executor: Executor | None,
 ) -> None:
     target = plan.target
     if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
@@ -248,11 +255,11 @@ async def _copy_nodes(
             rows = node.shape[0] if node.shape else 0
             with part_of(progress, node.name, node.nbytes, rows) as part:
                 is_new = plan.overwrite or plan.resume
-                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new)
+                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new, executor=executor)
         if verify:
             await copied.refresh()  # compare with the stored metadata, not with the plan
             async with nullcontext() if is_small else turn:
-                await compare_arrays(node, copied)
+                await compare_arrays(node, copied, executor)
 
     is_blocking = target.store.blocking and nodes[0][1].store.blocking
     await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)

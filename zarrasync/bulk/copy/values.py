@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.gather import for_each
-from zarrasync.bulk.blocks import Ingestion
-from zarrasync.bulk.reports import CopyReport
+from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.elsewhere import run_elsewhere, share
+from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import ChecksumError, UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import plan_blocks
 from zarrasync.indexing.coverage import coarser_chunks
+from zarrasync.indexing.regions import Region
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks
@@ -30,12 +34,23 @@ __all__ = ["compare_arrays", "copy_array"]
 
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
+_ALONE = 8 << 20
+"""Bytes of an array that this process copies in less time than sharing the work would take."""
+_BLOCKS_ELSEWHERE = 8
+"""The number of blocks among which the memory of another process is divided, so that arrays have blocks for all processes."""
 _WORTH_LISTING = 64
 """The number of stored values of a target above which listing the source saves time."""
 
 
 async def copy_array(
-    source: AsyncArray, target: AsyncArray, report: CopyReport, progress: Progress, *, resume: bool, is_new: bool
+    source: AsyncArray,
+    target: AsyncArray,
+    report: CopyReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    executor: Executor | None = None,
 ) -> None:
     """Copy all values of an array.
 
@@ -46,12 +61,16 @@ async def copy_array(
         progress: Called with the number of bytes copied since the last call.
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
+        executor: Copies large arrays in other processes; ``None`` for threads of this process.
     """
     begin, ingested = clock.monotonic(), IngestReport()
+    if source.nbytes <= _ALONE:
+        executor = None
     if has_same_values(source.metadata, target.metadata):
-        await _copy_stored(source, target, await stored_chunks(target) if resume else set(), ingested, progress)
+        existing = await stored_chunks(target) if resume else set()
+        await _copy_stored(source, target, existing, ingested, progress, executor)
     else:
-        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new)
+        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, executor=executor)
     ingested.seconds = clock.monotonic() - begin
     report.copied += ingested.blocks
     report.skipped += ingested.skipped
@@ -60,12 +79,36 @@ async def copy_array(
 
 
 async def _copy_decoded(
-    source: AsyncArray, target: AsyncArray, report: IngestReport, progress: Progress, *, resume: bool, is_new: bool
+    source: AsyncArray,
+    target: AsyncArray,
+    report: IngestReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    executor: Executor | None,
 ) -> None:
     """Decode values and encode them again in the layout of the target."""
     chosen = await _chosen_values(source, target, is_new=is_new)
     ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
-    await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+    if executor is None:
+        await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+        return
+    regions = await ingestion.remaining(progress, resume=resume, concurrency=_BLOCKS_ELSEWHERE)
+    jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
+    add_reports(report, await run_elsewhere(executor, jobs, progress, source.store, target.store))
+
+
+def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
+    """Copy some regions, in another process."""
+    report = IngestReport()
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
+    bridge.run(ingestion.run_regions(regions, is_new=is_new), blocking=_is_blocking(source, target))
+    return report
+
+
+def _is_blocking(source: AsyncArray, target: AsyncArray) -> bool:
+    return source.store.blocking and target.store.blocking
 
 
 async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> set[tuple[int, ...]] | None:
@@ -91,20 +134,59 @@ async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool
 
 
 async def _copy_stored(
-    source: AsyncArray, target: AsyncArray, existing: set[tuple[int, ...]], report: IngestReport, progress: Progress
+    source: AsyncArray,
+    target: AsyncArray,
+    existing: set[tuple[int, ...]],
+    report: IngestReport,
+    progress: Progress,
+    executor: Executor | None,
 ) -> None:
     """Copy stored values without decoding them, except for existing ones."""
+    grid = source.metadata.grid
+
+    def is_missing(coords: tuple[int, ...]) -> bool:
+        return coords not in existing
+
+    coordinates = filter(is_missing, lazy_product([range(n) for n in grid.shape]))
+    if existing:
+        known = [coords for coords in existing if coords in grid]
+        report.skipped += len(known)
+        skip_of(progress)(sum(_value_size(source, coords) for coords in known))
+    if executor is None:
+        await _copy_values(source, target, coordinates, report, progress)
+        return
+    jobs = [partial(_copy_part, source, target, part) for part in share(list(coordinates))]
+    add_reports(report, await run_elsewhere(executor, jobs, progress, source.store, target.store))
+
+
+def _copy_part(source: AsyncArray, target: AsyncArray, coordinates: Sequence[tuple[int, ...]]) -> IngestReport:
+    """Copy some stored values, in another process."""
+    report = IngestReport()
+    copying = _copy_values(source, target, coordinates, report, ignore_progress)
+    bridge.run(copying, blocking=_is_blocking(source, target))
+    return report
+
+
+def _value_size(array: AsyncArray, coords: tuple[int, ...]) -> int:
+    """Return the decoded size of a stored value, in bytes."""
+    count: int = math.prod(part.stop - part.start for part in array.metadata.grid.box(coords))
+    return count * array.dtype.itemsize
+
+
+async def _copy_values(
+    source: AsyncArray,
+    target: AsyncArray,
+    coordinates: Iterable[tuple[int, ...]],
+    report: IngestReport,
+    progress: Progress,
+) -> None:
+    """Copy the stored values at grid coordinates without decoding them."""
     origin, dest = chunks_of(source), chunks_of(target)
-    is_blocking = origin.store.blocking and dest.store.blocking
-    concurrency = 1 if is_blocking else min(origin.concurrency, dest.concurrency)
-    grid, chain = source.metadata.grid, source.metadata.chain
+    concurrency = 1 if _is_blocking(source, target) else min(origin.concurrency, dest.concurrency)
+    chain, size_of = source.metadata.chain, partial(_value_size, source)
     # Absent chunks have a defined value in the source, but readers of the target may fill them with any value.
     becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
     absent = chain.encode_fill_chunk() if becomes_undefined else None
-
-    def size_of(coords: tuple[int, ...]) -> int:
-        count: int = math.prod(part.stop - part.start for part in grid.box(coords))
-        return count * source.dtype.itemsize
 
     async def copy_one(coords: tuple[int, ...]) -> None:
         async with origin.budget(chain.nbytes):
@@ -116,25 +198,41 @@ async def _copy_stored(
                 report.blocks += 1
                 report.nbytes += size_of(coords)
 
-    coordinates = lazy_product([range(n) for n in grid.shape])
-    while batch := list(islice(coordinates, _BATCH)):
-        missing = [coords for coords in batch if coords not in existing]
-        await for_each(copy_one, missing, concurrency)
-        report.skipped += len(batch) - len(missing)
-        progress(sum(map(size_of, missing)))
-        if len(missing) < len(batch):
-            skip_of(progress)(sum(size_of(coords) for coords in batch if coords in existing))
+    remaining = iter(coordinates)
+    while batch := list(islice(remaining, _BATCH)):
+        await for_each(copy_one, batch, concurrency)
+        progress(sum(map(size_of, batch)))
 
 
-async def compare_arrays(source: AsyncArray, target: AsyncArray) -> None:
+async def compare_arrays(source: AsyncArray, target: AsyncArray, executor: Executor | None = None) -> None:
     """Compare all values of two arrays.
+
+    Args:
+        source: One of them.
+        target: The other one.
+        executor: Compares large arrays in other processes; ``None`` for this one.
 
     Raises:
         ChecksumError: If the values differ.
     """
     metadata = target.metadata
     most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
-    for region in plan_blocks(metadata.grid, source.metadata.write_chunks, most):
+    regions = plan_blocks(metadata.grid, source.metadata.write_chunks, most)
+    if executor is None or source.nbytes <= _ALONE:
+        await _compare_regions(source, target, regions)
+        return
+    jobs = [partial(_compare_part, source, target, part) for part in share(list(regions))]
+    await run_elsewhere(executor, jobs, ignore_progress, source.store, target.store)
+
+
+def _compare_part(source: AsyncArray, target: AsyncArray, regions: Sequence[Region]) -> IngestReport:
+    """Compare some regions, in another process."""
+    bridge.run(_compare_regions(source, target, regions), blocking=_is_blocking(source, target))
+    return IngestReport()
+
+
+async def _compare_regions(source: AsyncArray, target: AsyncArray, regions: Iterable[Region]) -> None:
+    for region in regions:
         values, copied = [await array.view[(*region, ...)].read() for array in (source, target)]
         if not _are_equal(values, copied):
             text = ", ".join(f"{part.start}:{part.stop}" for part in region)

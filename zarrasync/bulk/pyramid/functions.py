@@ -319,7 +319,7 @@ async def _copy_finest(
     begin, copied = clock.monotonic(), CopyReport()
     finest = target.levels[0]
     array, is_new = await target.make_level(finest, request.changes, report.notes)
-    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new)
+    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, executor=request.executor)
     seconds = clock.monotonic() - begin
     report.levels.append(LevelReport(finest.path, finest.shape, copied.copied, copied.skipped, copied.nbytes, seconds))
     return array

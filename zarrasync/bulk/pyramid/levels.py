@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency import bridge, clock
-from zarrasync._concurrency.cancel import raise_if_cancelled
-from zarrasync._concurrency.drive import drive, driven
-from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync._concurrency import bridge
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.elsewhere import run_elsewhere, share
 from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
 from zarrasync.codecs.fill_check import fill_word, is_fill
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
 from zarrasync.indexing.regions import Region
 from zarrasync.model.chunk_grids import lazy_product
@@ -37,9 +37,6 @@ Coordinates: TypeAlias = tuple[int, ...]
 
 _CONCURRENT_READS = 8
 """Number of blocks that are read at a time at least, among which memory is divided."""
-_MOST_JOBS = 256
-"""The number of jobs for other processes per level, which bounds the messages between processes."""
-_POLL_SECONDS = 0.2
 
 
 class Work(NamedTuple):
@@ -182,10 +179,9 @@ async def compute_level(
     if executor is None or not coordinates:
         report = await reduction.run(work[0], progress, concurrency, is_new=is_new)
     else:
-        size = -(-len(coordinates) // _MOST_JOBS)
-        parts = [coordinates[start : start + size] for start in range(0, len(coordinates), size)]
-        work = [Work(part, _present(sources, part)) for part in parts]
-        report = await _run_elsewhere(executor, reduction, work, progress, concurrency, is_new=is_new)
+        work = [Work(list(part), _present(sources, part)) for part in share(coordinates)]
+        jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
+        report = await run_elsewhere(executor, jobs, progress, target.store)
         skip(target.nbytes - report.nbytes)
     report.skipped = sum(coords in existing for coords in (sources if sources is not None else lazy_product(sizes)))
     return report
@@ -211,48 +207,7 @@ def _present(
 # ------------------------------------------------------------------ other processes
 
 
-async def _run_elsewhere(
-    executor: Executor,
-    reduction: Reduction,
-    work: Sequence[Work],
-    progress: Progress,
-    concurrency: int,
-    *,
-    is_new: bool,
-) -> IngestReport:
-    store = reduction.target.store
-    if not store.portable:
-        raise StoreError(
-            f"{store!r} exists only in this process, so levels that other processes compute would be lost; write to files "
-            "or an object store, or omit the executor"
-        )
-    jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
-    collect = partial(_collect, executor, jobs, progress)
-    return collect() if driven() else await run_in_new_thread(collect)
-
-
 def _run_part(reduction: Reduction, work: Work, concurrency: int, is_new: bool) -> IngestReport:
     """Compute some stored values, in another process."""
     coroutine = reduction.run(work, ignore_progress, concurrency, is_new=is_new)
     return bridge.run(coroutine, blocking=reduction.target.store.blocking)
-
-
-def _collect(executor: Executor, jobs: Iterable[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
-    """Run jobs and return the sum of their reports. After a failure, jobs that have not begun are cancelled."""
-    report = IngestReport()
-    pending: set[Future[IngestReport]] = {executor.submit(job) for job in jobs}
-    try:
-        while pending:
-            done, pending = clock.current().wait_for_first(pending, _POLL_SECONDS)
-            for future in done:
-                part = future.result()
-                report.blocks += part.blocks
-                report.nbytes += part.nbytes
-                progress(part.nbytes)
-            raise_if_cancelled()
-    except BaseException:
-        for future in pending:
-            future.cancel()
-        clock.current().wait_for(pending)  # nothing is written after this call has ended
-        raise
-    return report

@@ -20,7 +20,8 @@ from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
 from zarrasync.bulk.files.running.samples import row_samples, take_samples
 from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
-from zarrasync.bulk.files.running.tasks import TaskRunner, add_reports, planned_array
+from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
+from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, JobProgress
 from zarrasync.display.text import counted

@@ -24,6 +24,7 @@ from zarrasync.bulk.files.sources.conversions import check_strings, convert_valu
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.files.sources.times import TimeUnits, convert_times
+from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
@@ -38,7 +39,7 @@ from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["TaskRunner", "add_reports", "planned_array", "planned_metadata"]
+__all__ = ["TaskRunner", "planned_array", "planned_metadata"]
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
@@ -226,9 +227,3 @@ class TaskRunner:
         own = tuple(part for axis, part in sorted(zip(axes, region, strict=True)) if axis >= 0)
         values = self.files.read(file, array.name, own).transpose([axis for axis in axes if axis >= 0])
         return np.expand_dims(values, axes.index(-1)) if -1 in axes else values
-
-
-def add_reports(total: IngestReport, report: IngestReport) -> None:
-    """Add the counts of a report to another one, except the duration."""
-    for name in ("blocks", "skipped", "nbytes", "stored", "requests", "retries", "conflicts", "verified"):
-        setattr(total, name, getattr(total, name) + getattr(report, name))

@@ -1,0 +1,136 @@
+"""Copies and rechunking in other processes, and on a cluster of dask."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.bulk.copy import values as copy_values
+from zarrasync.cli import main
+from zarrasync.errors import ChecksumError, StoreError
+
+VALUES = np.random.default_rng(0).integers(0, 1 << 30, (200, 60, 40), dtype="i4")
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "unchanged": {},
+    "rechunked": {"chunks": (200, 10, 10)},
+    "shards": {"chunks": (10, 30, 20), "shards": (50, 60, 40)},
+    "format 2": {"zarr_format": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def _small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_values, "_ALONE", 0)
+
+
+def write(place: Path) -> Path:
+    group = sync.create_group(place, attributes={"title": "test"})
+    array = group.create_array("a", shape=VALUES.shape, dtype="i4", chunks=(8, 60, 40), fill_value=0)
+    array[:120] = VALUES[:120]  # the other chunks are absent
+    array[192:] = VALUES[192:]
+    group.create_array("b", data=VALUES[0], chunks=(7, 9))
+    return place
+
+
+def content(place: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_result_is_the_same(api: Api, tmp_path: Path, executor: Executor, layout: str):
+    source, seen = write(tmp_path / "source"), list[int]()
+    options = {"chunks": {"a": LAYOUTS[layout]["chunks"]}} if "chunks" in LAYOUTS[layout] else {}
+    options = {**LAYOUTS[layout], **options}
+    if "shards" in options:
+        options["shards"] = {"a": options["shards"]}
+    expected = await api(api.copy(source, tmp_path / "expected", **options))
+    report = await api(
+        api.copy(source, tmp_path / "found", executor=executor, verify=True, progress=seen.append, **options)
+    )
+    assert content(tmp_path / "found") == content(tmp_path / "expected")
+    assert (report.arrays, report.groups, report.nbytes) == (expected.arrays, expected.groups, expected.nbytes)
+    assert sum(seen) <= VALUES.nbytes + VALUES[0].nbytes
+    again = await api(api.copy(source, tmp_path / "found", executor=executor, resume=True, **options))
+    assert again.copied == 0
+    assert again.skipped > 0
+
+
+async def test_an_interrupted_copy_is_completed(api: Api, tmp_path: Path, executor: Executor):
+    source = write(tmp_path / "source")
+    for layout in ({}, {"chunks": {"a": (50, 10, 10)}}):
+        place = tmp_path / f"copy{len(layout)}"
+        await api(api.copy(source, place, **layout))
+        whole = content(place)
+        removed = sorted(name for name in whole if name.startswith("a/c/"))[1::2]
+        for name in removed:
+            (place / name).unlink()
+        report = await api(api.copy(source, place, executor=executor, resume=True, **layout))
+        assert content(place) == whole
+        assert 0 < report.copied <= len(removed)
+        assert report.skipped > 0
+
+
+async def test_damage_is_found_in_other_processes(api: Api, tmp_path: Path, executor: Executor):
+    source = write(tmp_path / "source")
+    await api(api.copy(source, tmp_path / "copy", chunks={"a": (50, 10, 10)}))
+    sync.open_array(tmp_path / "copy", path="a", mode="r+")[3, 4, 5] += 1
+    with pytest.raises(ChecksumError, match="/a"):
+        await api(
+            api.copy(source, tmp_path / "copy", chunks={"a": (50, 10, 10)}, executor=executor, resume=True, verify=True)
+        )
+
+
+async def test_stores_of_this_process(api: Api, tmp_path: Path, executor: Executor):
+    source = write(tmp_path / "source")
+    with pytest.raises(StoreError, match="only in this process"):
+        await api(api.copy(source, stores.MemoryStore(), executor=executor))
+    memory = stores.MemoryStore()
+    await api(api.copy(source, memory))
+    with pytest.raises(StoreError, match="only in this process"):
+        await api(api.copy(memory, tmp_path / "copy", executor=executor))
+
+
+def _end_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def test_a_process_that_ends(api: Api, tmp_path: Path):
+    source = write(tmp_path / "source")
+    ending = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_process)
+    with ending as pool, pytest.raises(StoreError, match="a process of the executor ended"):
+        await api(api.copy(source, tmp_path / "copy", executor=pool))
+    await api(api.copy(source, tmp_path / "copy", resume=True))
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])
+
+
+@pytest.mark.slow
+def test_a_cluster_of_dask(tmp_path: Path):
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
+    source = write(tmp_path / "source")
+    with distributed.Client(n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
+        sync.copy(source, tmp_path / "copy", chunks={"a": (200, 10, 10)}, executor=client.get_executor(pure=False))
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source = write(tmp_path / "source")
+    words = ["convert", str(source), str(tmp_path / "copy"), "--chunks", '{"a": [200, 10, 10]}', "--processes", "2"]
+    assert main([*words, "--verify"]) == 0
+    assert "2 arrays" in capsys.readouterr().out
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])

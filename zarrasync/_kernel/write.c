@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system, and bytes that are read
- * and written in the time that this takes for each inner chunk that is touched: it is read on its own, and parts two pieces. */
+/* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system; and bytes that are read and
+ * written in the time that it takes to read an inner chunk on its own, or to copy a piece. */
 #ifdef KERNEL_SMALL_LIMITS
 enum { LARGE_SHARD = 64, LARGE_SHARE = 1 };
 #else
@@ -268,15 +268,20 @@ static int use_old_file(struct write *write, int file, int64_t size)
            za_read_counted(write->worker, file, index, length, start) == length && za_check_index(array, index);
 }
 
-/* Whether only some inner chunks of a stored shard of some size should be read: those that the shard's cuts touch. */
+/* Whether to read only those inner chunks of a stored shard of some size that are cut. In a row of inner chunks, those that are
+ * touched are neighbours. */
 static int is_large(const struct write *write, int64_t size)
 {
-    int64_t touched = 1;
+    int64_t rows = 1, touched = 1, whole = 1;
     for (int i = 0; i < write->box.axis_count; i++) {
-        const struct za_axis *axis = &write->box.axes[i];
-        touched *= za_last_index(axis, &write->cuts[i]) / axis->inner - write->cuts[i].first / axis->inner + 1;
+        const struct za_cut *cut = &write->cuts[i];
+        int64_t inner = write->box.axes[i].inner, last = za_last_index(&write->box.axes[i], cut);
+        int64_t more = cut->step == 1 ? (last + 1) / inner - (cut->first + inner - 1) / inner : 0;
+        rows = touched;
+        touched *= last / inner - cut->first / inner + 1;
+        whole *= more > 0 ? more : 0;
     }
-    return size > LARGE_SHARD && size / touched >= LARGE_SHARE;
+    return size > LARGE_SHARD && size / (touched - whole + rows) >= LARGE_SHARE;
 }
 
 /* Read the stored chunk, if there is one; of a large shard, its file remains open. Returns 0 if that fails. */

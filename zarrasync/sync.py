@@ -12,7 +12,6 @@ array([0, 7, 7, 0], dtype=int32)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -1756,7 +1755,7 @@ def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
-    executor: Executor | None = None,
+    executor: Any = None,
     progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -1786,8 +1785,8 @@ def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
-            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor`` or another
+            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -2067,7 +2066,7 @@ def pyramid(
     shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike = "keep",
     overwrite: bool = False,
-    executor: Executor | None = None,
+    executor: Any = None,
     concurrency: int = 0,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -2108,8 +2107,8 @@ def pyramid(
             ``None``: no shards.
         compressors: The compressors. ``"keep"``: as in the finest level.
         overwrite: Replace existing levels, but not the finest one in its own group.
-        executor: Runs the computation in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
-            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        executor: Runs the computation in other processes: a ``ProcessPoolExecutor`` or another
+            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
         concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.

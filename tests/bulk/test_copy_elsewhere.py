@@ -106,6 +106,11 @@ async def test_stores_of_this_process(api: Api, tmp_path: Path, executor: Execut
         await api(api.copy(memory, tmp_path / "copy", executor=executor))
 
 
+async def test_something_that_is_no_executor(api: Api, tmp_path: Path):
+    with pytest.raises(TypeError, match="executor must have a method submit"):
+        await api(api.copy(write(tmp_path / "source"), tmp_path / "copy", executor=3))
+
+
 def _end_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -124,7 +129,7 @@ def test_a_cluster_of_dask(tmp_path: Path):
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     source = write(tmp_path / "source")
     with distributed.Client(n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
-        sync.copy(source, tmp_path / "copy", chunks={"a": (200, 10, 10)}, executor=client.get_executor(pure=False))
+        sync.copy(source, tmp_path / "copy", chunks={"a": (200, 10, 10)}, executor=client)
     np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
@@ -17,12 +17,28 @@ from zarrasync.errors import StoreError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["run_elsewhere", "share"]
+__all__ = ["as_executor", "run_elsewhere", "share"]
 
 T = TypeVar("T")
 _MOST_JOBS = 256
 """The number of jobs of one array, which bounds the messages between processes."""
 _POLL_SECONDS = 0.2
+
+
+def as_executor(executor: Any) -> Executor | None:
+    """Return the executor of an argument, which may be a client of dask; ``None`` for threads of this process.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    if executor is not None and hasattr(executor, "get_executor"):
+        executor = executor.get_executor(pure=False)  # equal jobs must run again
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(
+            f"executor must have a method submit, as concurrent.futures.Executor, or be a client of dask; found {executor!r}"
+        )
+    own: Executor | None = executor
+    return own
 
 
 def share(items: Sequence[T]) -> list[Sequence[T]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from concurrent.futures import Executor
 from typing import Any
 
 from zarrasync import sync
@@ -84,7 +83,7 @@ def _copy(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch, executor: Executor | None) -> CopyReport:
+def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch, executor: Any) -> CopyReport:
     return sync.copy(
         args.url,
         dest,

@@ -21,6 +21,7 @@ from zarrasync.bulk.copy.files import check_free, copy_files, plan_files
 from zarrasync.bulk.copy.layout import check_names
 from zarrasync.bulk.copy.nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
 from zarrasync.bulk.copy.values import compare_arrays, copy_array
+from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
@@ -61,7 +62,7 @@ async def copy(
     resume: bool = False,
     verify: bool = False,
     all_files: bool = False,
-    executor: Executor | None = None,
+    executor: Any = None,
     progress: ProgressLike = False,
     source_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -91,8 +92,8 @@ async def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
-            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor`` or another
+            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -128,6 +129,7 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
+    workers = as_executor(executor)
     begin, retries, values, report = clock.monotonic(), RetryCounts(), settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
@@ -153,7 +155,7 @@ async def copy(
         report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
     ):
         report_bytes = callback or ignore_progress
-        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, executor=executor)
+        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, executor=workers)
         try:
             async with store.in_use():
                 await run_on_store(run, root.store, store)

@@ -15,6 +15,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_array
+from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.pyramid.downsample import Method, check_method
@@ -141,7 +142,7 @@ async def pyramid(
     shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike = "keep",
     overwrite: bool = False,
-    executor: Executor | None = None,
+    executor: Any = None,
     concurrency: int = 0,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -182,8 +183,8 @@ async def pyramid(
             ``None``: no shards.
         compressors: The compressors. ``"keep"``: as in the finest level.
         overwrite: Replace existing levels, but not the finest one in its own group.
-        executor: Runs the computation in other processes: a ``ProcessPoolExecutor``, the executor of a dask client
-            (``client.get_executor()``), or another one of this kind. Default: threads of this process.
+        executor: Runs the computation in other processes: a ``ProcessPoolExecutor`` or another
+            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
         concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.
@@ -224,7 +225,7 @@ async def pyramid(
     names = list(axes) if axes is not None else None
     request = _Request(
         AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
-        LayoutChanges(chunks, shards, compressors), overwrite, executor, concurrency, progress,
+        LayoutChanges(chunks, shards, compressors), overwrite, as_executor(executor), concurrency, progress,
     )  # fmt: skip
     work = _build(node, None if dest is None else target_store, dest_path, request)
     if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.runs import Permit
 from zarrasync.bulk.files.running.disjoint import disjoint_tasks
@@ -93,12 +94,8 @@ class Workers:
     def __init__(self, processes: int = 1, executor: Any = None) -> None:
         if executor is not None and processes > 1:
             raise ValueError("pass either processes or executor")
-        self._client: Any = None
-        if executor is not None and hasattr(executor, "get_executor"):  # a client of dask
-            self._client, executor = executor, executor.get_executor(pure=False)
-        if executor is not None and not hasattr(executor, "submit"):
-            raise TypeError(f"executor must have a method submit, as concurrent.futures.Executor, found {executor!r}")
-        self._processes, self._executor = processes, executor
+        self._client = executor if hasattr(executor, "get_executor") else None  # of dask
+        self._processes, self._executor = processes, as_executor(executor)
         self._pool: ProcessPoolExecutor | None = None
         self._files: dict[WayToOpen, OpenFiles] = {}
         self._shared = set[WayToOpen]()

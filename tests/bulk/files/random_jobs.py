@@ -90,7 +90,7 @@ def jobs(draw: Any) -> Job:
     options = draw(_options(fields, labels, sizes, is_row=is_row))
     if chosen:
         options["variables"] = chosen
-        if not {*options.get("encoding", {})} <= {*chosen}:
+        if not {*options.get("encoding", {})} <= {*chosen, "row"}:
             del options["encoding"]
     if group == ("npz",):
         options["dims"] = fields[0].dims
@@ -174,6 +174,10 @@ def _fields(draw: Any, kinds: Sequence[str], labels: Labels) -> tuple[Field, ...
             fields.append(Field(name, kind, dims, dtype, draw(_attributes(dtype))))
         else:
             fields.append(Field(name, kind, dims, attributes=draw(st.sampled_from([{}, {"long_name": "a name"}]))))
+    first, last = fields[0], fields[-1]
+    can_refer = first.kind == "number" and len(fields) > 1 and {*last.dims} <= {*first.dims} and " " not in last.name
+    if can_refer and draw(st.integers(0, 3)) == 3:
+        fields[0] = replace(first, attributes={**first.attributes, "coordinates": last.name})
     if labels.kind == "time" and draw(st.integers(0, 3)) == 3:
         fields.append(Field("row_bnds", "bounds", ("row", "nv"), "f8"))
     return tuple(fields)
@@ -375,5 +379,9 @@ def _options(
     if wide and draw(st.integers(0, 3)) == 3:
         own = draw(st.sampled_from(wide))
         if not {"scale_factor", "add_offset", "_Unsigned"} & own.attributes.keys():
-            options["encoding"] = {own.name: {"dtype": "f8"}}
+            narrow = ["i1", "i2"] if np.dtype(own.dtype).kind == "i" and not own.attributes else []
+            options["encoding"] = {own.name: {"dtype": draw(st.sampled_from(["f8", *narrow]))}}
+    if labels.kind == "time" and draw(st.integers(0, 3)) == 3:
+        units = draw(st.sampled_from(["seconds since 1990-01-01", "minutes since 2001-01-01"]))
+        options.setdefault("encoding", {})["row"] = {"attributes": {"units": units}}
     return options

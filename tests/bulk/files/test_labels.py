@@ -151,3 +151,28 @@ async def test_labels_of_long_files(api: Api, tmp_path: Path, suffix: str, rows:
 
 def _copy(path: Path) -> Path:
     return Path((shutil.copytree if path.is_dir() else shutil.copy)(path, path.with_name(f"copy-{path.name}")))
+
+
+@pytest.mark.parametrize("units", ["1", "hours since 2000-01-01"])
+async def test_labels_with_the_attribute_unsigned(api: Api, tmp_path: Path, units: str):
+    """netCDF-3 has no unsigned integers, so an attribute says that signed ones are unsigned."""
+    paths = []
+    for number, labels in enumerate([[100, 120], [127, 128], [200, 255]]):
+        paths.append(tmp_path / f"{number}.nc")
+        with nc.Dataset(paths[-1], "w", format="NETCDF3_CLASSIC") as file:
+            file.createDimension("id", 2)
+            own = file.createVariable("id", "i1", ("id",))
+            own.setncatts({"_Unsigned": "true", "units": units})
+            own.set_auto_maskandscale(False)
+            own[:] = np.array(labels, "u1").view("i1")
+            file.createVariable("v", "i4", ("id",))[:] = [number, number]
+    options: dict[str, Any] = {"concat": "id", "verify": True, "statistics": True}
+    await api(api.ingest([paths[1], paths[0]], store := {}, **options))
+    await api(api.ingest(paths, store, append=True, **options))
+    report = await api(api.ingest(paths, store, append=True, **options))
+    assert (report.known, report.files) == (3, 0)
+    with pytest.raises(ShapeError, match=r"already contains the label (200|2000-01-09T08:00:00) of .*copy"):
+        await api(api.ingest(_copy(paths[2]), store, append=True, **options))
+    assert sync.open_array(store, path="v")[:].tolist() == [0, 0, 1, 1, 2, 2]
+    with xr.open_dataset(store, engine="zarrasync", decode_times=False) as dataset:
+        assert dataset.id.to_numpy().tolist() == [100, 120, 127, 128, 200, 255]

@@ -18,6 +18,7 @@ from zarrasync.bulk.files.planning.fitting import check_destination, check_varia
 from zarrasync.bulk.files.planning.own_rows import note_lost_rows, repair_labels, restore_rows, rows_of_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import digest_rows
+from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import VariableHeader
 from zarrasync.bulk.files.sources.times import duration_units, find_missing, units_of
 from zarrasync.display.text import counted
@@ -99,12 +100,12 @@ def find_labels(variables: Variables) -> Labels | None:
         return None
     units = variables.units(name)
     _check_units_of_labels(variables, headers, is_time=units is not None)
-    if units is None:
-        return values
-    return [
-        variables.convert_times(name, number, item, variables.own_units(header.attributes, units), units)
-        for number, (item, header) in enumerate(zip(values, headers, strict=True))
-    ]
+    if units is not None:
+        values = [
+            variables.convert_times(name, number, item, variables.own_units(header.attributes, units), units)
+            for number, (item, header) in enumerate(zip(values, headers, strict=True))
+        ]
+    return [with_sign(item, header.attributes) for item, header in zip(values, headers, strict=True)]
 
 
 def _check_units_of_labels(variables: Variables, headers: Sequence[VariableHeader], *, is_time: bool) -> None:
@@ -275,11 +276,12 @@ def _spans(axis: Axis, labels: Labels | None, variables: Variables) -> list[tupl
 def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
     """Return the labels of the destination after the job, with their data type in the destination."""
     result = np.zeros(axis.length, variables.dtype(variables.dim))
+    stored = with_sign(result, variables.headers[0].variables[variables.dim].attributes)
     if variables.target.labels is not None:
-        result[: len(variables.target.labels)] = variables.target.labels
+        stored[: len(variables.target.labels)] = variables.target.labels
     for start, stop, source, offset in axis.segments:
-        result[start:stop] = labels[source][offset : offset + stop - start]
-    return result
+        stored[start:stop] = labels[source][offset : offset + stop - start]
+    return stored
 
 
 def _places_of_last_labels(

@@ -14,6 +14,7 @@ from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.spans import Span
+from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import SourceFile, is_small
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
@@ -144,7 +145,8 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
     target = Target(handle_of(node), node, arrays, dims)
     target.journal = Journal.of(node.attrs)
     if target.length(dim) and dims.get(dim) == (dim,):
-        target.labels = np.asarray(await arrays[dim].view[...].read())
+        labels = np.asarray(await arrays[dim].view[...].read())
+        target.labels = with_sign(labels, arrays[dim].metadata.attributes)
     return target
 
 

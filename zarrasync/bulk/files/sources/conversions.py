@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from zarrasync import transfer
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
 
-__all__ = ["check_strings", "convert_values"]
+__all__ = ["check_strings", "convert_values", "with_sign"]
 
 _NUMBERS = "biufc"
 
@@ -69,3 +70,14 @@ def check_strings(name: str, values: npt.NDArray[Any] | None, url: str, dtype: n
             f"shorten the strings of the file, or ingest all files into a new dataset with encoding={{{name!r}: {{'dtype': "
             f"'{kind}{longest}'}}}}, or 'str' for strings of any length"
         )
+
+
+def with_sign(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Return integers with the sign that the attribute ``_Unsigned`` gives them. Formats without such data types use it.
+
+    Args:
+        values: The stored values.
+        attributes: The attributes of the variable.
+    """
+    kind = {("i", "true"): "u", ("u", "false"): "i"}.get((values.dtype.kind, str(attributes.get("_Unsigned")).lower()))
+    return values if kind is None else values.view(values.dtype.str.replace(values.dtype.kind, kind))

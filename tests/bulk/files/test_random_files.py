@@ -214,9 +214,9 @@ class _Run:
         faulty = [source for source in sources if source.file.changes]
         if not faulty or len(sources) < 2 or job.fault not in ("absent", "constant", "axes", "packing"):
             return False
-        if job.fault == "absent":
-            return True
         (own,) = faulty
+        if job.fault == "absent":  # the destination may have a variable without rows, which files need not repeat
+            return any(field.name in own.file.changes and "row" in field.dims for field in job.fields)
         other = next(source for source in sources if source is not own)
         if job.fault == "packing":
             (name,) = own.file.changes

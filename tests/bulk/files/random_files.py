@@ -32,7 +32,13 @@ DTYPES: dict[str, tuple[str, ...]] = {
     "npz": WIDE,
 }
 """The data types of numbers in each kind of file."""
-UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1, "milliseconds": Fraction(1, 1000)}
+UNITS: dict[str, int | Fraction] = {
+    "days": 86400,
+    "hours": 3600,
+    "minutes": 60,
+    "seconds": 1,
+    "milliseconds": Fraction(1, 1000),
+}
 EPOCHS = ("2000-01-01", "1999-12-31 12:00:00", "2000-02-28 00:00:00")
 """Reference dates of times, which units count from."""
 START = (2000, 2, 27)
@@ -98,14 +104,14 @@ class File:
     """
 
     number: int
-    format: str
+    format: Any  # netCDF4 and NumPy have types for some strings
     rows: tuple[int, ...]
     seed: int = 0
     units: str = "hours since 2000-01-01"
     calendar: str = "standard"
     duration: str = "hours"
     orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    byte_order: str = "<"
+    byte_order: Any = "<"
     storage: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_row: bool = False
@@ -276,7 +282,8 @@ def content(fields: Sequence[Field], labels: Labels, file: File, sizes: Mapping[
 def write(variables: Mapping[str, xr.Variable], file: File, path: Path) -> None:
     """Write a file."""
     if file.format == "npz":
-        np.savez(path, **{name: np.asarray(item.values) for name, item in variables.items()})
+        values: Any = {name: np.asarray(item.values) for name, item in variables.items()}
+        np.savez(path, **values)
     elif file.format.startswith("zarr"):
         _write_zarr(variables, file, path)
     elif file.format == "h5":
@@ -305,7 +312,7 @@ def _chunks(file: File, variable: xr.Variable) -> tuple[int, ...] | None:
 
 
 def _write_netcdf(variables: Mapping[str, xr.Variable], file: File, path: Path) -> None:
-    stored = {name: _stored(file, item) for name, item in variables.items()}
+    stored: dict[str, Any] = {name: _stored(file, item) for name, item in variables.items()}
     with netCDF4.Dataset(path, "w", format=file.format) as out:
         for item in stored.values():
             for dim, size in item.sizes.items():
@@ -343,7 +350,7 @@ def _write_netcdf(variables: Mapping[str, xr.Variable], file: File, path: Path) 
 
 
 def _write_h5(variables: Mapping[str, xr.Variable], file: File, path: Path) -> None:
-    stored = {name: _stored(file, item) for name, item in variables.items()}
+    stored: dict[str, Any] = {name: _stored(file, item) for name, item in variables.items()}
     with h5netcdf.File(path, "w") as out:
         for item in stored.values():
             for dim, size in item.sizes.items():

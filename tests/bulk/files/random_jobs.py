@@ -190,7 +190,7 @@ def _attributes(draw: Any, dtype: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if kind.kind == "c":
         return result
-    fills = {
+    fills: dict[str, list[Any]] = {
         "f": [None, -999.0, np.nan],
         "i": [None, -1, 0, np.iinfo(kind).min if kind.kind != "f" else 0],
         "u": [None, 0, 99],

@@ -27,12 +27,12 @@ class Row(NamedTuple):
     Attributes:
         label: The number of its label; for rows without labels, a number of its own.
         file: The number of the file.
-        index: The number of the row in the file.
+        place: The number of the row in the file.
     """
 
     label: int
     file: int
-    index: int
+    place: int
 
 
 class Source:

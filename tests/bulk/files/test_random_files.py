@@ -316,7 +316,7 @@ class _Run:
         rows = []
         for row in self.model.rows:
             variable = variable_of(by_number[row.file])
-            one = variable.isel(row=row.index) if "row" in variable.dims else variable
+            one = variable.isel(row=row.place) if "row" in variable.dims else variable
             like = by_number[row.file].stored["row"] if field.kind == "bounds" else variable
             rows.append(meaning(field.kind, one.transpose(*inner).values, like.attrs))
         if not rows:

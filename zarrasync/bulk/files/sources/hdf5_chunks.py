@@ -66,7 +66,7 @@ def inner_groups(path: str, group: str) -> tuple[str, ...]:
     if not is_hdf5(path):
         return ()
     try:
-        import h5py  # type: ignore[import-untyped]  # has no types
+        import h5py
     except ImportError:
         return ()
     found: list[str] = []

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.strict_s3 import BUCKET, serve_s3
 from zarrasync import stores, sync
 from zarrasync.bulk.copy import values as copy_values
 from zarrasync.cli import main
@@ -104,6 +105,17 @@ async def test_stores_of_this_process(api: Api, tmp_path: Path, executor: Execut
     await api(api.copy(source, memory))
     with pytest.raises(StoreError, match="only in this process"):
         await api(api.copy(memory, tmp_path / "copy", executor=executor))
+
+
+async def test_an_object_store(api: Api, tmp_path: Path, executor: Executor):
+    source = write(tmp_path / "source")
+    with serve_s3(tmp_path) as options:
+        url = f"s3://{BUCKET}/copy"
+        await api(api.copy(source, url, dest_options=options, chunks={"a": (40, 30, 20)}, executor=executor))
+        await api(
+            api.copy(url, tmp_path / "back", source_options=options, chunks={"a": (50, 10, 10)}, executor=executor)
+        )
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "back", path="a")[:120], VALUES[:120])
 
 
 async def test_something_that_is_no_executor(api: Api, tmp_path: Path):

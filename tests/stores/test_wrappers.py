@@ -17,6 +17,8 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.wrappers import ListedStore
 
 VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
 
@@ -362,3 +364,10 @@ async def test_few_keys_through_wrappers():
 
     assert await Hiding(memory).list_few("", 10) is None
     assert await stores.CountingStore(Hiding(memory)).list_few("", 10) is None
+
+
+def test_a_listing_is_not_sent_to_other_processes(tmp_path: Path):
+    store = ListedStore(stores.LocalStore(tmp_path), KeyIndex(f"a/{number}" for number in range(10_000)))
+    data = pickle.dumps(store)
+    assert len(data) < 1000
+    assert isinstance(pickle.loads(data), stores.LocalStore)  # own data

@@ -428,6 +428,10 @@ class ListedStore(WrapperStore):
         super().__init__(inner)
         self.keys = keys
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the store to other processes without the keys, which can be millions."""
+        return _same, (self.inner,)
+
     @property
     def flat(self) -> bool:
         return False
@@ -437,3 +441,7 @@ class ListedStore(WrapperStore):
 
     async def list_dir(self, prefix: str) -> Listing:
         return self.keys.list_dir(check_prefix(prefix))
+
+
+def _same(store: Store) -> Store:
+    return store

@@ -162,7 +162,7 @@ class Ingestion:
         """Return the regions to write, for ``run_regions`` in other processes. The source must not be an iterable.
 
         Args:
-            progress: Its count of skipped bytes is increased.
+            progress: The progress of the job, which also counts skipped bytes.
             resume: Leave out blocks that are already stored.
             concurrency: The number of regions that each process may have in memory.
         """

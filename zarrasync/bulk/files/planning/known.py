@@ -116,25 +116,23 @@ def _check_other_names(others: Mapping[SourceFile, str], target: Target, paramet
     for file, name in others.items():
         is_same = target.journal.rows(SourceFile(name, file.size, file.stamp)) is not None
         if parameters.on_duplicate == "error" or (parameters.on_duplicate == "replace" and not is_same):
-            raise NodeExistsError(
+            raise _refusal(
                 f"{file.name} is the same file as {name}, whose rows were added to {target.handle.name} in "
                 f"{target.handle.store!r}. The rows have no labels in {parameters.dim!r}, so they would be stored twice; pass "
                 f"{name} instead, or on_duplicate='skip' to keep the existing rows",
-                path=target.handle.path,
-                store=repr(target.handle.store),
+                target,
             )
 
 
 def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
     others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
     first, (start, stop) = next(iter(changed.items()))
-    return NodeExistsError(
+    return _refusal(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
         f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
         f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
         "write only the rows of this file again",
-        path=target.handle.path,
-        store=repr(target.handle.store),
+        target,
     )
 
 
@@ -143,11 +141,14 @@ def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExis
     reason = (
         "does not contain all files" if target.journal.is_readable else "was written by another version, or is damaged"
     )
-    return NodeExistsError(
+    return _refusal(
         f"cannot add {new[0].name} to {place}: the list of ingested files in the attribute {ATTRIBUTE!r} {reason}, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
         f"{counted(len(new), 'file')} was added before, delete the attribute; otherwise pass region={{{dim!r}: slice(…)}} to "
         "write existing rows again, or mode='w' to replace the dataset",
-        path=target.handle.path,
-        store=repr(target.handle.store),
+        target,
     )
+
+
+def _refusal(message: str, target: Target) -> NodeExistsError:
+    return NodeExistsError(message, path=target.handle.path, store=repr(target.handle.store))

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import NamedTuple
 
-from tests.support import ROOT
+from tests.support.planting import plant
 
 __all__ = ["MUTANTS", "Mutant", "find"]
 
@@ -210,17 +207,9 @@ MUTANTS = [
 
 def find(mutant: Mutant, seeds: int = SEEDS, first: int = 0) -> str:
     """Run simulations of a copy of the package with a bug. Return what they found, or an empty string."""
-    with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder) / "zarrasync"
-        shutil.copytree(ROOT / "zarrasync", package, ignore=shutil.ignore_patterns("__pycache__"))
-        path = package / mutant.module
-        text = path.read_text()
-        if text.count(mutant.old) != 1:
-            raise ValueError(f"{mutant.module} has {text.count(mutant.old)} places for {mutant.name!r}, not 1")
-        path.write_text(text.replace(mutant.old, mutant.new))
-        options = [f"--seeds={seeds}", f"--first={first}", f"--scenario={mutant.scenario}", "--stop"]
-        command = [sys.executable, "-m", "tests.simulation", *options]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}
+    options = [f"--seeds={seeds}", f"--first={first}", f"--scenario={mutant.scenario}", "--stop"]
+    command = [sys.executable, "-m", "tests.simulation", *options]
+    with plant(mutant.module, mutant.old, mutant.new) as environment, tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     found = re.search(r"^seed (\d+): \w+: (.*)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.mutants import MUTANTS, SEEDS, Mutant, find
-from tests.support import ROOT
+from tests.support.planting import count_places
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_place_of_each_bug_is_there(mutant: Mutant):
-    assert (ROOT / "zarrasync" / mutant.module).read_text().count(mutant.old) == 1
+    assert count_places(mutant.module, mutant.old) == 1
 
 
 @pytest.mark.parametrize("mutant", MUTANTS[:2] + MUTANTS[-2:], ids=lambda mutant: mutant.name)

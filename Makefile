@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Install packages into $(VENV), or into another environment: with uv in seconds, or else with pip in minutes.
+install = uv=$$(command -v uv || command -v $(BIN)/uv); python=$(or $(2),$(VENV))/bin/python; \
+  if [ -n "$$uv" ]; then "$$uv" pip install --quiet --python $$python $(1); \
+  else $$python -m pip install --quiet --disable-pip-version-check $(1); fi
 COVERAGE_FLOOR := 89
 SEEDS ?= 10000
 # What runs with sanitizers, and under valgrind, which takes 50 times as long.
@@ -26,6 +29,7 @@ WHEELS = \
   macosx_11_0_arm64:aarch64-macos.11.0 \
   win_amd64:x86_64-windows-gnu
 
+TIERS = unit servers processes random foreign docs
 PAGES = $(wildcard *.md docs/*.md docs/*/*.md)
 SOURCES = $(shell find zarrasync examples benchmarks -name '*.py')
 # Rules of Harper that run in addition to those in docs/_vocabulary. AnA does not know how the names in sources are spoken.
@@ -34,7 +38,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help kernel demo test sanitize memcheck fuzz-kernel interop simulate mutants check cover fmt lint prose type generated calls instructions sync docs changes screenshots bench bench-full bench-remote wheels dist release-check clean
+.PHONY: help kernel demo test test-all $(TIERS:%=test-%) sanitize memcheck fuzz-kernel interop simulate mutants planted check cover fmt lint prose type generated calls instructions sync docs screenshots bench bench-full bench-remote wheels dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -42,19 +46,42 @@ help:  ## List the targets
 kernel:  ## Compile the kernel in this checkout if its sources have changed
 	CFLAGS="-Werror -Wconversion $(CFLAGS)" $(PYTHON) zarrasync/_kernel/build.py
 
-demo: kernel $(VENV)/demo.stamp  ## Ingest a global land mask into S3 and read it back
+demo: $(VENV)/demo.stamp kernel  ## Ingest a global land mask into S3, read it back, and draw a map
 	$(BIN)/python examples/quickstart.py
 
-test: kernel $(VENV)/test.stamp  ## Run the tests on up to four cores; PYTEST_ADDOPTS is passed on
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+pytest = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+test: $(VENV)/test.stamp kernel  ## Run the unit tests, and a few of each other tier; PYTEST_ADDOPTS is passed on
+	$(pytest)
+
+test-all: $(VENV)/test.stamp kernel  ## Run all tests, also those that take minutes, and list what cannot run here
+	$(pytest) --tier=all --slow=1
+
+test-unit:  ## Run the unit tests alone
+test-servers:  ## Run the tests with servers and browsers
+test-processes:  ## Run the tests that start and kill processes
+test-random:  ## Run the tests with random cases
+test-foreign:  ## Run the tests with packages and stores of other projects
+test-docs:  ## Run the code of the documentation
+$(TIERS:%=test-%): test-%: $(VENV)/test.stamp kernel
+	$(pytest) --tier=$*
+
+planted: $(VENV)/test.stamp kernel  ## Plant faults that a seed has drawn, and print which test of `make test` finds each
+	$(BIN)/python -m tests.planted find
 
 interop: kernel $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other packages, and write docs/interop.md
 	ZARRASYNC_INTEROP=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -W ignore -m tests.interop.page
 
 # Packages whose requirements conflict with those of the tests, and which need Python 3.12: make interop PYTHON=python3.13
-.venv-interop/stamp: tests/interop/packages/requirements.txt
+.venv-interop/stamp: tests/interop/packages/requirements.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv .venv-interop
-	$(subst $(BIN)/python,.venv-interop/bin/python,$(INSTALL)) -r $<
+	@$(call install,-r $<,.venv-interop)
+	@touch $@
+
+# zarr-python 2.18 reads and writes the older dialect of the draft, and needs old dependencies.
+.venv-zarr2/stamp: | $(VENV)/bin/python
+	$(PYTHON) -m venv .venv-zarr2
+	@$(call install,'zarr==2.18.7' 'numcodecs==0.15.2' 'numpy==2.2.6' pytest,.venv-zarr2)
 	@touch $@
 
 simulate: kernel $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
@@ -131,9 +158,6 @@ sync: $(VENV)/dev.stamp  ## Generate zarrasync/sync.py
 docs: $(VENV)/docs.stamp  ## Build the documentation; warnings are errors
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 
-changes: $(VENV)/dev.stamp  ## Show the changelog of the next release
-	$(BIN)/towncrier build --draft --version $(VERSION)
-
 screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
 	PYTHONPATH=. $(BIN)/python docs/screenshots.py
 
@@ -174,16 +198,25 @@ dist: wheels  ## Build the sdist and the wheels, check all, and try the sdist an
 release-check: check dist  ## Check everything for a release; docs/development.md lists the steps
 	test -z "$$(git status --porcelain)"
 	! git rev-parse -q --verify 'refs/tags/v$(VERSION)'
-	grep -q '^## $(VERSION) - [0-9-]*$$' CHANGELOG.md
-	test "$$(ls docs/changes)" = README.md
-	test -z "$$(ls docs/changes/*.added.md docs/changes/*.changed.md docs/changes/*.fixed.md 2>/dev/null)"
+	grep -q '^## $(VERSION) ([0-9-]*)$$' CHANGELOG.md
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Creating an environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv || \
+	  echo "uv cannot be installed; pip takes longer"
+
+# What the extras install, for people who wait.
+contents-demo = moto and matplotlib, about a minute
+contents-test = the packages of the tests, one to three minutes
+contents-docs = Sphinx, about a minute
+contents-dev = the linters and all packages of the tests, one to three minutes
+contents-bench = the libraries to compare with, about a minute
 
 $(VENV)/%.stamp: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) -e '.[$*]'
+	@echo "Installing zarrasync with $(or $(contents-$*),the packages of the extra '$*')"
+	@$(call install,-e '.[$*]')
 	@touch $@
 
 clean:  ## Remove environments, caches and build results
-	rm -rf .venv .venv-* .uv .azurite .zarrita .*_cache .hypothesis .coverage dist demo-out benchmarks/out docs/_build artifacts
+	rm -rf .venv .venv-* .zig .azurite .zarrita .*_cache .hypothesis .coverage dist demo-out benchmarks/out docs/_build artifacts

@@ -10,7 +10,7 @@ copyright = "2026, the zarrasync developers"
 release = version = zarrasync.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-exclude_patterns = ["_build", "changes"]
+exclude_patterns = ["_build"]
 html_theme = "pydata_sphinx_theme"
 html_title = "zarrasync"
 html_static_path = ["_static"]

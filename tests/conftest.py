@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, tiers
 from tests.support.api import Api
 from tests.support.google_server import Google, google_storage
 from tests.support.s3_server import Bucket, s3_bucket
-from tests.support.sampling import pytest_addoption, pytest_collection_modifyitems  # noqa: F401  # found by pytest
 from tests.support.servers import AZURE, free_port, http_server, serving
 from tests.support.store_kinds import WRITEABLE, make_store
 from zarrasync import stores
@@ -29,6 +28,11 @@ os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 # Otherwise gcsfs requests a feature that the emulator lacks, and waits for a minute.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Choose tests by tier."""
+    pluginmanager.register(tiers)
 
 
 def pytest_configure(config: pytest.Config) -> None:

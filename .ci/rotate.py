@@ -71,7 +71,9 @@ def fails_before(tests: list[str], base: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog=".ci/rotate.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("--share", type=int, default=10, metavar="N", help="run one test out of N of untouched packages")
+    parser.add_argument(
+        "--share", type=int, default=10, metavar="N", help="run one test out of N of untouched packages"
+    )
     args, options = parser.parse_known_args()
     base, head = find_base(), git("rev-parse", "HEAD")
     touched = touched_directories(base)

@@ -1,7 +1,7 @@
 """Tiers: which tests run, by what they need.
 
 A test belongs to the tier that its closest marker names. Without one, it is in ``random`` if Hypothesis draws its
-arguments, in ``servers`` if it uses a fixture that starts a server, and otherwise in ``unit``. A test of the tier ``unit``
+arguments, in ``servers`` if it uses a fixture that starts a server or runs with a store that has one, and otherwise in ``unit``. A test of the tier ``unit``
 fails if it binds or connects an internet socket, or starts a process.
 
 ``pytest`` runs the unit tests, and the tests of other tiers that are marked ``smoke``. Tests of a file, or single tests,
@@ -10,14 +10,16 @@ that the command line names run in any tier.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-import _posixsubprocess
 import pytest
+
+from tests.support.store_kinds import SERVED
 
 __all__ = ["TIERS", "tier_of"]
 
@@ -39,7 +41,14 @@ def tier_of(item: pytest.Item) -> str:
             return mark.name
     if item.get_closest_marker("hypothesis"):
         return "random"
-    return "servers" if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) else "unit"
+    needs_server = SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))
+    return "servers" if needs_server or SERVED & _kinds(item) else "unit"
+
+
+def _kinds(item: pytest.Item) -> set[str]:
+    """Return the parameters of a test that are strings, without what names our stores of other libraries."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {value.removeprefix("ours-") for value in parameters if isinstance(value, str)}
 
 
 # ------------------------------------------------------------------ choice
@@ -58,7 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--share", type=int, default=1, metavar="N", help="run one test out of N of those outside of --whole"
     )
-    group.addoption("--draw", default="", metavar="TEXT", help="draw other tests with --share, such as those of a commit")
+    group.addoption(
+        "--draw", default="", metavar="TEXT", help="draw other tests with --share, such as those of a commit"
+    )
     group.addoption("--slow", type=int, default=0, metavar="N", help="run one slow test out of N; by default, none")
     group.addoption("--whole", action="append", default=[], metavar="DIRECTORY", help="run all tests of a directory")
 

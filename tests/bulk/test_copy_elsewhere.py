@@ -53,6 +53,7 @@ def content(place: Path) -> dict[str, bytes]:
     return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_the_result_is_the_same(api: Api, tmp_path: Path, executor: Executor, layout: str):
     source, seen = write(tmp_path / "source"), list[int]()
@@ -107,6 +108,7 @@ async def test_stores_of_this_process(api: Api, tmp_path: Path, executor: Execut
         await api(api.copy(memory, tmp_path / "copy", executor=executor))
 
 
+@pytest.mark.processes
 async def test_an_object_store(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
     with serve_s3(tmp_path) as options:
@@ -127,6 +129,7 @@ def _end_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.processes
 async def test_a_process_that_ends(api: Api, tmp_path: Path):
     source = write(tmp_path / "source")
     ending = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_process)
@@ -145,6 +148,7 @@ def test_a_cluster_of_dask(tmp_path: Path):
     np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])
 
 
+@pytest.mark.processes
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = write(tmp_path / "source")
     words = ["convert", str(source), str(tmp_path / "copy"), "--chunks", '{"a": [200, 10, 10]}', "--processes", "2"]

@@ -97,6 +97,7 @@ print(report.blocks, report.skipped, flush=True)
 """
 
 
+@pytest.mark.processes
 def test_ingestions_that_are_killed(tmp_path: Path):
     """After SIGKILL at random moments, the array is readable and another run completes it."""
     turns = int(os.environ.get("ZARRASYNC_KILLS", "6"))
@@ -172,6 +173,7 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
     np.testing.assert_array_equal(await api((await api(api.open_array(kept, path="x")))[...]), values)
 
 
+@pytest.mark.processes
 def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
     sync.create_array(tmp_path / "old", data=np.ones((400, 100)), chunks=(10, 10))
     code = (
@@ -194,6 +196,7 @@ def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
         assert (sync.open_array(place)[...] == 2).all()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("then", ["append", "resize"])
 @pytest.mark.parametrize("kind", ["local", "fsspec"])

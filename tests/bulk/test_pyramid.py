@@ -338,6 +338,7 @@ def processes() -> Iterator[Executor]:
         yield executor
 
 
+@pytest.mark.processes
 async def test_other_processes(api: Api, tmp_path: Path, processes: Executor):
     write(tmp_path / "a")
     progress: list[int] = []

@@ -15,6 +15,7 @@ from zarrasync import sync
 from zarrasync.integrations.xarray import write_dataset
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("zarr_format", [2, 3])
 async def test_an_append_to_a_dataset_that_was_killed(api: Api, zarr_format: int, tmp_path: Path):
     """The process dies after it has reserved rows, and before it writes them."""

@@ -95,6 +95,7 @@ def test_wrong_arguments_are_two(capsys):
         assert "usage: zarrasync" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 def test_debug_shows_the_traceback(workdir):
     command = [sys.executable, "-m", "zarrasync", "info", "none.zarr"]
     plain = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -159,6 +160,7 @@ def test_rm_asks_and_keeps_copies_of_metadata_fresh(workdir, capsys):
     assert main(["info", "old.zarr"]) == 1
 
 
+@pytest.mark.processes
 def test_a_closed_pipe_is_not_an_error(workdir):
     sync.create_array("long.zarr", data=np.arange(200_000).reshape(-1, 2))
     command = f"{sys.executable} -m zarrasync cat long.zarr --format csv | head -n 1; echo ${{PIPESTATUS[0]}}"
@@ -167,6 +169,7 @@ def test_a_closed_pipe_is_not_an_error(workdir):
     assert done.stderr == ""
 
 
+@pytest.mark.processes
 def test_serve_is_a_process_that_ends_when_asked(workdir):
     pytest.importorskip("cmap")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -185,6 +188,7 @@ def test_serve_is_a_process_that_ends_when_asked(workdir):
         assert (told["route"], told["status"], told["method"]) == ("data", 200, "GET")
 
 
+@pytest.mark.processes
 def test_a_terminal_gets_tables_and_colours(workdir):
     pytest.importorskip("rich")
     pytest.importorskip("pty", reason="there are no pseudo-terminals")
@@ -234,6 +238,7 @@ def test_rm_keeps_foreign_files(workdir, capsys):
     assert not list((workdir / "data.zarr").iterdir())
 
 
+@pytest.mark.processes
 def test_much_is_shown_in_parts(workdir, capsys):
     """Text output reads only the edges, CSV a few rows at a time; formats that need all values at once are refused."""
     sync.create_array("huge.zarr", shape=(10**9, 10**6), chunks=(1000, 1000), dtype="f8", fill_value=1)
@@ -247,6 +252,7 @@ def test_much_is_shown_in_parts(workdir, capsys):
     assert done.stdout.split() == ["1.0,1.0,1.0", "1.0,1.0,1.0", "0"]
 
 
+@pytest.mark.processes
 def test_strings_as_npy_and_unusual_terminals(workdir):
     done = subprocess.run(
         [sys.executable, "-m", "zarrasync", "tree", "data.zarr"],
@@ -270,6 +276,7 @@ def test_csv_has_a_line_for_each_row_however_wide(workdir, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 600_000
 
 
+@pytest.mark.processes
 def test_an_output_file_is_replaced_only_after_a_successful_read(workdir, capsys):
     (workdir / "kept.csv").write_text("x")
     (workdir / "old.zarr" / "0.0").write_bytes(b"junk")
@@ -305,6 +312,7 @@ def test_names_cannot_control_a_terminal(workdir, capsys):
     assert json.loads(run("ls data.zarr --json", capsys)[1])[0]["path"] == "a\nb"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_json_has_all_letters_on_any_stream(workdir, encoding: str):
     texts = ["Zürich", "日本", "😀"]

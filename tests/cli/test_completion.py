@@ -57,6 +57,7 @@ def complete(shell: str, line: str) -> list[str]:
     return [word.partition("\t")[0] for word in done.stdout.splitlines() if word]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize(
     ("line", "expected"),
@@ -88,6 +89,7 @@ def test_words(stored, shell, line, expected):
     assert sorted(complete(shell, line)) == expected
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_urls(stored, shell):
     url = stored.as_uri()
@@ -107,6 +109,7 @@ def test_values_of_a_bucket(s3, capsys):
     assert capsys.readouterr().out.split() == [f"{url}/a.zarr/", "x/t"]
 
 
+@pytest.mark.processes
 def test_scripts_are_valid(stored):
     checks = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}
     for shell in ("bash", "zsh", "fish", "tcsh", "powershell"):

@@ -98,6 +98,7 @@ def test_wrong_arguments(words: tuple[str, ...], capsys: pytest.CaptureFixture[s
     assert not Path("job.plan").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_signals(workdir: Path, number: int, expected: int):

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support import ROOT
 
+pytestmark = pytest.mark.docs
+
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 SHELL = 'set -eu\nzarrasync() { "$PYTHON" -m zarrasync "$@"; }\n'

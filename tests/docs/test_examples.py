@@ -16,6 +16,8 @@ from tests.support import ROOT
 from tests.support.examples import load_example
 from zarrasync import stores, sync
 
+pytestmark = pytest.mark.docs
+
 EXAMPLES = ROOT / "examples"
 VALUES = np.arange(50 * 20 * 30, dtype="f4").reshape(50, 20, 30)
 

@@ -29,9 +29,10 @@ VARYING = (
     (r" \(it ingests [^)]*\)", ""),
 )
 """Numbers that differ between runs and releases of libraries, and files that a job has not yet found when it is stopped."""
-pytestmark = pytest.mark.skipif(
-    os.name != "posix" or shutil.which("bash") is None, reason="the pages have commands for Bash"
-)
+pytestmark = [
+    pytest.mark.docs,
+    pytest.mark.skipif(os.name != "posix" or shutil.which("bash") is None, reason="the pages have commands for Bash"),
+]
 
 
 class Step(NamedTuple):

@@ -14,7 +14,7 @@ from zarrasync import sync
 xarray = pytest.importorskip("xarray")
 VALUES = (np.arange(2 * 64 * 96).reshape(2, 64, 96) % 251).astype("u2")
 # They use what newer versions of NumPy, dask and zarr-python deprecate.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.foreign, pytest.mark.filterwarnings("ignore")]
 
 
 def write_image(path: Path, version: str, **options: Any) -> Any:

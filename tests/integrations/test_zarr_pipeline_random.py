@@ -19,6 +19,8 @@ from zarr.storage import LocalStore, MemoryStore
 
 import zarrasync.integrations.zarr  # noqa: F401  # registers the pipeline
 
+pytestmark = pytest.mark.random
+
 OURS = "zarrasync.integrations.zarr.CodecPipeline"
 THEIRS = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 DTYPES = ("bool", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "c8", "U3", "S2", "M8[s]", "str", ">f4", "i2,f8")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.foreign
+
 zarr = pytest.importorskip("zarr", minversion="3.4")  # whose tests the list of differences is made for
 
 ROOT = Path(__file__).parents[2]

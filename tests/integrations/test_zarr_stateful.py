@@ -15,6 +15,8 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 
 from zarrasync.integrations.zarr import ZarrStore
 
+pytestmark = pytest.mark.random
+
 
 class FileHierarchyStateMachine(ZarrHierarchyStateMachine):
     """Keeps chunks, because an erased one leaves an empty directory, which local stores list."""

@@ -12,6 +12,8 @@ import zstandard
 from zarrasync import sync
 from zarrasync.errors import MetadataError
 
+pytestmark = pytest.mark.foreign
+
 VALUES = np.arange(21, dtype="<i4").reshape(3, 7)
 
 

@@ -17,6 +17,8 @@ import zarr
 from tests.support.api import Api
 from zarrasync import sync
 
+pytestmark = pytest.mark.foreign
+
 VALUES = np.arange(1.0, 21).reshape(4, 5)  # not 0, which format 2 declares as missing
 
 

@@ -18,6 +18,8 @@ import zarrasync as za
 from zarrasync.errors import ZarrError
 from zarrasync.stores import PrefixStore, ZipStore
 
+pytestmark = pytest.mark.foreign
+
 GOLDEN = os.environ.get("ZARRASYNC_GOLDEN", "")
 if not GOLDEN:
     pytest.skip("ZARRASYNC_GOLDEN does not name a folder of golden stores", allow_module_level=True)

@@ -13,6 +13,8 @@ import pytest
 
 from zarrasync import sync
 
+pytestmark = pytest.mark.foreign
+
 zarr = pytest.importorskip("zarr")
 ts = pytest.importorskip("tensorstore")
 

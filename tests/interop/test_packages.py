@@ -12,6 +12,8 @@ from tests.interop import exchange, page
 from tests.interop.exchange import PACKAGES, Package
 from zarrasync import sync
 
+pytestmark = pytest.mark.foreign
+
 CASES = [(package, zarr_format) for package in PACKAGES for zarr_format in package.formats]
 
 

@@ -16,6 +16,8 @@ from tests.support.codec_documents import entry
 from zarrasync import sync
 from zarrasync.model import dtypes
 
+pytestmark = pytest.mark.foreign
+
 pytest.importorskip("ml_dtypes")
 SHAPE = (5, 7)
 

@@ -16,6 +16,8 @@ zarr = pytest.importorskip("zarr", "3.1")
 
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec  # after the skip
 
+pytestmark = pytest.mark.foreign
+
 
 def entries(array: sync.Array) -> list[dict[str, Any]]:
     return [codec.to_json() for codec in array.metadata.codecs.codecs]

@@ -16,6 +16,8 @@ import pytest
 from tests.support import ROOT
 from zarrasync._kernel import library
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("hatchling")
 if not (ROOT / "pyproject.toml").exists():
     pytest.skip("this is not a checkout", allow_module_level=True)

@@ -40,6 +40,7 @@ def test_of_this_processor():
     checked(kernel("auto").zarrasync_crc32c)
 
 
+@pytest.mark.processes
 def test_portable(tmp_path: Path):
     source = SOURCES / "crc32c.c"
     if shutil.which("cc") is None or not source.exists():

@@ -155,6 +155,7 @@ assert store.counts.bytes_read < 1 << 20, store.counts
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif((sys.platform, platform.machine()) != ("linux", "x86_64"), reason="numbers of system calls")
 def test_a_system_that_cannot_copy(tmp_path: Path):
     """Some file systems refuse the call; a filter of system calls does the same here."""

@@ -58,12 +58,14 @@ def test_the_setting_is_checked():
         za.Config(native="on")  # type: ignore[arg-type]  # wrong on purpose
 
 
+@pytest.mark.processes
 @needs_kernel
 @pytest.mark.parametrize("mode", ["auto", "off", "require"])
 def test_the_environment_decides(package, mode):
     assert run(LOAD, package, ZARRASYNC_NATIVE=mode) == str(mode != "off")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -98,6 +100,7 @@ def test_a_kernel_that_cannot_be_used(package, damage, reason):
     assert reason in message
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("mode", ["auto", "off"])
 def test_the_command_line_describes_it(mode):
     done = subprocess.run(

@@ -403,6 +403,7 @@ def test_axes_in_another_order(tmp_path: Path, dtype: str, step: int):
     np.testing.assert_array_equal(pure[...], values)
 
 
+@pytest.mark.processes
 def test_children_read_after_a_fork(made: tuple[Path, np.ndarray]):
     array = sync.open_array(made[0], config=za.Config(native="require"))
     array[...]

@@ -161,6 +161,7 @@ class IsalStream(Stream):
     )
 
 
+@pytest.mark.processes
 def test_they_are_found_without_imports():
     """Importing numcodecs takes as long as all the rest."""
     code = "import sys; from zarrasync._kernel.symbols import symbols; symbols(); print('numcodecs' in sys.modules)"

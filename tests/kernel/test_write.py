@@ -291,6 +291,7 @@ def test_whole_writes_survive_partial_ones(tmp_path: Path):
         thread.join()
 
 
+@pytest.mark.processes
 def test_children_write_after_a_fork(tmp_path: Path):
     array = make(tmp_path / "a", "require")
     array[0:10] = VALUES[0:10]

@@ -179,6 +179,7 @@ async def at_once(api: Api, store: Any) -> None:
             member.join()
 
 
+@pytest.mark.processes
 def test_changes_of_several_processes(tmp_path):
     for zarr_format in (2, 3):
         place = tmp_path / str(zarr_format)

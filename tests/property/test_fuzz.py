@@ -46,6 +46,8 @@ from tests.support.damaged_stores import (
 from zarrasync import stores, sync
 from zarrasync.errors import ZarrError
 
+pytestmark = pytest.mark.random
+
 MEMORY, PEAK, SLOW = 5 << 29, 256 << 20, 5.0  # bytes for a child process, bytes for a call, and seconds for a call
 
 

@@ -18,6 +18,8 @@ from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model import dtypes
 
+pytestmark = pytest.mark.random
+
 pytest.importorskip("ml_dtypes")
 
 EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "200"))

@@ -27,6 +27,8 @@ from tests.property.store_machine import StoreMachine
 from tests.support.api import Driver
 from zarrasync import stores
 
+pytestmark = pytest.mark.random
+
 
 def profile(examples: int, steps: int) -> settings:
     """Return settings that draw the same examples each time, unless a long run is asked for."""

@@ -18,6 +18,8 @@ from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server import Limits, create_app
 
+pytestmark = pytest.mark.servers
+
 COUNT = int(os.environ.get("ZARRASYNC_FUZZ", "300"))
 SEED = int(os.environ.get("ZARRASYNC_FUZZ_SEED", "1"))
 

@@ -15,6 +15,8 @@ from tests.support.server_client import FIELD, fill, serving
 from zarrasync import sync
 from zarrasync.server import Limits
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.mark.parametrize(
     ("text", "key"),

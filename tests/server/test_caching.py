@@ -20,6 +20,8 @@ from zarrasync.server import Limits, create_app
 from zarrasync.server.app import CHUNKS
 from zarrasync.server.middleware import METRICS
 
+pytestmark = pytest.mark.servers
+
 
 async def test_applications_around_it_add_to_large_answers_too():
     @web.middleware

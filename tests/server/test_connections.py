@@ -48,6 +48,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "sent", [b"", HALF, b"GET /", HALF + b"\r\n" + HALF], ids=["nothing", "half", "line", "second"]
 )
@@ -64,6 +65,7 @@ async def test_a_request_that_does_not_arrive(sent: bytes):
         assert time.monotonic() - begin < 10
 
 
+@pytest.mark.servers
 async def test_a_request_that_trickles():
     """Each line arrives in time, but all of them take too long."""
     async with (
@@ -81,6 +83,7 @@ async def test_a_request_that_trickles():
         await end
 
 
+@pytest.mark.servers
 async def test_idle_connections_are_kept_and_slow_responses_waited_for():
     """Limits of requests that arrive concern neither."""
     store = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 1.5)
@@ -94,6 +97,7 @@ async def test_idle_connections_are_kept_and_slow_responses_waited_for():
             await asyncio.sleep(1)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("sent", [HALF, b"", HALF + b"\r\n"], ids=["half", "nothing", "idle"])
 async def test_connections_make_room(sent: bytes):
     """More connections than are allowed: those that wait are replaced, those of the busiest client first."""
@@ -111,6 +115,7 @@ async def test_connections_make_room(sent: bytes):
         assert (await asyncio.wait_for(other[0].readline(), 5)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.servers
 async def test_connections_with_requests_are_not_replaced():
     """If all of them have requests, others get 503, except for those of a client without a connection."""
     gate = asyncio.Event()
@@ -137,6 +142,7 @@ async def test_connections_with_requests_are_not_replaced():
             assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.processes
 async def test_260_half_requests_and_200_descriptors(tmp_path):
     """The server is still healthy, and uses no more descriptors than it may."""
     sync.create_array(tmp_path, name="a", data=np.arange(4))
@@ -161,6 +167,7 @@ async def test_260_half_requests_and_200_descriptors(tmp_path):
         process.stdout.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("path", ["/raw/x", "/api/data?path=a&format=bin"])
 async def test_a_client_that_does_not_read(path: str):
     """Its connection is closed, although the response is too small to be sent in pieces."""
@@ -177,6 +184,7 @@ async def test_a_client_that_does_not_read(path: str):
             assert len(await ended(reader)) < 5 * 3_900_000
 
 
+@pytest.mark.servers
 async def test_a_client_that_reads_slowly_but_steadily():
     """Longer than the time limit, but not without progress."""
     value = os.urandom(16 << 20)

@@ -39,6 +39,7 @@ def image_with_labels(version: str) -> dict[str, bytes]:
     return store
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("version", ["0.4", "0.5", "0.6"])
 async def test_images(version):
     async with serving(image_with_labels(version)) as client:
@@ -57,6 +58,7 @@ async def test_images(version):
         assert (labels["is_labels"], labels["dataset"]) == (True, ["labels/cells/0", "labels"])
 
 
+@pytest.mark.servers
 async def test_labels_have_colours_and_the_background_has_none():
     async with serving(image_with_labels("0.5")) as client:
         _, body, _ = await client.get("/api/tiles/0/0/0.png?path=labels/cells&index=1&cmap=labels&low=0&high=1")
@@ -66,6 +68,7 @@ async def test_labels_have_colours_and_the_background_has_none():
         assert len(np.unique(picture[:32, :48].reshape(-1, 4), axis=0)) == 1
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("path", ["labels/cells", "labels/cells/0"])
 async def test_labels_have_the_colours_of_their_document(path):
     store: dict[str, bytes] = {}
@@ -93,6 +96,7 @@ async def test_labels_have_the_colours_of_their_document(path):
         assert (picture[:64, :96][values[0] == 0] == 0).all()
 
 
+@pytest.mark.servers
 async def test_plates_and_wells_have_pictures():
     store: dict[str, bytes] = {}
     names = [("A", "1"), ("A", "2"), ("B", "1")]
@@ -113,6 +117,7 @@ async def test_plates_and_wells_have_pictures():
         assert (await client.json("/api/node?path=A/2/0"))["gallery"] == []
 
 
+@pytest.mark.servers
 async def test_levels_that_are_groups():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, attributes=geo_attributes())
@@ -131,6 +136,7 @@ async def test_levels_that_are_groups():
         assert set(np.asarray(Image.open(io.BytesIO(body)).convert("L"))[:60, :80].flat) == {255}  # the coarser level
 
 
+@pytest.mark.servers
 async def test_stored_coordinates():
     store: dict[str, bytes] = {}
     group = sync.create_group(store, path="g")
@@ -145,6 +151,7 @@ async def test_stored_coordinates():
     assert lon == {"name": "lon", "size": 5, "unit": "", "kind": ""}
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_viewer():
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")

@@ -82,6 +82,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.servers
 async def test_hostile_requests_cost_nothing():
     store: dict[str, bytes] = {}
     root = sync.create_group(store)
@@ -110,6 +111,7 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@pytest.mark.servers
 async def test_abused_headers_are_refused():
     store = {"x": b"12345"}
     async with serving(store) as client:
@@ -133,6 +135,7 @@ async def test_abused_headers_are_refused():
             assert (await client.get("/raw/x", **header))[1] in (b"12345", b"")
 
 
+@pytest.mark.servers
 async def test_excess_requests_get_retry_after():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000).reshape(400, 10), chunks=(1, 10))
@@ -147,6 +150,7 @@ async def test_excess_requests_get_retry_after():
         assert (await client.get("/api/data?path=a&select=1"))[0] == 200
 
 
+@pytest.mark.servers
 async def test_slow_requests_time_out():
     slow = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
     async with serving(slow, limits=Limits(timeout=0.2)) as client:
@@ -155,6 +159,7 @@ async def test_slow_requests_time_out():
         assert time.monotonic() - begin < 10
 
 
+@pytest.mark.servers
 async def test_a_failing_store_is_a_bad_gateway():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(10), compressors="gzip")
@@ -178,6 +183,7 @@ class Failing(stores.WrapperStore):
         return await super().fetch(requests, versions=versions)
 
 
+@pytest.mark.servers
 async def test_a_value_that_breaks_off_breaks_the_connection():
     """The body must not contain a second response."""
     value = os.urandom(12 << 20)
@@ -192,6 +198,7 @@ async def test_a_value_that_breaks_off_breaks_the_connection():
         assert value.startswith(body)
 
 
+@pytest.mark.servers
 async def test_secrets_and_places_stay_here(tmp_path, caplog):
     async with serving(Failing(stores.MemoryStore({"big": bytes(9 << 20)}))) as client:
         _, body, _ = await client.get("/raw/big", Range="bytes=8500000-8500010")

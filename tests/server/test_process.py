@@ -21,6 +21,8 @@ import zarrasync as za
 from tests.support.server_client import FIELD, fill
 from zarrasync import sync
 
+pytestmark = pytest.mark.processes
+
 
 def start(path: Any, port: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "zarrasync", "serve", str(path), "--port", str(port)]

@@ -18,6 +18,7 @@ from zarrasync.server import Limits
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("zarr_format", FORMATS)
 async def test_any_format_is_served_as_format_3(zarr_format):
     store: dict[str, bytes] = {}
@@ -46,6 +47,7 @@ def read_by_all(url: str, arrays: dict[str, np.ndarray]) -> None:
             np.testing.assert_array_equal(ts.open(spec, read=True).result()[...].read().result(), values, err_msg=name)
 
 
+@pytest.mark.servers
 async def test_chunks_that_are_equal_in_format_3_are_not_decoded():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, zarr_format=2)
@@ -77,6 +79,7 @@ async def test_xarray_and_a_hierarchy_without_listing(tmp_path):
         await asyncio.to_thread(read)
 
 
+@pytest.mark.servers
 async def test_part_of_a_store_and_below_a_prefix(tmp_path):
     fill(tmp_path / "x.zarr")
     async with serving(tmp_path / "x.zarr", path="a", prefix="/data/one") as client:
@@ -89,6 +92,7 @@ async def test_part_of_a_store_and_below_a_prefix(tmp_path):
         assert (await client.json("/api/node?path=field"))["path"] == "field"
 
 
+@pytest.mark.servers
 async def test_untranslatable_arrays_are_explained():
     store: dict[str, bytes] = {}
     root = sync.create_group(store, zarr_format=2)
@@ -112,6 +116,7 @@ def big(request, tmp_path):
     return kinds[request.param](), value
 
 
+@pytest.mark.servers
 async def test_ranges(big):
     store, value = big
     async with serving(store) as client:
@@ -148,6 +153,7 @@ async def test_ranges(big):
         assert (await client.get("/raw/none", method="HEAD"))[0] == 404
 
 
+@pytest.mark.servers
 async def test_headers_for_browsers_and_caches():
     async with serving({"x/zarr.json": b"{}"}, max_age=5, cors=["*"]) as client:
         _, _, headers = await client.get("/raw/x/zarr.json", Origin="https://elsewhere.org")
@@ -167,6 +173,7 @@ async def test_headers_for_browsers_and_caches():
             assert (await client.get("/raw/x/zarr.json", method=method))[0] == 405
 
 
+@pytest.mark.servers
 async def test_clients_that_stop_reading_release_memory():
     values = np.random.default_rng(0).random((2, 1 << 20))  # 16 MiB
     store: dict[str, bytes] = {}
@@ -191,6 +198,7 @@ async def test_clients_that_stop_reading_release_memory():
             writer.close()
 
 
+@pytest.mark.servers
 async def test_appended_rows_are_not_read_as_fill_values(tmp_path):
     """Also by clients that requested the rows before they were stored."""
     array = sync.create_array(tmp_path, name="f", data=np.arange(10), chunks=5)
@@ -204,6 +212,7 @@ async def test_appended_rows_are_not_read_as_fill_values(tmp_path):
             assert (await client.get(f"/{prefix}/f/c/3"))[0] == 200
 
 
+@pytest.mark.servers
 async def test_what_is_encoded_anew_is_encoded_once():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="d", data=np.arange(64.0).reshape(8, 8), chunks=(8, 8), zarr_format=2, order="F",
@@ -216,6 +225,7 @@ async def test_what_is_encoded_anew_is_encoded_once():
         assert client.upstream == before
 
 
+@pytest.mark.servers
 async def test_a_slow_reader_does_not_block_other_clients():
     value = os.urandom(40 << 20)
     async with serving({"big": value, "small": b"1"}, limits=Limits(active=1, timeout=5)) as client:  # noqa: SIM117  # an answer needs its client
@@ -226,6 +236,7 @@ async def test_a_slow_reader_does_not_block_other_clients():
             assert first + await answer.content.read() == value
 
 
+@pytest.mark.servers
 async def test_long_values_are_allowed_to_other_origins_too():
     async with serving({"big": bytes(9 << 20)}, cors=["*"]) as client:
         for headers in ({}, {"Range": "bytes=0-8000000"}):

@@ -13,6 +13,8 @@ from PIL import Image
 from tests.support.server_client import FIELD, RNG, serving
 from zarrasync import sync
 
+pytestmark = pytest.mark.servers
+
 
 def decoded(body: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(body)).convert("RGBA"))

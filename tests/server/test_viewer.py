@@ -27,7 +27,7 @@ from zarrasync.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ZARRITA = os.environ.get("ZARRASYNC_ZARRITA", "")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
 
 @pytest_asyncio.fixture

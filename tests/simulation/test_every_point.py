@@ -13,6 +13,8 @@ from tests.simulation.plan import Actor, Layout, Plan, Step
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.world import run
 
+pytestmark = pytest.mark.random
+
 SPARSE = 13
 """The quick tests try one point of so many, the slow ones all."""
 STRIDES = [SPARSE, pytest.param(1, marks=pytest.mark.slow)]

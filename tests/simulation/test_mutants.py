@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.mutants import MUTANTS, SEEDS, Mutant, find
 from tests.support.planting import count_places
 
+pytestmark = pytest.mark.random
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_place_of_each_bug_is_there(mutant: Mutant):

@@ -22,6 +22,8 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.stores import LatencyStore, MemoryStore
 
+pytestmark = pytest.mark.random
+
 
 def test_time_passes_only_while_nothing_can_run():
     scheduler = Scheduler(0)

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.__main__ import simulate
 from tests.simulation.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.random
+
 SEEDS = 120
 
 

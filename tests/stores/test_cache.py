@@ -531,6 +531,7 @@ def test_threads_that_want_the_same_ask_once(fails: bool):
         assert (values, len(inner.asked)) == ([wanted] * 6, 1)
 
 
+@pytest.mark.processes
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
     """Requests in flight in the parent never finish in the child."""
     array = sync.create_array({}, data=np.arange(100), chunks=10)

@@ -184,6 +184,7 @@ async def test_an_archive_in_a_hierarchy_has_a_format_of_its_own(api: Api, tmp_p
     assert array.zarr_format == 3
 
 
+@pytest.mark.servers
 async def test_a_vertical_line_in_a_query():
     values: dict[str, bytes] = {}
     sync.create_array(values, data=VALUES)
@@ -335,6 +336,7 @@ def test_without_icechunk(monkeypatch: pytest.MonkeyPatch):
         sync.open("r|icechunk:")
 
 
+@pytest.mark.servers
 async def test_the_server(tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(zipped())
     async with serving(f"{tmp_path}/a.zip|zip:v2|zarr2:") as client:

@@ -158,7 +158,7 @@ def test_references_to_remote_files(s3, http, remote: str, tmp_path: Path):
     [
         ("zip::file:///nowhere/nope.zip", {}),
         ("reference://", {"fo": "/nowhere/nope.json"}),
-        ("ftp://127.0.0.1:1/x", {}),
+        pytest.param("ftp://127.0.0.1:1/x", {}, marks=pytest.mark.servers),
     ],
 )
 def test_what_can_not_be_opened_is_an_error_of_ours(url: str, options: dict[str, Any]):
@@ -187,6 +187,7 @@ def test_options_of_fsspecs_web_filesystem(http):
         stores.resolve(url, {"hedders": {}})
 
 
+@pytest.mark.servers
 def test_directories_with_links_from_the_root(tmp_path: Path):
     """Index pages of aiohttp use absolute links; a copy must include all entries."""
     group = sync.create_group(tmp_path / "d x.zarr", zarr_format=2)
@@ -424,6 +425,7 @@ def test_users_of_one_place_have_caches_of_their_own(url: str, options: Any, oth
     assert store.lasting
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     ("url", "option", "value"),
     [

@@ -133,7 +133,8 @@ _used: list[str] | None = None
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if _used is None:
         return
-    if event in ("socket.bind", "socket.connect") and isinstance(arguments[1], tuple):
+    is_internet = event in ("socket.bind", "socket.connect") and isinstance(arguments[1], tuple)
+    if is_internet and arguments[1][:2] != ("::1", 0):  # urllib3 looks for IPv6 when it is imported
         _used.append(f"{event} {arguments[1]}")
     elif event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
         _used.append(f"{event} {arguments[:2]}")

@@ -20,7 +20,7 @@ pytest.importorskip("netCDF4")
 from tests.support.dying import die_at
 from tests.support.netcdf import assert_same, joined, write_days
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")]
 OPTIONS: dict[str, Any] = {"concat": "time", "chunks": {"time": 10, "lat": 4}}
 PUBLISHED = ("erase", ".ingest/record")
 """This happens as soon as the result is published."""

@@ -98,6 +98,7 @@ def end(process: BaseProcess) -> None:
     assert process.exitcode == 0
 
 
+@pytest.mark.processes
 def test_one_process_downloads(temporary: Path):
     stop = multiprocessing.get_context("fork").Event()
     with serving() as server:
@@ -115,6 +116,7 @@ def test_one_process_downloads(temporary: Path):
     assert not list(temporary.glob("*copies*"))
 
 
+@pytest.mark.servers
 def test_threads_with_own_copies_wait_as_well(temporary: Path):
     with serving() as server:
         stop = threading.Event()
@@ -132,6 +134,7 @@ def test_threads_with_own_copies_wait_as_well(temporary: Path):
         assert server.count == 1
 
 
+@pytest.mark.processes
 def test_a_process_that_is_killed_does_not_block_others(temporary: Path):
     with serving() as server:
         first = start(server.url)
@@ -147,6 +150,7 @@ def test_a_process_that_is_killed_does_not_block_others(temporary: Path):
     assert not list(temporary.glob("*/shared-*"))
 
 
+@pytest.mark.processes
 def test_a_process_that_is_suspended_does_not_block_others_forever(temporary: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(copies, "_PATIENT_SECONDS", 0.2)
     with serving() as server:

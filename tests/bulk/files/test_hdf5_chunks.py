@@ -188,7 +188,7 @@ def test_large_chunks_are_left_to_the_library(tmp_path: Path):
     assert find_chunks(str(tmp_path / "a.h5"), "small", ReaderOptions(), za.config.get()) is not None
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 async def test_the_settings_of_a_job_apply_to_its_files(api: Api, tmp_path: Path, processes: int):
     path, config = write(tmp_path / "a.nc"), {"max_chunk_bytes": 2 * np.prod(CHUNKS).item() - 1}
     call = partial(api.ingest, [path], concat="time", chunks=(1, 8, 8), processes=processes)
@@ -221,7 +221,7 @@ def test_the_memory_of_blocks_is_reused(tmp_path: Path):
     files.close()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_each_process_reads_each_chunk_of_its_files_once(tmp_path: Path, processes: int):
     paths = [write(tmp_path / "0.nc", chunksizes=(1, *SHAPE[1:]))]
     options: dict[str, Any] = {"concat": "time", "chunks": (7, 8, 10), "processes": processes}

@@ -113,6 +113,7 @@ async def test_a_commit_of_another_writer(api: Api, tmp_path: Path):
     assert sync.open_group(f"{place}|icechunk:").attrs["title"] == "other"
 
 
+@pytest.mark.processes
 async def test_a_job_that_is_killed_leaves_nothing(api: Api, tmp_path: Path):
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
     await api(api.ingest(paths[:1], f"{place}|icechunk:", concat="time"))

@@ -162,6 +162,7 @@ def test_a_worker_that_is_killed(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_worker_of_dask_that_is_killed(tmp_path: Path):
     paths, place = write_days(tmp_path / "nc", range(10)), tmp_path / "repo"

@@ -41,6 +41,7 @@ def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, A
     sync.ingest(paths, dying_store(out, puts), concat="time", chunks=CHUNKS, **options)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("zarr_format", "step"),
     [(3, 7), (2, 7), pytest.param(3, 1, marks=pytest.mark.slow), pytest.param(2, 1, marks=pytest.mark.slow)],
@@ -70,6 +71,7 @@ def test_a_kill_while_any_value_is_stored_or_erased(tmp_path: Path, zarr_format:
             puts += step
 
 
+@pytest.mark.processes
 def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
     """Two jobs with different rows at the same place are killed in turn, then the first one is run again."""
     paths = write_days(tmp_path / "nc", range(2))
@@ -84,6 +86,7 @@ def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+@pytest.mark.processes
 def test_a_rerun_skips_finished_tasks(tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(4))
     out = tmp_path / "out.zarr"
@@ -93,6 +96,7 @@ def test_a_rerun_skips_finished_tasks(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+@pytest.mark.processes
 def test_other_files_do_not_continue_an_unfinished_job(tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(3))
     out = tmp_path / "out.zarr"
@@ -105,6 +109,7 @@ def test_other_files_do_not_continue_an_unfinished_job(tmp_path: Path):
     assert_same(out, joined(paths[2:]))
 
 
+@pytest.mark.processes
 def test_an_interrupted_append_does_not_keep_others_out(tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(4))
     out = tmp_path / "out.zarr"
@@ -172,6 +177,7 @@ def note_process(folder: Path) -> None:
     (folder / str(os.getpid())).touch()
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells this")
 def test_a_process_that_was_killed_is_gone_before_its_parent_notices(tmp_path: Path):
     store = stores.LocalStore(tmp_path)
@@ -193,6 +199,7 @@ def start_workers_and_die(folder: Path) -> None:
     Workers(2)._run(range(4), lambda number: call, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
 
 
+@pytest.mark.processes
 def test_workers_end_with_their_job(tmp_path: Path):
     in_child(start_workers_and_die, tmp_path)
     numbers = [path.name for path in tmp_path.iterdir()]
@@ -204,6 +211,7 @@ def append(paths: list[Path], out: Path) -> None:
     sync.ingest(paths, out, concat="time", append=True, on_duplicate="skip")
 
 
+@pytest.mark.processes
 def test_two_at_once(tmp_path: Path):
     """Two jobs with the same new files, as from cron: one adds them, the other finds them."""
     paths = write_days(tmp_path / "nc", range(6))
@@ -220,6 +228,7 @@ def test_two_at_once(tmp_path: Path):
         assert_same(out, joined(paths[:known]))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_worker_that_is_killed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
     """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
@@ -261,6 +270,7 @@ def append_on_command_line(paths: list[Path], out: Path, log: Path) -> None:
     os._exit(main(["ingest", *map(str, paths), str(out), "--concat", "time", "--append", "--wait", "60"]))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("puts", [2, 6])
 def test_a_job_that_waits_continues_after_a_kill(tmp_path: Path, puts: int):
     """Two jobs at once, as from cron. The first one is killed, then the second one completes its work."""

@@ -172,7 +172,7 @@ async def test_files_with_the_dimension(api: Api, tmp_path: Path):
         await api(api.ingest(tmp_path / "ndvi_20240103.npz", {}, **options))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 async def test_labels_that_are_not_part_of_the_plan(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ):

@@ -134,6 +134,7 @@ sys.exit(main(["ingest", *sys.argv[2:]]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [7, 2])
 def test_a_kill_of_any_command(folder: Path, step: int):

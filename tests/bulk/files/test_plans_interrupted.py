@@ -55,6 +55,7 @@ def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
         job.abandon()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_of_any_command_of_a_plan(tmp_path: Path, step: int):
     """A command that is killed while it stores or erases any value can be repeated."""
@@ -116,6 +117,7 @@ def error_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return ""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("append", [False, True])
 def test_a_plan_is_abandoned_after_a_killed_finish(tmp_path: Path, append: bool):
     """Rows that readers may see already are never erased."""
@@ -137,6 +139,7 @@ def test_a_plan_is_abandoned_after_a_killed_finish(tmp_path: Path, append: bool)
     assert outcomes == {"abandoned", "finished"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("append", [False, True])
 @pytest.mark.parametrize("command", ["finish", "abandon"])
 def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: bool):
@@ -235,6 +238,7 @@ def test_an_abandoned_plan_is_not_finished_by_another_job(tmp_path: Path):
         assert "it was finished, abandoned, or replaced" in error_of(continue_and_die, "finish", out, NEVER, plan)
 
 
+@pytest.mark.processes
 def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
     """It can be repeated, and reports that it was finished as soon as it was."""
     path, out = write_days(tmp_path / "nc", [0])[0], tmp_path / "out.zarr"
@@ -295,6 +299,7 @@ def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bo
         job.finish()
 
 
+@pytest.mark.processes
 def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
     """Each of them gives the claim back to the plan."""
     paths, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "plan"

@@ -39,6 +39,8 @@ from zarrasync.bulk.files.sources import headers
 from zarrasync.errors import ZarrError
 from zarrasync.stores import resolve
 
+pytestmark = pytest.mark.random
+
 LONG = os.environ.get("ZARRASYNC_EXAMPLES")
 REQUEST = ("variables", "on_duplicate", "decode", "dims", "encoding", "statistics", "verify")
 """Arguments of ``ingest`` that are not parameters of new arrays."""

@@ -216,6 +216,7 @@ def ingest_and_die(paths: list[Path], out: Path, puts: int) -> None:
     sync.ingest(paths, dying_store(out, puts), **OPTIONS)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 @pytest.mark.parametrize("names", [["t2m"], []], ids=["values", "all"])
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])

@@ -45,7 +45,7 @@ def write(folder: Path, order: tuple[str, ...] = ORDERS[0], **sizes: int) -> tup
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("order", [ORDERS[0], ORDERS[3], ORDERS[5]])
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 async def test_files_with_and_without_the_axis(
     api: Api, tmp_path: Path, first: int, order: tuple[str, ...], processes: int
 ):

@@ -201,6 +201,7 @@ async def test_a_file_without_variables(api: Api, tmp_path: Path):
     assert store == {}
 
 
+@pytest.mark.servers
 async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
     write_days(tmp_path / "nc", [0])
     with http_server(tmp_path / "nc") as server:
@@ -242,6 +243,7 @@ def ingest_and_die(urls: list[str], out: Path, puts: int) -> None:
     sync.ingest(urls, dying_store(out, puts), concat="time")
 
 
+@pytest.mark.servers
 def test_a_plan_with_other_signatures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """A plan whose signatures have expired is made again."""
     paths = write_days(tmp_path / "nc", range(2))
@@ -267,6 +269,7 @@ async def test_a_file_that_changes_meanwhile(api: Api, tmp_path: Path, capsys: p
     assert "has changed since the job was planned" in capsys.readouterr().err
 
 
+@pytest.mark.servers
 def test_copies_stay_within_their_limit(tmp_path: Path):
     for number in range(40):
         (tmp_path / f"{number}.nc").write_bytes(bytes(1000))
@@ -292,6 +295,7 @@ def test_copies_stay_within_their_limit(tmp_path: Path):
         assert not folder.exists()
 
 
+@pytest.mark.servers
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only /proc lists the open files of a process")
 @pytest.mark.parametrize("kind", ["netcdf3", "netcdf4"])
 def test_deleted_copies_are_not_kept_open(tmp_path: Path, kind: str):
@@ -333,6 +337,7 @@ def fetch_and_die(url: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
 def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, temporary: Path):
     (path,) = write_days(tmp_path / "nc", [0])
@@ -349,6 +354,7 @@ def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, tempora
     assert [folder.name for folder in temporary.iterdir()] == ["zarrasync-copies-of-others"]
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="whether a process has ended is not known there")
 def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool, "_START_METHOD", "fork")
@@ -361,6 +367,7 @@ def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch:
     assert not list(temporary.glob("*copies*"))
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("deletes", [False, True])
 def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool):
@@ -379,6 +386,7 @@ def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypat
     assert not list(temporary.glob("*copies*"))
 
 
+@pytest.mark.servers
 def test_copies_without_a_stamp_are_not_shared(tmp_path: Path, temporary: Path):
     (tmp_path / "nc").mkdir()
     (tmp_path / "nc/0.nc").write_bytes(b"old")
@@ -393,6 +401,7 @@ def test_copies_without_a_stamp_are_not_shared(tmp_path: Path, temporary: Path):
     two.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(("limit", "downloads"), [(8 << 30, [1, 1, 1, 1]), (30_000, [1, 1, 2, 2]), (0, [2, 2, 2, 2])])
 async def test_each_file_is_downloaded_once_if_there_is_space(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, downloads: list[int]
@@ -437,6 +446,7 @@ async def test_files_in_memory(api: Api, tmp_path: Path):
     memory.rm("/stamps", recursive=True)
 
 
+@pytest.mark.servers
 def test_listings_are_forgotten_where_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Threads share the filesystem of a server, which reads its listings on the thread of its event loop."""
     threads: list[Any] = []

@@ -39,7 +39,13 @@ def expected(dataset: Any, name: str) -> tuple[int, int, float, float, float]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"zarr_format": 2}, {"decode": True}, {"processes": 2}, {"encoding": {"t2m": {"dtype": "f8"}}}],
+    [
+        {},
+        {"zarr_format": 2},
+        {"decode": True},
+        pytest.param({"processes": 2}, marks=pytest.mark.processes),
+        {"encoding": {"t2m": {"dtype": "f8"}}},
+    ],
 )
 async def test_packed_and_missing_values(api: Api, tmp_path: Path, options: dict[str, Any]):
     paths = []

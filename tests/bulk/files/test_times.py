@@ -147,7 +147,7 @@ async def test_times_that_the_destination_cannot_represent(
     assert stored(store) == [1, 2]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_units_of_each_file_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int):
     monkeypatch.setattr(layout, "_TASK_BYTES", 1)
     units = [FIRST, SECOND, FIRST, SECOND]

@@ -61,6 +61,7 @@ async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, monkeypat
         await api(api.ingest(chosen[-1:], store, region="auto", **options))
 
 
+@pytest.mark.processes
 async def test_processes(api: Api, tmp_path: Path):
     paths = [write(tmp_path / f"{n}.nc", dataset_of(n), order) for n, order in enumerate(ORDERS[:3])]
     await api(api.ingest(paths, one := {}, concat="time"))
@@ -69,7 +70,7 @@ async def test_processes(api: Api, tmp_path: Path):
 
 
 @pytest.mark.parametrize("is_row", [False, True])
-@pytest.mark.parametrize("where", ["processes", "executor"])
+@pytest.mark.parametrize("where", [pytest.param("processes", marks=pytest.mark.processes), "executor"])
 async def test_square_variables_in_several_tasks(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_row: bool
 ):

@@ -99,7 +99,7 @@ async def test_a_file_that_has_changed_is_not_added_again(
         await api(api.ingest([tmp_path / "x" / "1.npy", tmp_path / "x" / "2.npy"], store, **region))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 async def test_rows_of_changed_files_are_replaced(api: Api, tmp_path: Path, processes: int):
     pattern, store = write(tmp_path / "x", range(5)), tmp_path / "out.zarr"
     await api(api.ingest(pattern, store, chunks={"time": 2}, **OPTIONS))

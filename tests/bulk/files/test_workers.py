@@ -101,6 +101,7 @@ async def test_executors(api: Api, tmp_path: Path):
         await api(api.ingest(paths, {}, concat="time", executor=executor, processes=2))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_dask_cluster(tmp_path: Path):
     distributed = pytest.importorskip("distributed")

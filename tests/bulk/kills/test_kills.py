@@ -22,6 +22,8 @@ from tests.bulk.kills.harness import Harness
 from tests.bulk.kills.places import BucketPlace, RepositoryPlace
 from tests.support.strict_s3 import BUCKET, s3_client, serve_s3
 
+pytestmark = pytest.mark.processes
+
 SEEDS = 100
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.foreign
+
 pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 if importlib.util.find_spec("xarray.tests") is None:

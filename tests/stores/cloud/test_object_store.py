@@ -140,6 +140,7 @@ class _Bucket(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.servers
 async def test_stores_of_one_bucket_share_a_client(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("obstore")
     monkeypatch.setattr(_Bucket, "connections", [])

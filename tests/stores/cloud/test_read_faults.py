@@ -16,6 +16,8 @@ from tests.support.s3_server import VALUES, Bucket
 from zarrasync import config, stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["503", "reset", "cut"])

@@ -116,6 +116,7 @@ for name in names:
 """Opens arrays, and prints the outcomes as lines of JSON."""
 
 
+@pytest.mark.processes
 async def test_documents_that_are_too_large_when_decoded(api: Api, way: str):
     """Read in a process of its own, whose memory contains neither the server nor what other tests left."""
     answers = {coding.replace(", ", "-") or "plain": bomb(coding) for coding in (*CODINGS, "")}
@@ -139,6 +140,7 @@ async def test_documents_that_are_too_large_when_decoded(api: Api, way: str):
         assert found["peak"] < LIMIT + (100 << 20), found
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("coding", ["gzip", "deflate", ""])
 async def test_documents_in_a_cache(api: Api, coding: str, tmp_path: Path):
     """A cache stores whole files, but no more of them than the limit is read."""
@@ -147,6 +149,7 @@ async def test_documents_in_a_cache(api: Api, coding: str, tmp_path: Path):
             await open_bounded(api, web_store("cache", url, cache_folder=tmp_path))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "headers", [["Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Content-Encoding: gzip"]]
 )
@@ -166,6 +169,7 @@ async def test_documents_without_an_end(api: Api, way: str, headers: list[str], 
             await open_bounded(api, web_store(way, url))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("way", ["lean", "general", "fsspec"])
 async def test_error_pages_may_be_larger_than_documents(api: Api, way: str):
     page = sized(b"x" * 5000, status="HTTP/1.1 404 Not Found")
@@ -181,6 +185,7 @@ def array_of(codecs: list, count: int, data_type: str = "uint8") -> bytes:
     return sized(bombs.v3(codecs, data_type, count))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_encoded_chunks_may_be_larger_than_documents(api: Api, way: str, coding: str):
     """Chunks have a limit of their own."""
@@ -192,6 +197,7 @@ async def test_encoded_chunks_may_be_larger_than_documents(api: Api, way: str, c
         assert bytes(await api(array.get_basic_selection())) == b"7" * size
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("coding", [*CODINGS, ""])
 async def test_chunks_that_are_larger_than_their_metadata_says(api: Api, way: str, coding: str):
     document = array_of([{"name": "bytes"}], 4)
@@ -205,6 +211,7 @@ def _array_answer(document: bytes, chunk: bytes, path: str) -> bytes:
     return document if path == "/zarr.json" else chunk
 
 
+@pytest.mark.servers
 async def test_bodies_that_cannot_be_decoded(api: Api, way: str):
     document = array_of([{"name": "bytes"}], 4)
     for coding, body, message in (
@@ -237,6 +244,7 @@ BODIES: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("way", ["lean", "general", "fsspec"])
 async def test_the_event_loop_runs_while_bodies_are_decoded(way: str, name: str):

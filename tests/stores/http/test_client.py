@@ -113,6 +113,7 @@ EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + LENGTH
 OLD = b"HTTP/1.0 200 OK\r\n\r\n" + BODY
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("size", [1, 3, 1000, 1 << 20])
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKED, TRAILED, GZIP, GZIPS, EARLY, OLD])
 async def test_answers_in_all_forms_and_pieces(answer: bytes, size: int):
@@ -129,6 +130,7 @@ async def test_answers_in_all_forms_and_pieces(answer: bytes, size: int):
         assert (found.status, bytes(found.body)) == (200, BODY)
 
 
+@pytest.mark.servers
 async def test_statuses_without_a_body():
     async with serving(always(head(status="304 Not Modified"))) as server:
         assert (await get(server))[:2] == (304, "Not Modified")
@@ -136,6 +138,7 @@ async def test_statuses_without_a_body():
         assert bytes((await get(server)).body) == b""
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -165,6 +168,7 @@ async def test_what_is_no_answer_is_a_lost_connection(pieces: list[bytes | None]
             await get(server)
 
 
+@pytest.mark.servers
 async def test_connections_are_kept_and_replaced():
     """A connection that the server closed is replaced without counting as a failed attempt."""
 
@@ -181,6 +185,7 @@ async def test_connections_are_kept_and_replaced():
         assert server.connections == 3
 
 
+@pytest.mark.servers
 async def test_a_connection_that_ends_while_it_is_used_again():
     def script(number: int, _: bytes) -> Sequence[bytes | None]:
         return [None] if number == 2 else [LENGTH]
@@ -191,6 +196,7 @@ async def test_a_connection_that_ends_while_it_is_used_again():
         assert (len(server.requests), server.connections) == (3, 2)
 
 
+@pytest.mark.servers
 async def test_connections_outlive_stores_for_a_while(monkeypatch):
     async with serving(always(LENGTH)) as server:
         for _ in range(3):  # the store lives only for one request
@@ -213,6 +219,7 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
         assert server.connections == 2
 
 
+@pytest.mark.servers
 async def test_few_connections_outlive_stores(monkeypatch):
     """Idle connections to unused servers must not exhaust file descriptors."""
     monkeypatch.setattr(pools, "_idle_limit", lambda: 3)
@@ -230,6 +237,7 @@ async def test_few_connections_outlive_stores(monkeypatch):
         assert not by_origin
 
 
+@pytest.mark.servers
 async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
     async with serving(always(LENGTH)) as server:
         for ticks in range(1, 20):
@@ -243,6 +251,7 @@ async def test_a_store_that_is_closed_while_it_connects_leaves_nothing_open():
         assert not await pools.pools.get()
 
 
+@pytest.mark.servers
 def test_connections_end_with_their_loop(tmp_path):
     (tmp_path / "a").write_bytes(BODY)
 
@@ -255,6 +264,7 @@ def test_connections_end_with_their_loop(tmp_path):
             gc.collect()
 
 
+@pytest.mark.servers
 async def test_cancellation_closes_the_connection():
     async with serving(always(head("Content-Length: 10") + b"123")) as server, client_of(server) as client:
         task = asyncio.create_task(client.get("/a"))
@@ -266,6 +276,7 @@ async def test_cancellation_closes_the_connection():
         await asyncio.wait_for(server.hung_up.wait(), 5)
 
 
+@pytest.mark.servers
 async def test_the_general_client_takes_over():
     """After a redirect the general client handles all requests."""
     async with serving(always(LENGTH)) as target:
@@ -277,6 +288,7 @@ async def test_the_general_client_takes_over():
             assert len(server.requests) == 3
 
 
+@pytest.mark.servers
 async def test_what_is_asked():
     async with (
         serving(always(LENGTH)) as server,

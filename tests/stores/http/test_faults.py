@@ -19,6 +19,8 @@ from tests.support.s3_server import VALUES, Answer, Bucket
 from zarrasync import config, stores, sync
 from zarrasync.errors import StoreError
 
+pytestmark = pytest.mark.servers
+
 
 def test_disk_cached_absence_depends_on_the_store(bucket: Bucket, tmp_path: Path):
     """A 403 means a missing key only for stores that are configured so."""

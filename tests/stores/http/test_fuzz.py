@@ -19,6 +19,8 @@ from tests.support.web_stores import WAYS, web_store
 from zarrasync import stores, sync
 from zarrasync.errors import ZarrError
 
+pytestmark = pytest.mark.servers
+
 COUNT = int(os.environ.get("ZARRASYNC_FUZZ", "300"))
 SEED = int(os.environ.get("ZARRASYNC_FUZZ_SEED", "1"))
 VALUES = np.arange(5, dtype="u1")

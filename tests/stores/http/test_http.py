@@ -130,6 +130,7 @@ def test_options_are_those_of_fsspec(http):
     assert repr(stores.HTTPStore("https://user:secret@host/x?sig=secret")) == "HTTPStore('https://host/x')"
 
 
+@pytest.mark.processes
 def test_directories_that_python_shows(tmp_path: Path):
     import sys
 
@@ -157,6 +158,7 @@ EXPECTED = (
 )
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 @pytest.mark.parametrize("style", ["html", "json"])
 def test_directories_that_nginx_shows(tmp_path: Path, style: str):
@@ -195,6 +197,7 @@ async def parts(store: stores.HTTPStore) -> object:
 # ------------------------------------------------------------------ servers that do not
 
 
+@pytest.mark.servers
 async def test_a_server_that_ignores_ranges():
     from aiohttp import web
 
@@ -209,6 +212,7 @@ async def test_a_server_that_ignores_ranges():
         ]
 
 
+@pytest.mark.servers
 async def test_failures_that_pass():
     from aiohttp import web
 
@@ -245,6 +249,7 @@ async def test_failures_that_pass():
     assert len(asked) == 3 * 8
 
 
+@pytest.mark.servers
 async def test_failures_that_do_not():
     from aiohttp import web
 
@@ -275,6 +280,7 @@ async def test_failures_that_do_not():
     await unreachable.close()
 
 
+@pytest.mark.servers
 async def test_time_limits():
     from aiohttp import web
 
@@ -298,6 +304,7 @@ async def test_time_limits():
         await patient.close()
 
 
+@pytest.mark.servers
 async def test_cancelling_stops_the_requests():
     from aiohttp import web
 
@@ -323,6 +330,7 @@ async def test_cancelling_stops_the_requests():
         assert store.limiter().free == store.limiter().capacity
 
 
+@pytest.mark.servers
 async def test_the_limit_adapts():
     from aiohttp import web
 
@@ -376,6 +384,7 @@ async def _most_at_once(answer_after, *, fail: bool = False, concurrency: int = 
     return most
 
 
+@pytest.mark.servers
 async def test_the_limit_grows_where_answers_wait_and_not_where_the_server_does():
     assert 256 < await _most_at_once(lambda busy: 0.5) <= 512  # constant delay, independent of concurrency
     assert await _most_at_once(lambda busy: 0.002 * busy) <= 256  # the delay grows with concurrency
@@ -383,6 +392,7 @@ async def test_the_limit_grows_where_answers_wait_and_not_where_the_server_does(
     assert await _most_at_once(lambda busy: 0.05, concurrency=64) == 64  # the configured limit
 
 
+@pytest.mark.processes
 def test_the_limit_leaves_file_descriptors_to_others():
     program = (
         "import resource\n"
@@ -395,6 +405,7 @@ def test_the_limit_leaves_file_descriptors_to_others():
     assert done.stdout.split() == ["64", "64", "100"]
 
 
+@pytest.mark.servers
 async def test_damaged_responses_never_become_fill_values():
     """A third of all responses fail in some way, and the values are still right."""
     from aiohttp import web
@@ -437,6 +448,7 @@ async def test_damaged_responses_never_become_fill_values():
         await array.close()
 
 
+@pytest.mark.servers
 async def test_a_server_that_calls_everything_out_of_range():
     from aiohttp import web
 
@@ -454,6 +466,7 @@ async def test_a_server_that_calls_everything_out_of_range():
     assert len(asked) == 3
 
 
+@pytest.mark.servers
 async def test_signatures_do_not_show_where_redirects_fail():
     from aiohttp import web
 
@@ -468,6 +481,7 @@ async def test_signatures_do_not_show_where_redirects_fail():
             assert "hush-hush" not in str(found.value)
 
 
+@pytest.mark.servers
 async def test_an_invalid_retry_after_header():
     from aiohttp import web
 
@@ -491,6 +505,7 @@ async def test_invalid_hosts(api: Api, host: str):
         await api(api.open_array(f"http://{host}/x", config=FAST))
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("when", ["Mon, 01 Jan 0001 00:00:00 +2400", "Mon, 99 Jan 2024 00:00:00 GMT", "tomorrow"])
 async def test_invalid_times(when: str):
     from aiohttp import web
@@ -529,6 +544,7 @@ async def test_a_lookup_that_nobody_waits_for_any_more(monkeypatch: pytest.Monke
     assert complaints == []
 
 
+@pytest.mark.servers
 async def test_servers_that_refuse_absent_keys_do_not_hide_a_node(api: Api):
     """Some servers answer 403 for keys that do not exist, also for the documents of other formats."""
     from aiohttp import web

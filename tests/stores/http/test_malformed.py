@@ -29,6 +29,8 @@ from zarrasync import stores, sync
 from zarrasync.errors import StoreError, UnsupportedOperation, ZarrError
 from zarrasync.stores import Request
 
+pytestmark = pytest.mark.servers
+
 CONFIG = {"retries": 0, "request_timeout": 5.0}
 
 

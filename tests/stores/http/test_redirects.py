@@ -18,6 +18,8 @@ from zarrasync import stores
 from zarrasync.errors import StoreError
 from zarrasync.stores import Request
 
+pytestmark = pytest.mark.servers
+
 SECRETS = ("TOP-SECRET", "COOKIE")
 
 

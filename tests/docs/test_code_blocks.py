@@ -45,7 +45,11 @@ def is_plain(page):
     return BLOCK.search(text) is not None and "```console\n$ " not in text
 
 
-@pytest.mark.parametrize("page", list(filter(is_plain, PAGES)), ids=id_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.smoke] * (page.name == "README.md")) for page in PAGES if is_plain(page)],
+    ids=id_of,
+)
 def test_code_blocks_run(page, tmp_path):
     """All Python blocks of a page, in one process and an empty directory; then its shell blocks."""
     if python := blocks_of(page, "python"):

@@ -197,6 +197,7 @@ def _numcodec(config: dict[str, Any]) -> Any:
     return numcodecs.get_codec(dict(config))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "config",
     [
@@ -260,6 +261,7 @@ def test_strings_both_ways(tmp_path, zarr_format):
     assert got.dtype == np.dtypes.StringDType()
 
 
+@pytest.mark.smoke
 def test_groups_and_attributes_both_ways(tmp_path):
     for zarr_format in (2, 3):
         ours, theirs = tmp_path / f"ours{zarr_format}", tmp_path / f"theirs{zarr_format}"
@@ -277,6 +279,7 @@ def test_groups_and_attributes_both_ways(tmp_path):
         assert found.tree().splitlines() == ["/", "└── h", "    └── y (4,) int64"]
 
 
+@pytest.mark.smoke
 def test_dimension_names_and_fill_values_both_ways(tmp_path):
     for number, fill in enumerate([np.nan, -np.inf, 0.1, 1e300]):
         path = tmp_path / str(number)

@@ -26,6 +26,7 @@ EXAMPLES = int(os.environ.get("ZARRASYNC_EXAMPLES", "200"))
 ARRAYS = st.tuples(array_options(), SEEDS)
 
 
+@pytest.mark.smoke
 @given(ARRAYS, st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_arrays_come_back(given_: tuple[dict[str, Any], int], data: Any):

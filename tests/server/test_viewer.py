@@ -27,7 +27,7 @@ from zarrasync.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ZARRITA = os.environ.get("ZARRASYNC_ZARRITA", "")
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+pytestmark = [pytest.mark.servers, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
 
 @pytest_asyncio.fixture
@@ -100,6 +100,7 @@ async def open_wave(page: Any, base: str) -> None:
     await settled(page)
 
 
+@pytest.mark.smoke
 async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, base):
     await open_wave(page, base)
     await playwright.expect(page.locator("#title")).to_have_text("/field/wave")

@@ -86,6 +86,7 @@ def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+@pytest.mark.smoke
 @pytest.mark.processes
 def test_a_rerun_skips_finished_tasks(tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(4))

@@ -180,6 +180,7 @@ async def test_a_number_sign_is_part_of_the_path(s3):
         assert await odd.get("k") == b"v"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("path", ["a b/ü+&%", "x%20y"])
 async def test_any_prefix(s3, path):
     """Both backends address the same objects by the same URL."""

@@ -1,6 +1,6 @@
 """Measures how fast files in the page cache are read into memory at various offsets from a page boundary.
 
-    python benchmarks/pages.py [DIRECTORY]
+    python benchmarks/alignment.py [DIRECTORY]
 
 Shows why zarrasync does not read into large blocks of malloc, which begin 16 bytes after a page boundary.
 """

@@ -29,9 +29,7 @@ from workloads import QUICK, WORKLOADS
 
 Data = dict[str, Any]
 DOCS = MEASUREMENTS.parent.parent
-PAGES = sorted(
-    [DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("guides/*.md"), *DOCS.glob("performance/*.md")]
-)
+PAGES = sorted([DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("performance/*.md")])
 BLOCK = re.compile(r"(?<=<!-- measured: )([\w-]+)( -->\n+).*?(?=\n+ *<!-- end -->)", re.DOTALL)
 TUNED = "zarr-python fused"
 DEFAULTS = (OURS, "zarr-python", "zarrista", "tensorstore")
@@ -186,31 +184,19 @@ def overview(data: Data) -> str:
         "read 128 MiB of local shards of 4 KiB chunks, blosc": ("shards-4k", "read"),
         "read one element, blosc": ("blosc-lz4-tiny", "element"),
     }
-    columns = (OURS, "zarr-python", TUNED, "tensorstore")
+    defaults = (OURS, "zarr-python", "tensorstore")
+    columns = (*defaults, TUNED, "tensorstore 256")
     rows = [[title, *(amount(times(data, *key).get(name)) for name in columns)] for title, key in local.items()]
     for task in ("small", "tiny"):
         found = remote_times(data, task)
-        tuned = "zarr-python obstore fused 256"
-        cells = [amount(found.get(tuned if name == TUNED else name)) for name in columns]
+        cells = [amount(found.get(name)) for name in (*defaults, "zarr-python obstore fused 256", "tensorstore 256")]
         rows.append([f"read {remote.TASKS[task]}, {data['remote']['delay_ms']} ms away", *cells])
     field, lost = data["ingest-files"]["rows"]["field"], data["updates"]["rows"]["files-chunks"]
-    cells = [
-        f"{field[name]['s']:.1f} s, {field[name]['peak_mib']:,.0f} MiB" if name in field else "–" for name in columns
-    ]
-    rows.append([f"write {data['ingest-files']['gigabytes']:g} GB into local shards of 64 MiB", *cells])
+    cells = [f"{field[name]['s']:.1f} s, {field[name]['peak_mib']:,.0f} MiB" for name in defaults]
+    rows.append([f"write {data['ingest-files']['gigabytes']:g} GB into local shards of 64 MiB", *cells, "–", "–"])
     title = f"lost updates of {lost[OURS]['of']:,}, {data['updates']['processes']} processes, local chunks"
-    rows.append([title, *(f"{lost[name]['lost']:,}" if name in lost else "–" for name in columns)])
-    return markdown_table(["task", OURS, "zarr-python", "zarr-python, tuned", "tensorstore"], rows)
-
-
-def tuned(data: Data) -> str:
-    """The meaning of a column of the overview."""
-    small, tiny = (amount(remote_times(data, task)["tensorstore 256"]) for task in ("small", "tiny"))
-    return paragraph(
-        "*Tuned* is the experimental fused pipeline of zarr-python. In the rows of remote reads it also has obstore and 256 "
-        f"concurrent requests. tensorstore has its default settings here; with 256 concurrent requests it takes {small} and "
-        f"{tiny} for the remote reads."
-    )
+    rows.append([title, *(f"{lost[name]['lost']:,}" for name in defaults), "–", "–"])
+    return markdown_table(["task", *defaults, "zarr-python, tuned", "tensorstore, tuned"], rows)
 
 
 def slower(data: Data) -> str:
@@ -294,19 +280,6 @@ def pipeline_words(data: Data) -> str:
     )
 
 
-def pipeline_guide(data: Data) -> str:
-    """The gain from our pipeline in the guide to zarr-python."""
-    inner = ("shards-4k", "shards-4k-zstd", "shards-4k-raw")
-    fused, default = (_pipeline_ratios(data, peer, inner, ["read"]) for peer in (TUNED, "zarr-python"))
-    one = _pipeline_ratios(data, TUNED, WORKLOADS, LATENCIES)
-    return paragraph(
-        f"Shards with inner chunks of 4 KiB are read {fused} times as fast as with zarr-python's experimental fused pipeline, and "
-        f"{default} times as fast as with the default one. The [measurements](../performance/pipeline.md) compare all pipelines, "
-        f"also on chunks that are not sharded. A single small chunk is read {one} times as fast, because zarr-python's own work "
-        "takes most of the time."
-    )
-
-
 def remote_words(data: Data) -> str:
     """What the remote reads show."""
     many = [remote_times(data, task) for task in ("small", "tiny")]
@@ -321,32 +294,6 @@ def remote_words(data: Data) -> str:
     )
 
 
-def serving_words(data: Data) -> str:
-    """The server in comparison with the plain service."""
-    rows = {setting: list(row.values()) for setting, row in data["serving"]["rows"].items()}
-    rates = {setting: ours["per_second"] / theirs["per_second"] for setting, (ours, theirs) in rows.items()}
-    ours, theirs = rows["mixed"]
-    return paragraph(
-        f"With repetitions, `zarrasync serve` answers {factor(rates['mixed'])} times as many requests as the plain service, and its "
-        f"99th percentile is {ours['p99']:,.0f} ms instead of {theirs['p99']:,.0f} ms. Repeated requests are answered from memory: "
-        f"pictures, decoded chunks, and stored values. Without repetitions, decoding and drawing remain, and the factor is "
-        f"{factor(rates['tiles'])}. The memory consists of the caches (`--cache`, here 256 MiB) and the interpreter."
-    )
-
-
-def kernel_words(data: Data) -> str:
-    """The effect of the compiled kernel."""
-    kinds = report.kinds(data["local"]["rows"])
-    gain = {kind: factor(report.mean(report.ratios_of(rows, report.PURE))) for kind, rows in kinds.items()}
-    return paragraph(
-        "The column *zarrasync without kernel* of the tables has the same reads and writes in pure Python, with the setting "
-        f"`native` off. As a geometric mean, they take {gain['read, chunks of less']} times as long to read chunks of less than "
-        f"64 KiB, and {gain['write, chunks of less']} times to write. For chunks of 64 KiB and more the factors are "
-        f"{gain['read, chunks of 64 KiB and more']} and {gain['write, chunks of 64 KiB and more']}: codecs and copies take most of "
-        "their time, and run without the interpreter's lock in both cases."
-    )
-
-
 def section(name: str, table: Callable[[Data], str]) -> Callable[[Data], str]:
     """Return a block with a section's date, machine, versions, and table."""
     return lambda data: f"{report.measured(data[name])}\n\n{table(data[name])}"
@@ -356,15 +303,12 @@ BLOCKS: dict[str, Callable[[Data], str]] = {
     "strengths": strengths,
     "small-chunks": small_chunks,
     "overview": overview,
-    "tuned": tuned,
     "slower": slower,
     "comparison": comparison,
     "local": lambda data: report.page(data["local"], QUICK),
     "full": lambda data: report.page(data["full"]),
-    "kernel-words": kernel_words,
     "pipelines": lambda data: pipelines.page(data["pipelines"]),
     "pipeline-words": pipeline_words,
-    "pipeline-guide": pipeline_guide,
     "remote": section("remote", remote.table),
     "remote-words": remote_words,
     "requests": section("requests", s3_requests.table),
@@ -373,7 +317,6 @@ BLOCKS: dict[str, Callable[[Data], str]] = {
     "ingest-files": section("ingest-files", ingest.table),
     "ingest-s3": section("ingest-s3", ingest.table),
     "serving": section("serving", serving.table),
-    "serving-words": serving_words,
 }
 
 

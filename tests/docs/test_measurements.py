@@ -15,11 +15,10 @@ from tests.support import ROOT
 PAGES = [
     "README.md",
     "docs/comparison.md",
-    "docs/guides/zarr-python.md",
     *sorted(f"docs/performance/{path.name}" for path in (ROOT / "docs" / "performance").glob("*.md")),
 ]
 SPEED = re.compile(r"\d\S* (ms|µs|s|MiB|/s)\b|\d\S* times|\b(faster|slower|fastest|slowest)\b")
-WITHOUT_BLOCKS = {"hierarchies", "method"}
+WITHOUT_BLOCKS = {"explanation", "hierarchies", "method"}
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ PAGE_RULES = AnA,$(SOURCE_RULES)
 harper = RUST_BACKTRACE=0 $(BIN)/harper lint --format compact --user-dict-path .prose_cache/dictionary.txt \
   --weirpacks .prose_cache/vocabulary.weirpack --only "$$(cd docs/_vocabulary && echo *.weir | sed 's/\.weir//g; s/ /,/g'),$(1)" $(2)
 
-.PHONY: help kernel demo test test-all $(TIERS:%=test-%) sanitize memcheck fuzz-kernel interop simulate mutants planted check cover fmt lint prose type generated calls instructions sync docs screenshots bench bench-full bench-remote wheels dist release-check clean
+.PHONY: help kernel demo test test-all $(TIERS:%=test-%) sanitize memcheck fuzz-kernel interop simulate mutants planted check cover fmt lint prose type generated calls instructions sync docs screenshots bench bench-full bench-pipelines bench-remote measurements wheels dist release-check clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -161,18 +161,29 @@ docs: $(VENV)/docs.stamp  ## Build the documentation; warnings are errors
 screenshots: $(VENV)/test.stamp  ## Make the documentation's screenshots again, with Chromium
 	PYTHONPATH=. $(BIN)/python docs/screenshots.py
 
+# With BENCH=--write-docs, the results replace those in the documentation.
 bench: kernel $(VENV)/bench.stamp  ## Compare with zarr-python, zarrs, zarrista and tensorstore
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 bench-full: kernel $(VENV)/bench.stamp  ## Compare every codec, chunk size and task
-	$(BIN)/python benchmarks/run.py --full
+	$(BIN)/python benchmarks/run.py --full $(BENCH)
+
+bench-pipelines: kernel $(VENV)/bench.stamp  ## Compare the codec pipelines of zarr-python
+	$(BIN)/python benchmarks/pipelines.py $(BENCH)
 
 bench-remote: kernel $(VENV)/bench.stamp  ## Measure remote reads, requests, writers, ingestion and the server
-	$(BIN)/python benchmarks/remote.py
-	$(BIN)/python benchmarks/s3_requests.py
-	$(BIN)/python benchmarks/updates.py
-	$(BIN)/python benchmarks/ingest.py
-	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/remote.py $(BENCH)
+	$(BIN)/python benchmarks/s3_requests.py $(BENCH)
+	$(BIN)/python benchmarks/s3_requests.py --times $(BENCH)
+	$(BIN)/python benchmarks/updates.py $(BENCH)
+	$(BIN)/python benchmarks/ingest.py $(BENCH)
+	@if command -v radosgw; then $(BIN)/python benchmarks/ingest.py --s3 radosgw $(BENCH); \
+	  else echo "radosgw is not installed: ingestion into S3 was not measured"; fi
+	$(BIN)/python benchmarks/serving.py $(BENCH)
+
+measurements:  ## Measure everything again, and write the numbers into the README and the documentation
+	$(MAKE) -j1 bench bench-full bench-pipelines bench-remote BENCH=--write-docs
+	$(BIN)/python benchmarks/pages.py
 
 wheels: $(VENV)/release.stamp  ## Cross-compile the wheels of all platforms, and build one without the kernel
 	rm -rf dist

@@ -322,6 +322,8 @@ ENGINES: dict[str, type[Engine]] = {
     "tensorstore": TensorStore,
     "floor": Floor,
 }
+SLOWEST = "zarr-python"
+"""The engine that takes more time for some rows than all others together."""
 
 PIPELINES: dict[str, type[Engine]] = {
     "zarr-python": ZarrPython,

@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["EngineProcess", "add_hidden", "make_parser", "markdown_table", "medians", "ram_disk", "rotate", "save"]
+import numpy as np
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
+MEASUREMENTS = HERE.parent / "docs" / "performance" / "measurements.json"
+"""The results that the documentation contains, by section. ``pages.py`` writes them into the pages."""
+PACKAGES = {"zarrasync": "zarrasync", "zarr-python": "zarr", "zarrista": "zarrista", "tensorstore": "tensorstore"}
 
 
 def make_parser(
@@ -39,6 +46,67 @@ def make_parser(
     if rounds:
         parser.add_argument("--rounds", type=int, default=rounds, help="the number of rounds, whose median counts")
     return parser
+
+
+def parse_publishable(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments of a script whose results can be written into the documentation, if they are complete."""
+    parser.add_argument("--write-docs", action="store_true", help="write the results into the documentation")
+    args = parser.parse_args()
+    if args.write_docs and any(getattr(args, name, None) for name in ("only", "tasks", "engines")):
+        parser.error("--write-docs needs the results of all rows and engines: omit --only, --tasks, and --engines")
+    if args.write_docs and (missing := PACKAGES.keys() - _versions().keys()):
+        parser.error(f"--write-docs needs all libraries; not installed: {', '.join(sorted(missing))}")
+    return args
+
+
+def machine() -> str:
+    """Return a description of this machine."""
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().splitlines()
+        model = next((line.split(":")[1].strip() for line in lines if "model name" in line), model)
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}"
+    return f"{os.cpu_count()} cores, {model}, {platform.system()}, {versions}"
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the installed libraries."""
+    versions = {}
+    for name, package in PACKAGES.items():
+        try:
+            versions[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def columns(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of all engines in rows."""
+    return list(dict.fromkeys(name for row in rows.values() for name in row))
+
+
+def _public(value: Any) -> Any:
+    """Return results with four digits per number, without logs, and without the messages of failures."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_public(item) for item in value]
+    if isinstance(value, dict):
+        return {name: name == "failed" or _public(item) for name, item in value.items() if name != "log"}
+    return value
+
+
+def _lines(value: Any, depth: int = 0) -> str:
+    """Return JSON with one line per row of a section."""
+    if depth == 3 or not isinstance(value, dict | list) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    indent = " " * depth
+    if isinstance(value, list):
+        items, (begin, end) = [_lines(item, depth + 1) for item in value], "[]"
+    else:
+        items, (begin, end) = [f"{json.dumps(name)}: {_lines(item, depth + 1)}" for name, item in value.items()], "{}"
+    return f"{begin}\n{indent} " + f",\n{indent} ".join(items) + f"\n{indent}{end}"
 
 
 def add_hidden(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -102,6 +170,19 @@ class EngineProcess:
         self._process.wait()
 
 
+def installed(workers: Sequence[EngineProcess], *, all_needed: bool) -> list[EngineProcess]:
+    """Return the processes whose engine could be imported. If all are needed, end unless these are all."""
+    for worker in workers:
+        if not worker.is_installed:
+            print(f"{worker.name}: not installed ({worker.hello})")
+    found = [worker for worker in workers if worker.is_installed]
+    if all_needed and len(found) < len(workers):
+        for worker in workers:
+            worker.kill()
+        raise SystemExit("--write-docs needs all engines")
+    return found
+
+
 def rotate(items: Sequence[T], number: int) -> list[T]:
     """Return items in another order for each round, as the first one pays for fresh memory."""
     first = number % len(items)
@@ -128,12 +209,27 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, labels
     return "\n".join([f"| {lines[0]} |", f"|{lines[1]}", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def save(out: Path, name: str, table: str, data: Any) -> None:
-    """Print a table, and write it and the results to files."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.md").write_text(f"{table}\n")
-    (out / f"{name}.json").write_text(json.dumps(data, indent=1))
-    print(table)
+def save(args: argparse.Namespace, name: str, render: Callable[[dict[str, Any]], str], results: dict[str, Any]) -> None:
+    """Print results and write them to files, and with ``--write-docs`` into the documentation.
+
+    Args:
+        args: The arguments of the script.
+        name: The name of the files and of the section of the documented measurements.
+        render: Returns the results as Markdown.
+        results: ``rows``, and further facts that pages name. ``versions`` replaces the versions of the libraries.
+    """
+    facts = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "versions": _versions()}
+    section = {**facts, **results}
+    args.out.mkdir(parents=True, exist_ok=True)
+    text = render(section)
+    print(text)
+    (args.out / f"{name}.md").write_text(f"{text}\n")
+    (args.out / f"{name}.json").write_text(json.dumps(section, indent=1))
+    if getattr(args, "write_docs", False):
+        sections = json.loads(MEASUREMENTS.read_text())
+        MEASUREMENTS.write_text(f"{_lines({**sections, name: _public(section)})}\n")
+        # Other sections may follow, so that a sentence that is no longer true must not end the measurements.
+        subprocess.run([sys.executable, str(HERE / "pages.py")], check=False)
 
 
 def remove(target: str, s3: dict[str, Any]) -> None:

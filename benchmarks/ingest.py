@@ -1,10 +1,11 @@
 """Measures bulk ingestion with zarrasync and peers: a global land mask and a large field, into files and S3.
 
-    python benchmarks/ingest.py [--gigabytes N] [--rounds N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY]
+    python benchmarks/ingest.py [--gigabytes N] [--rounds N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY] [--write-docs]
 
 Sources are memory-mapped .npy files. Each run has a new process, and the median counts. Files are on a RAM disk if there
-is one. S3 is Ceph's gateway at ``--s3 URL`` (with keys in the AWS_* environment variables), and omitted otherwise.
-Payloads are not hashed if the library supports that, as zarrasync does not hash them with TLS. Prints a table and writes ingest.json and ingest.md.
+is one. With ``--s3`` the arrays are written to Ceph's gateway (keys of a running one are in the AWS_* environment variables).
+Payloads are not hashed if the library supports that, as zarrasync does not hash them with TLS. Prints a table, and writes ingest-files.json
+and ingest-files.md, or ingest-s3.json and ingest-s3.md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import make_parser, markdown_table, medians, ram_disk, remove, rotate, save
+import servers
+from harness import columns, make_parser, markdown_table, medians, parse_publishable, ram_disk, remove, rotate, save
 
 MIB = 1 << 20
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -283,39 +285,43 @@ def measure(
     return {name: medians(runs) for name, runs in results.items()}
 
 
+def table(section: dict[str, Any]) -> str:
+    """Return seconds and memory as Markdown."""
+
+    def cell(result: dict[str, Any]) -> str:
+        return f"{result['s']:.2f} s, {result['peak_mib']:,.0f} MiB" if "s" in result else "–"
+
+    rows = section["rows"]
+    names = columns(rows)
+    return markdown_table(
+        [f"into {section['place']}", *names],
+        ([TITLES[setting], *(cell(row.get(name, {})) for name in names)] for setting, row in rows.items()),
+    )
+
+
 def main() -> None:
     parser = make_parser(__doc__, only=LAYOUTS, engines=ENGINES, rounds=3)
     parser.add_argument("--gigabytes", type=float, default=4.0, help="the size of the field")
-    parser.add_argument("--s3", help="the endpoint of an S3 server with a bucket 'zarrasync'")
+    parser.add_argument(
+        "--s3", help="write to an S3 server with a bucket 'zarrasync': its endpoint, or 'radosgw' to start one"
+    )
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parse_publishable(parser)
     if args.worker:
         name, source, target, layout, s3 = args.worker
         worker(name, source, target, json.loads(layout), json.loads(s3))
         return
     names = list(args.engines or ENGINES)
-    options: dict[str, Any] = {}
-    if args.s3:
-        options = {
-            "endpoint_url": args.s3,
-            "key": os.environ["AWS_ACCESS_KEY_ID"],
-            "secret": os.environ["AWS_SECRET_ACCESS_KEY"],
-            "aws_unsigned_payload": True,
-        }
     rows: dict[str, dict[str, Any]] = {}
-    with ram_disk("ingest") as scratch:
+    with ram_disk("ingest") as scratch, servers.s3_options(args.s3, int(args.gigabytes * 1e9)) as options:
         sources = make_sources(Path(scratch), args.gigabytes)
         for setting in args.only or sources:
             rows[setting] = measure(sources, setting, names, scratch, options, args.rounds)
             for name, result in rows[setting].items():
                 print(setting, name, result, flush=True)
-
-    def cell(result: dict[str, Any]) -> str:
-        return f"{result['s']:.2f} s, {result['peak_mib']:,.0f} MiB" if "s" in result else "–"
-
-    head = ["into " + ("S3" if args.s3 else "files"), *names]
-    cells = ([TITLES[setting], *map(cell, row.values())] for setting, row in rows.items())
-    save(args.out, "ingest", markdown_table(head, cells), rows)
+    place = "S3" if args.s3 else "files"
+    results = {"place": place, "gigabytes": args.gigabytes, "rounds": args.rounds, "rows": rows}
+    save(args, f"ingest-{place.lower()}", table, results)
 
 
 if __name__ == "__main__":

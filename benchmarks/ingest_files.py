@@ -27,13 +27,12 @@ import time
 import uuid
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import servers
 from harness import add_hidden, make_parser, markdown_table, medians, remove, rotate, save
 
 LAT, LON = 721, 1440
@@ -42,8 +41,6 @@ LEVEL = 1
 NAMES: tuple[str, ...] = ("t2m", "tp")
 MIB = 1 << 20
 SAMPLE_SECONDS = 0.1
-MOST_IN_MEMORY = 2 << 30
-"""Bytes of objects up to which Ceph's gateway keeps them in memory, where the disk does not limit the writers."""
 CODEC = {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}}
 
 # ---------------------------------------------------------------------- files
@@ -356,26 +353,10 @@ def measure(folder: Path, description: dict[str, Any], names: list[str], s3: dic
     return {name: medians(runs) for name, runs in results.items()}
 
 
-@contextmanager
-def s3_options(endpoint: str | None, nbytes: int) -> Iterator[dict[str, Any]]:
-    """Yield options of the object store for objects of about that many bytes together, or an empty dict."""
-    if not endpoint:
-        yield {}
-        return
-    if endpoint == "radosgw":
-        import servers
-
-        with servers.radosgw("zarrasync", size=max(4 * nbytes, 8 << 30), on_disk=nbytes > MOST_IN_MEMORY) as options:
-            yield {**options, "aws_unsigned_payload": True}
-        return
-    key, secret = (os.environ[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
-    yield {"endpoint_url": endpoint, "key": key, "secret": secret, "aws_unsigned_payload": True}
-
-
-def table(settings: dict[str, dict[str, Any]]) -> str:
+def table(section: dict[str, Any]) -> str:
     """Return the table of all results."""
     rows = []
-    for setting, results in settings.items():
+    for setting, results in section["rows"].items():
         for name, result in results.items():
             if "failed" in result:
                 rows.append([setting, name, "failed", "–", "–", "–"])
@@ -404,7 +385,7 @@ def main() -> None:
     settings: dict[str, dict[str, Any]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="ingest-files-", dir=args.folder) as folder,
-        s3_options(args.s3, nbytes) as s3,
+        servers.s3_options(args.s3, nbytes) as s3,
     ):
         description = write_files(Path(folder), args.files, args.megabytes)
         total = sum(os.path.getsize(file) for file in description["files"])
@@ -416,7 +397,7 @@ def main() -> None:
             if (setting == "S3") == bool(options) and not (args.only_s3 and not options):
                 names = list(args.engines or ENGINES)
                 settings[setting] = measure(Path(folder), description, names, options, args.rounds)
-    save(args.out, "ingest_files", table(settings), settings)
+    save(args, "ingest_files", table, {"files": args.files, "rounds": args.rounds, "rows": settings})
 
 
 if __name__ == "__main__":

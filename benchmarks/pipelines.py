@@ -15,12 +15,11 @@ from typing import Any
 import engines
 import numpy as np
 import report
-from harness import EngineProcess, make_parser, markdown_table, medians, ram_disk, save
+from harness import EngineProcess, make_parser, markdown_table, medians, parse_publishable, ram_disk, save
 from run import Job, collect, start_engines, warm_memory
 from tasks import LATENCIES, TITLES
 from workloads import WORKLOADS
 
-HERE = Path(__file__).parent
 OURS, FUSED = "zarrasync pipeline", "zarr-python fused"
 TASKS: dict[str, tuple[str, ...]] = {
     "raw-4m": ("read", "write", "memory"),
@@ -54,34 +53,31 @@ def run(workers: list[EngineProcess], chosen: list[str], rounds: int, root: Path
     return rows
 
 
-def table(rows: list[dict[str, Any]], names: list[str]) -> str:
+def page(section: dict[str, Any]) -> str:
     """Return milliseconds, and how many times as fast as the fused pipeline ours is, as Markdown."""
-    lines = []
-    for row in rows:
+    lines, names = [], list(section["versions"])
+    for row in section["rows"]:
         small, results = row["task"] in LATENCIES, row["results"]
         title = TITLES[row["task"]] + (", µs" if small else "")
         times = {name: results[name]["ms"] for name in names if "ms" in results.get(name, {})}
         cells = [f"{times[name] * (1e3 if small else 1):,.0f}" if name in times else "–" for name in names]
         gain = f"{times[FUSED] / times[OURS]:.2f}" if {FUSED, OURS} <= set(times) else "–"
         lines.append([title, WORKLOADS[row["workload"]].title, *cells, gain])
-    return markdown_table(["task", "array (float32)", *names, "fused / ours"], lines, labels=2)
+    table = markdown_table(["task", "array (float32)", *names, "fused / ours"], lines, labels=2)
+    return f"{report.measured(section)}\n\n{table}"
 
 
 def main() -> None:
     parser = make_parser(__doc__, only=TASKS, engines=engines.PIPELINES, rounds=5)
-    parser.add_argument("--write-docs", action="store_true", help="write docs/performance/pipeline.md")
-    args = parser.parse_args()
-    workers = start_engines(list(args.engines or engines.PIPELINES))
+    args = parse_publishable(parser)
+    workers = start_engines(list(args.engines or engines.PIPELINES), all_needed=args.write_docs)
     versions = {worker.name: worker.hello["version"] for worker in workers}
     warm_memory()
     with ram_disk("pipelines") as root:
         rows = run(workers, list(args.only or TASKS), args.rounds, Path(root))
     for worker in workers:
         worker.kill()
-    text = f"{report.measured(versions, args.rounds)}\n\n{table(rows, list(versions))}\n"
-    if args.write_docs:
-        report.write_docs(HERE.parent / "docs" / "performance" / "pipeline.md", text)
-    save(args.out, "pipelines", text, {"machine": report.machine(), "versions": versions, "rows": rows})
+    save(args, "pipelines", page, {"versions": versions, "rounds": args.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures reads from a server whose responses begin after 50 ms, as object stores' responses do.
 
-    python benchmarks/remote.py [--rounds N] [--delay MS] [--only TASK …] [--engines ENGINE …] [--out DIRECTORY]
+    python benchmarks/remote.py [--rounds N] [--delay MS] [--only TASK …] [--engines ENGINE …] [--out DIRECTORY] [--write-docs]
 
 Each engine runs in a separate process. Rounds are interleaved, and the median counts. All engines read the same files through
 nginx (see ``servers.py``). With a C compiler, the requests alone are measured as well (``fetch.c``). Prints a table and
@@ -26,7 +26,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import EngineProcess, add_hidden, make_parser, markdown_table, medians, ram_disk, rotate, save
+from harness import (
+    EngineProcess,
+    add_hidden,
+    columns,
+    installed,
+    make_parser,
+    markdown_table,
+    medians,
+    parse_publishable,
+    ram_disk,
+    rotate,
+    save,
+)
 
 POINTS = 300
 ARRAYS = 50
@@ -436,7 +448,7 @@ class Requests512(Requests):
 
 ENGINES: dict[str, type[Engine]] = {
     "zarrasync": Zarrasync,
-    "zarrasync s3": ZarrasyncS3,
+    "zarrasync, S3": ZarrasyncS3,
     "zarr-python": ZarrPython,
     "zarr-python 256": ZarrPython256,
     "zarr-python obstore": ZarrPythonObstore,
@@ -505,14 +517,16 @@ def measure(workers: list[EngineProcess], task: str, rounds: int) -> dict[str, A
     return {name: medians(runs, ("ms", "cpu_ms")) for name, runs in results.items()}
 
 
-def table(rows: dict[str, dict[str, Any]], names: list[str]) -> str:
+def table(section: dict[str, Any]) -> str:
     """Return milliseconds, and CPU milliseconds, as Markdown."""
 
     def cell(result: dict[str, Any]) -> str:
         return f"{result['ms']:,.0f} ({result['cpu_ms']:,.0f})" if "ms" in result else "–"
 
+    rows = section["rows"]
+    names = columns(rows)
     return markdown_table(
-        ["read", *names], ([TASKS[task], *(cell(row[name]) for name in names)] for task, row in rows.items())
+        ["read", *names], ([TASKS[task], *(cell(row.get(name, {})) for name in names)] for task, row in rows.items())
     )
 
 
@@ -529,7 +543,7 @@ def main() -> None:
     parser = make_parser(__doc__, only=TASKS, engines=ENGINES, rounds=3)
     parser.add_argument("--delay", type=int, default=50, help="milliseconds until a response begins")
     add_hidden(parser, "--worker", "--url")
-    args = parser.parse_args()
+    args = parse_publishable(parser)
     if args.worker:
         worker(args.worker, args.url)
         return
@@ -544,10 +558,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--url", url, "--worker"]
             names = [name for name in args.engines or ENGINES if fetch or not issubclass(ENGINES[name], Requests)]
             workers = [EngineProcess(name, [*command, name], {FETCH: fetch}) for name in names]
-            for process in workers:
-                if not process.is_installed:
-                    print(f"{process.name}: {process.hello}")
-            workers = [process for process in workers if process.is_installed]
+            workers = installed(workers, all_needed=args.write_docs)
             for task in args.only or TASKS:
                 rows[task] = measure(workers, task, args.rounds)
                 print(TASKS[task])
@@ -556,8 +567,7 @@ def main() -> None:
                     print(f"    {name:<32}{times or result['failed']}", flush=True)
             for process in workers:
                 process.kill()
-    text = table(rows, [process.name for process in workers])
-    save(args.out, "remote", text, {"delay_ms": args.delay, "rows": rows})
+    save(args, "remote", table, {"rounds": args.rounds, "delay_ms": args.delay, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from harness import markdown_table
 from tasks import LATENCIES, TITLES
 from workloads import PUBLISHED, WORKLOADS
 
 OURS, PURE, FLOOR = "zarrasync", "zarrasync without kernel", "floor"
 NO_PEERS = (OURS, PURE, FLOOR)
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -55,7 +51,7 @@ def resources(rows: list[dict[str, Any]], names: list[str]) -> str:
     return markdown_table(["task", "array", *names], lines, labels=2)
 
 
-def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of whole reads and writes by the size of chunks, and of the published cases by task."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for task in ("read", "write"):
@@ -74,15 +70,24 @@ def _kinds(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return kinds
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
+def summary(rows: list[dict[str, Any]], names: list[str]) -> str:
     """Return geometric means over rows of one kind, and over those that all libraries support."""
     best, floor = "best peer / ours, geometric mean (least)", "floor / ours, geometric mean (least)"
     lines = []
-    for kind, subset in _kinds(rows).items():
-        common = [row["ratio"] for row in subset if row["ratio"] and all("ms" in r for r in row["results"].values())]
+    for kind, subset in kinds(rows).items():
+        able = [row for row in subset if all("ms" in row["results"].get(name, {}) for name in names)]
+        common = [row["ratio"] for row in able if row["ratio"]]
         ratios = [row["ratio"] for row in subset if row["ratio"]]
         floors = [row["floor_ratio"] for row in subset if row["floor_ratio"]]
-        lines.append([kind, str(len(subset)), _mean(ratios), f"{_mean(common)} of {len(common)}", _mean(floors)])
+        lines.append(
+            [
+                kind,
+                str(len(subset)),
+                _mean_and_least(ratios),
+                f"{_mean_and_least(common)} of {len(common)}",
+                _mean_and_least(floors),
+            ]
+        )
     return markdown_table(["rows", "number", best, "the same, rows that all libraries can do", floor], lines)
 
 
@@ -90,24 +95,32 @@ def by_peer(rows: list[dict[str, Any]], names: list[str]) -> str:
     """Return geometric means of each peer's time over zarrasync's, and the number of rows that it supports."""
     peers = [name for name in names if name not in (OURS, FLOOR)]
     lines = []
-    for kind, subset in _kinds(rows).items():
-        cells = []
-        for peer in peers:
-            results = [(row["results"].get(peer, {}), row["results"][OURS]) for row in subset]
-            ratios = [r["ms"] / ours["ms"] for r, ours in results if "ms" in r and "ms" in ours]
-            cells.append(f"{_mean(ratios).partition(' ')[0]} of {len(ratios)}" if ratios else "–")
+    for kind, subset in kinds(rows).items():
+        ratios = [ratios_of(subset, peer) for peer in peers]
+        cells = [f"{mean(found):.2f} of {len(found)}" if found else "–" for found in ratios]
         lines.append([kind, *cells])
     return markdown_table(["rows", *peers], lines)
+
+
+def ratios_of(rows: list[dict[str, Any]], peer: str) -> list[float]:
+    """Return a library's time over zarrasync's in the rows that both can do."""
+    results = [(row["results"].get(peer, {}), row["results"].get(OURS, {})) for row in rows]
+    return [theirs["ms"] / ours["ms"] for theirs, ours in results if "ms" in theirs and "ms" in ours]
+
+
+def mean(ratios: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def _is_tiny(row: dict[str, Any]) -> bool:
     return WORKLOADS[row["workload"]].chunk_nbytes < 1 << 16
 
 
-def _mean(values: list[float]) -> str:
+def _mean_and_least(values: list[float]) -> str:
     if not values:
         return "–"
-    return f"{math.exp(sum(map(math.log, values)) / len(values)):.2f} ({min(values):.2f})"
+    return f"{mean(values):.2f} ({min(values):.2f})"
 
 
 def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
@@ -138,46 +151,28 @@ def plot(rows: list[dict[str, Any]], names: list[str], target: Path) -> None:
     plt.close(figure)
 
 
-def machine() -> str:
-    """Return a description of this machine."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if "model name" in line), model)
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}"
-    return f"{os.cpu_count()} cores, {model}, {platform.system()}, {versions}"
+def measured(section: dict[str, Any]) -> str:
+    """Return a sentence about the date, the machine and the versions of a measurement."""
+    listed = ", ".join(f"{name} {number}" for name, number in section["versions"].items() if name not in (PURE, FLOOR))
+    medians = f" Medians of {section['rounds']} interleaved rounds." if "rounds" in section else ""
+    note = f" {section['note']}" if "note" in section else ""
+    return f"Measured on {section['date']}: {section['machine']}. {listed}.{medians}{note}"
 
 
-def measured(versions: dict[str, str], rounds: int) -> str:
-    """Return a sentence about the time, the machine and the versions of a measurement."""
-    listed = ", ".join(f"{name} {number}" for name, number in versions.items() if name not in (PURE, FLOOR))
-    return f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine()}. {listed}. Medians of {rounds} interleaved rounds."
-
-
-def page(
-    rows: list[dict[str, Any]],
-    times: dict[str, float],
-    versions: dict[str, str],
-    rounds: int,
-    shown: dict[str, tuple[str, ...]] | None = None,
-) -> str:
-    """Return all results as Markdown.
+def page(section: dict[str, Any], shown: Mapping[str, Collection[str]] | None = None) -> str:
+    """Return the results of local files as Markdown.
 
     Args:
-        rows: All rows, which the geometric means are computed from.
-        times: Milliseconds of imports by package.
-        versions: Versions of the engines.
-        rounds: The number of rounds.
-        shown: The workloads and tasks in the tables; by default all.
+        section: The rows, which the geometric means are computed from, and versions and times of imports.
+        shown: The tasks in the tables by workload; by default all.
     """
-    names = list(versions)
+    rows, names, times = section["rows"], list(section["versions"]), section["import_ms"]
     chosen = [row for row in rows if shown is None or row["task"] in shown.get(row["workload"], ())]
     published = [row for row in chosen if row["workload"] in PUBLISHED]
     general = [row for row in chosen if row["workload"] not in PUBLISHED]
     parts = [
-        measured(versions, rounds),
-        summary(rows),
+        measured(section),
+        summary(rows, names),
         "Time of each library / ours, as a geometric mean and the number of rows that the library can do:",
         by_peer(rows, names),
     ]
@@ -192,10 +187,4 @@ def page(
     if times:
         listed = ", ".join(f"`{name}` {ms:.0f}" for name, ms in times.items())
         parts.append(f"Milliseconds to start Python and import a package: {listed}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def write_docs(path: Path, text: str) -> None:
-    """Replace the text between the marks of a page."""
-    head, rest = path.read_text().split(BEGIN)
-    path.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{rest.split(END)[1]}")
+    return "\n\n".join(parts)

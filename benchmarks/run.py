@@ -27,7 +27,7 @@ from typing import Any
 import engines
 import numpy as np
 import report
-from harness import EngineProcess, make_parser, medians, ram_disk, rotate, save
+from harness import EngineProcess, installed, machine, make_parser, medians, parse_publishable, ram_disk, rotate, save
 from tasks import COLD, TITLES
 from workloads import QUICK, WORKLOADS
 
@@ -183,28 +183,25 @@ def chosen_tasks(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     return {name: tasks for name, tasks in plan.items() if tasks}
 
 
-def start_engines(names: list[str]) -> list[EngineProcess]:
-    """Start the processes of all installed engines."""
+def start_engines(names: list[str], *, all_needed: bool) -> list[EngineProcess]:
+    """Start the processes of all installed engines, or end if all are needed and one is not installed."""
     command = [sys.executable, str(HERE / "worker.py")]
     workers = [EngineProcess(name, [*command, name], engines.ALL[name].environment) for name in names]
-    for worker in workers:
-        if not worker.is_installed:
-            print(f"{worker.name}: not installed ({worker.hello})")
-    return [worker for worker in workers if worker.is_installed]
+    return installed(workers, all_needed=all_needed)
 
 
 def main() -> None:
     parser = make_parser(__doc__, only=WORKLOADS, engines=engines.ENGINES, rounds=3)
-    parser.add_argument("--full", action="store_true", help="every workload and task")
-    parser.add_argument("--tasks", nargs="*", choices=list(TITLES), help="tasks to run")
     parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/performance/local.md, with --full measurements.md"
+        "--full", action="store_true", help="every workload and task, without the default pipeline of zarr-python"
     )
-    args = parser.parse_args()
+    parser.add_argument("--tasks", nargs="*", choices=list(TITLES), help="tasks to run")
+    args = parse_publishable(parser)
     args.out.mkdir(parents=True, exist_ok=True)
-    workers = start_engines(list(args.engines or engines.ENGINES))
+    default = [name for name in engines.ENGINES if not args.full or name != engines.SLOWEST]
+    workers = start_engines(list(args.engines or default), all_needed=args.write_docs)
     versions = {worker.name: worker.hello["version"] for worker in workers}
-    print(report.machine())
+    print(machine())
     print(", ".join(f"{name} {number}" for name, number in versions.items()), flush=True)
     warm_memory()
     with ram_disk("bench") as root, tempfile.TemporaryDirectory(dir=args.out, prefix="disk-") as disk:
@@ -212,15 +209,9 @@ def main() -> None:
     for worker in workers:
         worker.kill()
     times = imports(5) if not args.only else {}
-    text = report.page(rows, times, versions, args.rounds)
-    data = {"machine": report.machine(), "versions": versions, "rounds": args.rounds, "rows": rows, "import_ms": times}
+    results = {"versions": versions, "rounds": args.rounds, "rows": rows, "import_ms": times}
     report.plot(rows, list(versions), args.out / "results.png")
-    if args.write_docs:
-        docs = HERE.parent / "docs"
-        report.write_docs(docs / "performance" / "local.md", report.page(rows, times, versions, args.rounds, QUICK))
-        if args.full:
-            report.write_docs(docs / "performance" / "measurements.md", text)
-    save(args.out, "results", text, data)
+    save(args, "full" if args.full else "local", report.page, results)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Counts the requests, bytes and round trips of everyday tasks on S3, for zarrasync and its peers.
 
-    python benchmarks/s3_requests.py [--only TASK …] [--engines ENGINE …] [--times] [--out DIRECTORY]
+    python benchmarks/s3_requests.py [--only TASK …] [--engines ENGINE …] [--times] [--out DIRECTORY] [--write-docs]
 
 All engines use the same S3 server (moto) through a proxy that logs requests (see ``servers.py``). The numbers do not
 depend on the machine. Round trips are the longest chain of requests that each began after the response to the one
-before. Prints a table and writes requests.json and requests.md. With ``--times`` each response takes 50 ms, and the
-table also contains the durations of the tasks.
+before. Prints a table and writes requests.json and requests.md. With ``--times`` xarray's datasets are opened, each response
+takes 50 ms, the table contains durations, and the files are named requests-times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import servers
-from harness import EngineProcess, add_hidden, make_parser, markdown_table, save
+from harness import EngineProcess, add_hidden, columns, make_parser, markdown_table, parse_publishable, save
 
 BUCKET = "zarrasync"
 CHILDREN = 1000
@@ -343,9 +343,9 @@ def _open_many(engine: Engine, root: str) -> Callable[[], Any]:
     return lambda: engine.open_many([f"groups/day{n}" for n in range(20)])
 
 
+DATASETS = ("open-dataset", "open-dataset-consolidated", "load", "open-tree", "open-tree-consolidated", "open-many")
 READS = (
-    "open-dataset", "open-dataset-consolidated", "open-tree", "open-tree-consolidated", "load", "open-many",
-"open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard",
+    *DATASETS, "open", "detect", "group", "consolidated", "chunk", "chunks", "inner", "inner-warm", "scattered", "shard",
 )  # fmt: skip
 ONE = (slice(3, 4), slice(3, 4))
 TASKS: dict[str, tuple[str, Begin, str]] = {
@@ -356,7 +356,7 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
     "chunk": ("read one chunk", _read("plain", ONE), "1 in 1"),
     "chunks": ("read 10 x 10 chunks", _read("plain", (slice(0, 640), slice(0, 640))), "100 in 1"),
     "inner": ("read one inner chunk of a shard", _read("sharded", ONE), "2 in 2: index, chunk"),
-    "inner-warm": ("the same, another one read before", _read("sharded", ONE, warm=True), "1 in 1"),
+    "inner-warm": ("the same, after another one was read", _read("sharded", ONE, warm=True), "1 in 1"),
     "scattered": ("read 20 scattered inner chunks", _points, "index, then 20 or fewer, in 2"),
     "shard": ("read a shard whole", _read("sharded", (slice(0, 1024), slice(0, 1024))), "1 in 1"),
     "put-chunk": ("write one chunk whole", _put("plain", (slice(0, 64), slice(0, 64))), "1 in 1"),
@@ -365,7 +365,7 @@ TASKS: dict[str, tuple[str, Begin, str]] = {
     "put-shard-whole": ("write a shard whole", _put("sharded", (slice(0, 1024), slice(0, 1024))), "1 in 1"),
     "append": ("append a row of 16 chunks", _append, "16 and the document, in 2"),
     "resize": ("make an array larger", _resize, "1 in 1: the document"),
-    "create": ("create an array", _create, "1 in 1: the document, if none is there"),
+    "create": ("create an array", _create, "1 in 1: the document, if none exists"),
     "dataset": ("write a dataset of 22 variables", _dataset, "46: 2 per variable, 2 of the group, in 4"),
     "tree": ("write a tree of 8 groups with 3 variables", _tree, "58: 2 per variable, 1 per group, 2 of the root, in 5"),
     "open-dataset": ("open a dataset of 12 coordinates and 12 variables", _open_dataset("dataset"), "24 documents, 12 chunks, group, list, in 3"),
@@ -474,35 +474,34 @@ def size(nbytes: int) -> str:
     return f"{nbytes / 1024:,.0f} KiB" if nbytes >= 10_240 else f"{nbytes:,} B"
 
 
-def table(rows: dict[str, dict[str, Any]], names: list[str], *, times: bool) -> str:
+def table(section: dict[str, Any]) -> str:
     """Return requests, round trips and bytes, or milliseconds, as Markdown."""
 
     def cell(result: dict[str, Any]) -> str:
-        if "failed" in result:
+        if "requests" not in result:
             return "–"
-        last = f"{1000 * result['seconds']:,.0f} ms" if times else size(result["bytes"])
+        last = f"{1000 * result['seconds']:,.0f} ms" if section["times"] else size(result["bytes"])
         return f"{result['requests']:,} in {result['round_trips']}, {last}"
 
-    return markdown_table(
-        ["task", "least", *names],
-        (
-            [TASKS[task][0], TASKS[task][2], *(cell(rows[name].get(task, {"failed": ""})) for name in names)]
-            for task in rows[names[0]]
-        ),
-        labels=2 + len(names),
-    )
+    rows = section["rows"]
+    names = columns(rows)
+    lines = [
+        [TASKS[task][0], TASKS[task][2], *(cell(row.get(name, {})) for name in names)] for task, row in rows.items()
+    ]
+    return markdown_table(["task", "least", *names], lines, labels=2 + len(names))
 
 
 def main() -> None:
     parser = make_parser(__doc__, only=TASKS, engines=ENGINES)
-    parser.add_argument("--times", action="store_true", help="measure durations, at 50 ms per response")
+    parser.add_argument("--times", action="store_true", help="measure durations of datasets, at 50 ms per response")
     add_hidden(parser, "--worker", "--endpoint", "--root")
-    args = parser.parse_args()
+    args = parse_publishable(parser)
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test")
     if args.worker:
         worker(args.worker, args.endpoint, args.root)
         return
-    rows: dict[str, dict[str, Any]] = {}
+    tasks = args.only or [task for task in TASKS if (task in DATASETS) == args.times]
+    rows: dict[str, dict[str, Any]] = {task: {} for task in tasks}
     with servers.moto(BUCKET) as target:
         prepare_groups(target)
         proxy = servers.Proxy(target, 50 if args.times else 300)
@@ -510,12 +509,12 @@ def main() -> None:
             for name in args.engines or ENGINES:
                 root = uuid.uuid4().hex
                 prepare(target, root)
-                rows[name] = measure(
-                    name, args.only or list(TASKS), proxy, endpoint, root, rounds=6 if args.times else 2
-                )
-                for task, result in rows[name].items():
+                results = measure(name, tasks, proxy, endpoint, root, rounds=6 if args.times else 2)
+                for task, result in results.items():
+                    rows[task][name] = result
                     print(name, task, {k: v for k, v in result.items() if k != "log"}, flush=True)
-    save(args.out, "requests", table(rows, list(rows), times=args.times), rows)
+    section = "requests-times" if args.times else "requests"
+    save(args, section, table, {"times": args.times, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -235,6 +235,8 @@ rgw_frontends=beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 STARTS = 5
 """How often the storage daemon is started at most."""
 CEPH_MEMORY = "osd_objectstore=memstore\nmemstore_device_bytes={size}"
+MOST_IN_MEMORY = 2 << 30
+"""Bytes of objects up to which Ceph's gateway keeps them in memory, where the disk does not limit the writers."""
 CEPH_DISK = "osd_objectstore=bluestore\nbluestore_block_size={size}\nosd_memory_target=1073741824"
 
 
@@ -298,6 +300,20 @@ def radosgw(bucket: str, size: int = 8 << 30, *, on_disk: bool = False) -> Itera
         finally:
             for file in Path(root).glob("*.pid"):
                 stop(int(file.read_text()))
+
+
+@contextmanager
+def s3_options(endpoint: str | None, nbytes: int) -> Iterator[dict[str, Any]]:
+    """Yield options of the object store for objects of about that many bytes together, or an empty dict."""
+    if not endpoint:
+        yield {}
+        return
+    if endpoint == "radosgw":
+        with radosgw("zarrasync", size=max(4 * nbytes, 8 << 30), on_disk=nbytes > MOST_IN_MEMORY) as options:
+            yield {**options, "aws_unsigned_payload": True}
+        return
+    key, secret = (os.environ[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    yield {"endpoint_url": endpoint, "key": key, "secret": secret, "aws_unsigned_payload": True}
 
 
 def stop(pid: int) -> None:

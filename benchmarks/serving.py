@@ -1,6 +1,6 @@
 """Measures the server with many clients, in comparison with a service of FastAPI and zarr-python.
 
-    python benchmarks/serving.py [--seconds N] [--clients N] [--only SETTING …] [--out DIRECTORY]
+    python benchmarks/serving.py [--seconds N] [--clients N] [--only SETTING …] [--out DIRECTORY] [--write-docs]
 
 Each client requests tiles and chunks of one array on local files, one after the other. Half of the requests are for a
 tenth of the array, as people look at some places more than at others. Prints a table and writes serving.json and serving.md.
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import make_parser, markdown_table, save
+from harness import make_parser, markdown_table, parse_publishable, save
 
 HERE = Path(__file__).parent
 SIDE, CHUNK = 8192, 512
 SETTINGS = {
-    "mixed": "tiles and chunks, requested repeatedly",
-    "tiles": "tiles, each requested once",
-    "chunks": "only chunks",
+    "mixed": "tiles and chunks, with repetitions",
+    "tiles": "tiles, no two alike",
+    "chunks": "chunks alone",
 }
 ENGINES = {
     "zarrasync": [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"],
@@ -186,24 +186,40 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
     }
 
 
+def table(section: dict[str, Any]) -> str:
+    """Return rates, percentiles, and memory as Markdown."""
+
+    def cells(r: dict[str, Any]) -> list[str]:
+        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "MB_per_second")]
+        return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
+
+    head = [
+        f"{section['clients']} clients",
+        "server",
+        "requests/s",
+        "p50, ms",
+        "p99, ms",
+        "MB/s",
+        "memory, MiB",
+        "errors",
+    ]
+    rows = section["rows"].items()
+    lines = [[SETTINGS[setting], engine, *cells(r)] for setting, row in rows for engine, r in row.items()]
+    return markdown_table(head, lines, labels=2)
+
+
 def main() -> None:
     parser = make_parser(__doc__, only=SETTINGS, rounds=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of load per server and row")
     parser.add_argument("--clients", type=int, default=200, help="concurrent clients")
-    args = parser.parse_args()
+    args = parse_publishable(parser)
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as root:
         make(Path(root) / "x.zarr")
         for setting in args.only or SETTINGS:
             rows[setting] = measure(Path(root) / "x.zarr", setting, args.clients, args.seconds, args.rounds)
 
-    def cells(r: dict[str, Any]) -> list[str]:
-        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "MB_per_second")]
-        return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
-
-    head = [f"{args.clients} clients", "server", "requests/s", "p50, ms", "p99, ms", "MB/s", "memory, MiB", "errors"]
-    lines = [[SETTINGS[setting], engine, *cells(r)] for setting, row in rows.items() for engine, r in row.items()]
-    save(args.out, "serving", markdown_table(head, lines, labels=2), rows)
+    save(args, "serving", table, {"clients": args.clients, "seconds": args.seconds, "rows": rows})
 
 
 if __name__ == "__main__":

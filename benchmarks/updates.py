@@ -1,6 +1,6 @@
 """Counts updates that are lost when several processes write into the same chunks and append to the same array.
 
-    python benchmarks/updates.py [--processes N] [--writes N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY]
+    python benchmarks/updates.py [--processes N] [--writes N] [--only SETTING …] [--engines ENGINE …] [--out DIRECTORY] [--write-docs]
 
 Each process writes different elements, which share chunks (or shards) with elements of other processes. Afterwards all
 of them must be present. Runs on local files and on S3 (moto). Prints a table and writes updates.json and updates.md.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import add_hidden, make_parser, markdown_table, save
+from harness import add_hidden, columns, make_parser, markdown_table, parse_publishable, save
 
 BUCKET = "zarrasync"
 KEYS = {"key": "test", "secret": "test"}
@@ -173,13 +173,27 @@ def count_present(url: str, endpoint: str, setting: str) -> int:
     return len(set(values.ravel().tolist()) - {0})
 
 
+def table(section: dict[str, Any]) -> str:
+    """Return lost updates, and updates per second, as Markdown."""
+
+    def cell(result: dict[str, Any]) -> str:
+        return f"{result['lost']:,} lost ({result['per_second']:,.0f}/s)" if "lost" in result else "–"
+
+    rows = section["rows"]
+    names = columns(rows)
+    head = [f"{section['processes']} processes, {section['writes']} updates each", *names]
+    return markdown_table(
+        head, ([SETTINGS[setting], *(cell(row.get(name, {})) for name in names)] for setting, row in rows.items())
+    )
+
+
 def main() -> None:
     parser = make_parser(__doc__, only=SETTINGS, engines=ENGINES)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--writes", type=int, default=200)
     add_hidden(parser, "--worker", "--url", "--endpoint")
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parse_publishable(parser)
     if args.worker:
         worker(args.worker, args.url, args.endpoint, args.number, args.processes, args.writes)
         return
@@ -196,12 +210,7 @@ def main() -> None:
                 rows[setting][name] = measure(name, setting, s3, Path(root), args.processes, args.writes)
                 print(setting, name, rows[setting][name], flush=True)
 
-    def cell(result: dict[str, Any]) -> str:
-        return f"{result['lost']:,} lost ({result['per_second']:,.0f}/s)" if "lost" in result else "–"
-
-    head = [f"{args.processes} processes x {args.writes} updates", *names]
-    cells = ([SETTINGS[setting], *map(cell, row.values())] for setting, row in rows.items())
-    save(args.out, "updates", markdown_table(head, cells), rows)
+    save(args, "updates", table, {"processes": args.processes, "writes": args.writes, "rows": rows})
 
 
 if __name__ == "__main__":

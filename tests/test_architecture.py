@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -47,8 +48,14 @@ FILES_ORDER = ["sources", "records", "planning", "running", "job", "functions"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 
+@cache
 def modules() -> dict[str, Path]:
     return {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def package(module: str) -> str:
@@ -58,7 +65,7 @@ def package(module: str) -> str:
 def imports(path: Path) -> set[str]:
     """Return the modules of zarrasync that a module imports, also in functions and for type checkers."""
     targets = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zarrasync"):
             inner = node.module.removeprefix("zarrasync").lstrip(".")
             targets |= {inner} if inner else {a.name if a.name in ORDER else "__init__" for a in node.names}
@@ -99,7 +106,7 @@ def test_imports_of_jobs_with_files_go_down_only():
 def imported_modules(path: Path) -> set[str]:
     """The modules themselves: ``from zarrasync.display import html`` imports display.html, other names display.__init__."""
     known, targets = modules(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "zarrasync":
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -139,7 +146,7 @@ def test_no_format_is_known_outside_its_home():
     for name, path in modules().items():
         if name.startswith(("formats", "metadata.format", "cli")) or name == "sync":
             continue
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         docstrings = [_docstring(node) for node in ast.walk(tree)]
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
@@ -159,14 +166,13 @@ def _docstring(node: ast.AST) -> ast.Constant | None:
 
 def lines_of_code(path: Path) -> int:
     """Return the number of lines without docstrings, which contain examples."""
-    source = path.read_text()
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     strings = [
         node.body[0]
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, documented) and ast.get_docstring(node) is not None
     ]
-    return len(source.splitlines()) - sum((string.end_lineno or 0) - string.lineno + 1 for string in strings)
+    return len(path.read_text().splitlines()) - sum((string.end_lineno or 0) - string.lineno + 1 for string in strings)
 
 
 def test_files_stay_small():
@@ -176,6 +182,7 @@ def test_files_stay_small():
     assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
+@pytest.mark.processes
 def test_the_facade_is_up_to_date():
     pytest.importorskip("ruff")
     done = subprocess.run(
@@ -248,6 +255,7 @@ def test_every_public_thing_is_documented():
                 assert thing.__doc__, f"{module.__name__}.{name}"
 
 
+@pytest.mark.processes
 def test_import_is_light():
     """Backends and codec libraries are imported at first use."""
     code = (
@@ -259,6 +267,7 @@ def test_import_is_light():
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.processes
 def test_the_repository_has_no_other_files_at_the_top():
     if not (ROOT / ".git").exists():
         pytest.skip("this is not a checkout")

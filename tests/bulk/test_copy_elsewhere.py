@@ -73,6 +73,7 @@ async def test_the_result_is_the_same(api: Api, tmp_path: Path, executor: Execut
     assert again.skipped > 0
 
 
+@pytest.mark.processes
 async def test_an_interrupted_copy_is_completed(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
     for layout in ({}, {"chunks": {"a": (50, 10, 10)}}):

@@ -38,6 +38,7 @@ def test_levels_are_added_to_the_group(url: str, capsys: pytest.CaptureFixture[s
     np.testing.assert_array_equal(sync.open_array(url, path="1")[...], downsample(VALUES, (1, 3, 2), "max"))
 
 
+@pytest.mark.processes
 def test_levels_are_written_to_a_destination(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     layout = ["--chunks", "1,50,50", "--shards", "none", "--missing", "0", "--levels", "2", "--processes", "2"]
     assert main(["pyramid", url, str(tmp_path / "p"), "--axes", "c,y,x", "--dest-path", "a/b", *layout]) == 0

@@ -265,6 +265,7 @@ def test_shuffled_values_of_the_wrong_size():
             array[...]
 
 
+@pytest.mark.processes
 def test_numcodecs_warnings_are_suppressed():
     """numcodecs warns at import if ``google_crc32c`` is not installed."""
     code = """

@@ -51,6 +51,7 @@ for size in {sizes}:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("absent", [{"zstandard"}, {"numcodecs"}], ids="-".join)
 def test_one_library_is_enough(tmp_path, absent):
     data = {size: np.random.default_rng(size).integers(0, 9, (3, size), "u1") for size in SIZES}
@@ -62,6 +63,7 @@ def test_one_library_is_enough(tmp_path, absent):
         np.testing.assert_array_equal(sync.open_array(tmp_path, path=f"b{size}")[...], values)
 
 
+@pytest.mark.processes
 def test_the_part_of_zstandard_that_pypy_uses_takes_one_value_at_a_time(tmp_path):
     pytest.importorskip("cffi", reason="PyPy uses zstandard through it")
     code = f"""
@@ -71,6 +73,7 @@ print((a[...] == np.arange(10_000)).all(), sync.open_array("{tmp_path}")[5_005])
     assert run_without(set(), code, PYTHON_ZSTANDARD_IMPORT_POLICY="cffi").split() == ["True", "5005"]
 
 
+@pytest.mark.processes
 def test_frames_without_a_size_need_zstandard_or_a_newer_python(tmp_path):
     values = np.arange(70_000, dtype="u4")
     sync.create_array(tmp_path, data=values, chunks=(70_000,), compressors="zstd")
@@ -92,6 +95,7 @@ print(sync.open_array("{tmp_path}")[69_999])
     assert last == "69999"  # the chunk has a known size
 
 
+@pytest.mark.processes
 def test_codecs_of_numcodecs_name_the_missing_package(tmp_path):
     sync.create_array(tmp_path, data=np.arange(8), compressors="blosc")
     code = f"""

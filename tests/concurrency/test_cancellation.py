@@ -96,6 +96,7 @@ async def test_the_first_failure_stops_the_others():
         assert store.waiting == 0
 
 
+@pytest.mark.processes
 def test_ctrl_c_cancels_the_real_work(tmp_path):
     """A blocking read of a store that never answers ends promptly, and its requests are cancelled."""
     script = tmp_path / "script.py"

@@ -15,6 +15,8 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.locks import KeyLock
 from zarrasync.stores import MemoryStore
 
+pytestmark = pytest.mark.processes
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 quiet_fork = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

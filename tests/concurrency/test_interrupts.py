@@ -124,6 +124,7 @@ def _check(report: list[Any], seconds: float, count: int) -> None:
     assert seconds < 2
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("seed", "count"), [(1, 60), *(pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(2, 8))]
 )
@@ -282,6 +283,7 @@ while True:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("turn", range(3))
 def test_a_process_that_is_interrupted_ends_soon_and_leaves_nothing(tmp_path: Path, turn: int):
     with subprocess.Popen(

@@ -60,6 +60,7 @@ def roots(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]
     yield [str(real), str(view)]
 
 
+@pytest.mark.processes
 @needs_processes
 def test_processes_that_use_different_paths_lose_no_update(roots: list[str]):
     """The chunks' directories do not exist when they begin."""
@@ -85,6 +86,7 @@ def test_processes_that_use_different_paths_lose_no_update(roots: list[str]):
     np.testing.assert_array_equal(parts[...], np.broadcast_to(np.arange(PROCESSES) + 1, (writes, PROCESSES)))
 
 
+@pytest.mark.processes
 def test_threads_that_use_different_paths_lose_no_update(roots: list[str]):
     sync.create_array(roots[0], path="group/a", shape=(200,), dtype="i4", chunks=(200,))
 
@@ -144,6 +146,7 @@ def _held_elsewhere(root: Path, key: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.processes
 @needs_processes
 async def test_a_change_waits_for_the_lock_of_the_place_where_the_value_is_now(tmp_path: Path):
     """The directory is replaced while the lock of the former one is held."""
@@ -166,6 +169,7 @@ async def test_a_change_waits_for_the_lock_of_the_place_where_the_value_is_now(t
     assert (tmp_path / "d/x").read_bytes() == b"mine"
 
 
+@pytest.mark.processes
 @needs_processes
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows who holds a lock")
 def test_the_error_names_the_process_that_holds_the_lock(tmp_path: Path):
@@ -193,6 +197,7 @@ asyncio.run(hold())
 """
 
 
+@pytest.mark.processes
 @needs_processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_does_not_keep_the_locks_of_its_killed_parent(tmp_path: Path):
@@ -208,6 +213,7 @@ def test_a_forked_child_does_not_keep_the_locks_of_its_killed_parent(tmp_path: P
         parent.stdin.write("\n")
 
 
+@pytest.mark.processes
 @needs_processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -281,6 +287,7 @@ def test_stores_with_their_own_locks(tmp_path: Path):
     assert Locked.entered >= 2
 
 
+@pytest.mark.processes
 @needs_processes
 @pytest.mark.parametrize("native", ["auto", "off"])
 def test_a_lock_in_a_directory_that_does_not_exist(tmp_path: Path, native: Literal["auto", "off"]):

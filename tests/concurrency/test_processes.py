@@ -22,6 +22,8 @@ from tests.support.strict_s3 import BUCKET, serve_s3
 from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, WriteConflictError
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def strict_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -129,6 +129,7 @@ async def test_listing(store):
         await store.list_prefix("a")
 
 
+@pytest.mark.servers
 async def test_listing_pages_past_a_thousand_keys(request, tmp_path):
 
     for kind in ("s3", "obstore", "local"):

@@ -38,6 +38,7 @@ def _partial(root: Path) -> list[str]:
     return [path.name for path in root.rglob("*.zarrasync-partial")]
 
 
+@pytest.mark.processes
 @needs_posix
 def test_validate_removes_files_of_killed_writers(tmp_path: Path):
     sync.create_array(tmp_path, data=np.zeros(4))

@@ -62,6 +62,7 @@ async def test_zip_archives_are_read_in_place(tmp_path, method):
         pickle.dumps(store)
 
 
+@pytest.mark.processes
 def test_a_zip_archive_is_a_store(tmp_path):
     import zarr
 
@@ -275,6 +276,7 @@ def test_a_member_that_could_not_be_written(tmp_path: Path, monkeypatch: pytest.
         assert archive.testzip() is None
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_forks_leave_an_archive_alone(tmp_path: Path):
@@ -306,6 +308,7 @@ def test_other_methods_beside_what_is_added(tmp_path: Path):
         assert asyncio.run(store.get("old")) == b"old" * 100
 
 
+@pytest.mark.processes
 def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
     """A stopped process that holds a lock must not block this process for ever."""
     code = (

@@ -30,8 +30,8 @@ WRITEABLE = [
     "azure",
     "azure-obstore",
 ]
-SERVED = {"s3", "obstore", "caching-s3", "disk-caching", "gcs", "gcs-obstore", "azure", "azure-obstore"}
-"""The kinds that need a server."""
+SERVED = {"http", "s3", "obstore", "caching-s3", "disk-caching", "gcs", "gcs-obstore", "azure", "azure-obstore"}
+"""The kinds that need a server, and the web server."""
 
 
 def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:

@@ -17,7 +17,10 @@ from tests.support.servers import http_server
 from zarrasync import sync
 from zarrasync._util.memory import aligned_empty, slows_copies
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of a process's peak")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells of a process's peak"),
+]
 
 MIB = 1 << 20
 CHUNKS = (1024, 1024)  # 4 MiB of float32

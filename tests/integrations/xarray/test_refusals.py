@@ -223,6 +223,7 @@ write_dataset(new, path, group="g", mode=mode, zarr_format=zarr_format)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_copies_above_a_group_whose_writer_was_killed(tmp_path: Path, mode: str, zarr_format: Any):

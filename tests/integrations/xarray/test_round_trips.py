@@ -120,6 +120,7 @@ def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, grou
     assert len(requests) == 2 * (4 + 2)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("group", ["", "a"])
 @pytest.mark.parametrize(("consolidated", "trips"), [(False, 3), (True, 2), (None, 2)])

@@ -58,6 +58,7 @@ async def test_a_template_and_a_computation(verify: bool):
     xr.testing.assert_identical(xr.open_dataset(store, engine="zarrasync").load(), whole(lazy=False))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("scheduler", "verify"), [("threads", False), ("threads", True), ("processes", False), ("distributed", True)]
 )
@@ -133,6 +134,7 @@ def test_other_writes_that_are_computed_later(mode: str):
     assert mode == "region" or (found == expected).all()
 
 
+@pytest.mark.processes
 def test_a_computation_elsewhere(tmp_path: Path):
     """The object can be sent to a cluster, unless the store exists only in this process."""
     distributed = pytest.importorskip("distributed")
@@ -166,6 +168,7 @@ def start_writer(path: Path, start: int, stop: int, *, kill: bool = False) -> su
     return subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("step", [6, pytest.param(5, marks=pytest.mark.slow)])
 def test_regions_of_four_processes_one_of_which_is_killed(tmp_path: Path, step: int):
     """Regions of 5 rows share chunks, which the locks of local files protect."""
@@ -186,6 +189,7 @@ def _write_region(path: str, number: int) -> None:
     write_dataset(part, path, region={"t": slice(3 * number, 3 * number + 3)})
 
 
+@pytest.mark.processes
 def test_processes_whose_regions_share_chunks(tmp_path: Path):
     """Locks protect the shared chunks on local files. Stores without conditional writes refuse such regions."""
     path = str(tmp_path / "x.zarr")

@@ -17,7 +17,8 @@ _ARGUMENTS = {item.name for item in fields(FilesRequest)}
 def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **arguments: Any) -> FilesReport:
     """Ingest files like ``sync.ingest``, in as many tasks as possible."""
     options = {name: arguments.pop(name) for name in arguments.keys() - _ARGUMENTS}
-    return run(ingest_files(FilesRequest(sources, store, concat, tasks=1 << 20, options=options, **arguments)))
+    request = FilesRequest(sources, store, concat, tasks=1 << 20, options=options, **arguments)
+    return run(ingest_files(request), blocking=True)
 
 
 def forget_names(store: Any, most: int) -> None:

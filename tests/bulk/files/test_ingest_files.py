@@ -101,7 +101,7 @@ async def test_repeated_rows(api: Api, tmp_path: Path):
     later = day(0, rows=30, seed=9).isel(time=slice(20, 30))
     later.to_netcdf(tmp_path / "later.nc")
     paths = [tmp_path / "day0.nc", tmp_path / "later.nc"]
-    with pytest.raises(ShapeError, match=r"2024-01-01T20:00:00 is in .*day0.nc and in .*later.nc, and 4 labels are"):
+    with pytest.raises(ShapeError, match=r"2024-01-01T20:00:00 is in .*day0.nc and in .*later.nc"):
         await api(api.ingest(paths, {}, concat="time"))
     first = await api(api.ingest(paths, kept := {}, concat="time", on_duplicate="skip"))
     assert first.notes == ["4 repeated rows left out"]
@@ -151,7 +151,7 @@ async def test_packing(api: Api, tmp_path: Path):
     day(0).to_netcdf(tmp_path / "0.nc", encoding=PACKED)
     other = {"t2m": {**PACKED["t2m"], "scale_factor": 0.02}}
     day(1).to_netcdf(tmp_path / "1.nc", encoding=other)
-    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, but scale_factor 0.01 in .*0.nc.*decode=True"):
+    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, .* 0.01 in .*0.nc.*decode=True"):
         await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
     await api(
         api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", decode=True, encoding={"t2m": {"dtype": "f4"}})
@@ -185,9 +185,7 @@ async def test_times_that_are_not_exact(api: Api, tmp_path: Path):
     assert sync.open_array(store, path="time").attrs["units"] == "hours since 2024-01-01"
     np.testing.assert_array_equal(sync.open_array(store, path="time")[:3], [0, 24, 25])
     await api(api.ingest(tmp_path / "0.nc", store := {}, concat="time"))
-    with pytest.raises(
-        CodecError, match=r"the time 25 hours since 2024-01-01 of 'time' of .*1.nc is not a whole number of 'days since"
-    ):
+    with pytest.raises(CodecError, match=r"25 hours since 2024-01-01 of 'time' of .*1.nc .* 'days since"):
         await api(api.ingest(tmp_path / "1.nc", store, concat="time", append=True))
 
 

@@ -65,9 +65,7 @@ async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(api: A
         "incomplete": {"older": base64.b64encode(zlib.compress(b"x")).decode()},
     }
     group.attrs[journal.ATTRIBUTE] = {**value, **changed[state]}
-    with pytest.raises(
-        NodeExistsError, match=r"cannot add .*0.npy to .* would be added a second time. If none of the (1 file|3 files)"
-    ):
+    with pytest.raises(NodeExistsError, match=r"0.npy .* a second time. If none of the (1 file|3 files)"):
         await api(api.ingest(pattern, store, **OPTIONS))
     assert rows(store) == [0, 1, 2]
     del group.attrs[journal.ATTRIBUTE]
@@ -123,7 +121,7 @@ async def test_files_with_another_number_of_rows_are_not_replaced(api: Api, tmp_
     await api(api.ingest(str(tmp_path / "*.npy"), store := {}, **options))
     np.save(tmp_path / "0.npy", np.full((3, 3), 9, "f4"))
     before = dict(store)
-    with pytest.raises(ShapeError, match=r"0.npy has 3 rows, but 2 in the destination, so its rows cannot be replaced"):
+    with pytest.raises(ShapeError, match=r"0.npy has 3 rows, but 2 in the destination"):
         await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
     assert store == before
     np.save(tmp_path / "0.npy", np.full((2, 3), 9, "f4"))

@@ -19,7 +19,7 @@ from zarrasync.errors import ShapeError
 OPTIONS: dict[str, Any] = {"concat": "row", "dims": "row", "append": True}
 
 
-LARGE = 30_000
+LARGE = 33_000
 """A variable with this many strings is read by the tasks; the values of others are known from the headers."""
 
 
@@ -167,6 +167,7 @@ async def test_a_long_text(api: Api, tmp_path: Path):
     assert sync.open_array(store, path="text")[...] == "x" * 20_000
 
 
+@pytest.mark.parametrize("times", [1, 5000])
 async def test_strings_of_format_2(api: Api, tmp_path: Path, times: int):
     """Their fill value is an empty string, which xarray calls a missing value, and other files do not have it."""
     xr = pytest.importorskip("xarray", reason="xarray opens the files")

@@ -182,6 +182,31 @@ def test_files_stay_small():
     assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
+def replaced_names(node: ast.AST) -> list[str]:
+    """Return the names of attributes that a statement or call of a test sets on modules, classes or functions."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else [node.attr]
+    if not isinstance(node, ast.Call):
+        return []
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if called not in ("setattr", "object", "patch"):  # of monkeypatch, mock.patch and builtins
+        return []
+    texts = [item.value for item in node.args[:2] if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return [text.rpartition(".")[2] for text in texts[:1]]
+
+
+def test_no_test_replaces_a_constant():
+    """A limit that a test needs to change is a parameter. Other tests use real sizes, or set the clock ahead."""
+    replaced = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"  # type: ignore[attr-defined]
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        for name in replaced_names(node)
+        if re.fullmatch(r"_?[A-Z][A-Z0-9_]+|__defaults__|__kwdefaults__", name)
+    ]
+    assert replaced == []
+
+
 @pytest.mark.processes
 def test_the_facade_is_up_to_date():
     pytest.importorskip("ruff")

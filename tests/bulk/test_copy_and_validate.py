@@ -206,9 +206,7 @@ async def test_invalid_copies(api: Api, tmp_path: Path):
 
     await api(api.create_array(objects, shape=1, dtype=object, zarr_format=2, filters=[numcodecs.JSON()]))
     target: dict[str, bytes] = {}
-    with pytest.raises(
-        UnsupportedByFormat, match=r"convert / to Zarr format 3: its elements .* codec 'json2' stores. Keep"
-    ):
+    with pytest.raises(UnsupportedByFormat, match=r"/ to Zarr format 3: .* 'json2'"):
         await api(api.copy(objects, target, zarr_format=3))
     assert target == {}
 
@@ -495,7 +493,7 @@ async def test_names_that_a_document_has_twice(api: Api, zarr_format: int | str)
     store[key] = store[key].replace(b'"shape"', b'"shape": [9], "shape"', 1)
     (finding,) = (await api(api.validate(store))).findings
     assert (finding.severity, finding.key) == ("warning", key)
-    assert finding.message == "an object contains 'shape' more than once; the last value is used"
+    assert "'shape' more than once" in finding.message
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])

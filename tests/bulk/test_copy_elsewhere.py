@@ -16,15 +16,15 @@ import pytest
 from tests.support.api import Api
 from tests.support.strict_s3 import BUCKET, serve_s3
 from zarrasync import stores, sync
-from zarrasync.bulk.copy import values as copy_values
 from zarrasync.cli import main
 from zarrasync.errors import ChecksumError, StoreError
 
-VALUES = np.random.default_rng(0).integers(0, 1 << 30, (200, 60, 40), dtype="i4")
+VALUES = np.random.default_rng(0).integers(0, 1 << 30, (200, 120, 100), dtype="i4")
+"""More values than one process copies alone."""
 LAYOUTS: dict[str, dict[str, Any]] = {
     "unchanged": {},
-    "rechunked": {"chunks": (200, 10, 10)},
-    "shards": {"chunks": (10, 30, 20), "shards": (50, 60, 40)},
+    "rechunked": {"chunks": (200, 20, 25)},
+    "shards": {"chunks": (10, 60, 50), "shards": (50, 120, 100)},
     "format 2": {"zarr_format": 2},
 }
 
@@ -35,14 +35,9 @@ def executor() -> Iterator[Executor]:
         yield pool
 
 
-@pytest.fixture(autouse=True)
-def _small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_values, "_ALONE", 0)
-
-
 def write(place: Path) -> Path:
     group = sync.create_group(place, attributes={"title": "test"})
-    array = group.create_array("a", shape=VALUES.shape, dtype="i4", chunks=(8, 60, 40), fill_value=0)
+    array = group.create_array("a", shape=VALUES.shape, dtype="i4", chunks=(8, 120, 100), fill_value=0)
     array[:120] = VALUES[:120]  # the other chunks are absent
     array[192:] = VALUES[192:]
     group.create_array("b", data=VALUES[0], chunks=(7, 9))
@@ -76,7 +71,7 @@ async def test_the_result_is_the_same(api: Api, tmp_path: Path, executor: Execut
 @pytest.mark.processes
 async def test_an_interrupted_copy_is_completed(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
-    for layout in ({}, {"chunks": {"a": (50, 10, 10)}}):
+    for layout in ({}, {"chunks": {"a": (50, 20, 25)}}):
         place = tmp_path / f"copy{len(layout)}"
         await api(api.copy(source, place, **layout))
         whole = content(place)
@@ -91,11 +86,11 @@ async def test_an_interrupted_copy_is_completed(api: Api, tmp_path: Path, execut
 
 async def test_damage_is_found_in_other_processes(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
-    await api(api.copy(source, tmp_path / "copy", chunks={"a": (50, 10, 10)}))
+    await api(api.copy(source, tmp_path / "copy", chunks={"a": (50, 20, 25)}))
     sync.open_array(tmp_path / "copy", path="a", mode="r+")[3, 4, 5] += 1
     with pytest.raises(ChecksumError, match="/a"):
         await api(
-            api.copy(source, tmp_path / "copy", chunks={"a": (50, 10, 10)}, executor=executor, resume=True, verify=True)
+            api.copy(source, tmp_path / "copy", chunks={"a": (50, 20, 25)}, executor=executor, resume=True, verify=True)
         )
 
 
@@ -114,9 +109,9 @@ async def test_an_object_store(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
     with serve_s3(tmp_path) as options:
         url = f"s3://{BUCKET}/copy"
-        await api(api.copy(source, url, dest_options=options, chunks={"a": (40, 30, 20)}, executor=executor))
+        await api(api.copy(source, url, dest_options=options, chunks={"a": (40, 60, 50)}, executor=executor))
         await api(
-            api.copy(url, tmp_path / "back", source_options=options, chunks={"a": (50, 10, 10)}, executor=executor)
+            api.copy(url, tmp_path / "back", source_options=options, chunks={"a": (50, 20, 25)}, executor=executor)
         )
     np.testing.assert_array_equal(sync.open_array(tmp_path / "back", path="a")[:120], VALUES[:120])
 
@@ -145,14 +140,14 @@ def test_a_cluster_of_dask(tmp_path: Path):
     distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     source = write(tmp_path / "source")
     with distributed.Client(n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
-        sync.copy(source, tmp_path / "copy", chunks={"a": (200, 10, 10)}, executor=client)
+        sync.copy(source, tmp_path / "copy", chunks={"a": (200, 20, 25)}, executor=client)
     np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])
 
 
 @pytest.mark.processes
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = write(tmp_path / "source")
-    words = ["convert", str(source), str(tmp_path / "copy"), "--chunks", '{"a": [200, 10, 10]}', "--processes", "2"]
+    words = ["convert", str(source), str(tmp_path / "copy"), "--chunks", '{"a": [200, 20, 25]}', "--processes", "2"]
     assert main([*words, "--verify"]) == 0
     assert "2 arrays" in capsys.readouterr().out
     np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])

@@ -258,17 +258,17 @@ async def test_an_iterable_that_leaves_out_blocks(api: Api, asynchronous: bool, 
     options: dict[str, Any] = {"shape": (40, 6), "dtype": "i4", "chunks": (10, 3)}
     with pytest.raises(ShapeError) as caught:
         await api(api.ingest(rows([0, 2]), tmp_path / "a", **options))
-    assert str(caught.value) == (
-        f"the iterable ended without values for 4 of 8 chunks of / in LocalStore({str(tmp_path / 'a')!r}): [10:20, 0:3], "
-        "[10:20, 3:6], [30:40, 0:3], [30:40, 3:6]. All values that it yielded are stored. Yield the others, also if they "
-        "equal the fill value, and continue with mode='a'"
+    text = str(caught.value)
+    assert (
+        f"4 of 8 chunks of / in LocalStore({str(tmp_path / 'a')!r}): [10:20, 0:3], [10:20, 3:6], [30:40, 0:3]" in text
     )
+    assert "mode='a'" in text
     await api(api.ingest(rows([1, 3]), tmp_path / "a", **options))
     array = await api(api.open_array(tmp_path / "a", mode="r+"))
     assert (await api(array[:, 0])).tolist() == [n for n in (1, 2, 3, 4) for _ in range(10)]
     region = (slice(20, 40), slice(0, 6))
     options.update(shape=(20, 6), mode="r+", region=region)
-    with pytest.raises(ShapeError, match=r"2 of 4 chunks of / in LocalStore.*: \[10:20, 0:3\], \[10:20, 3:6\]\. All"):
+    with pytest.raises(ShapeError, match=r"2 of 4 chunks of / .*: \[10:20, 0:3\], \[10:20, 3:6\]\."):
         await api(api.ingest(rows([0]), tmp_path / "a", **options))
     with pytest.raises(ShapeError, match="4 of 4 chunks"):
         await api(api.ingest(rows([]), tmp_path / "a", **options))

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
-from zarrasync._concurrency import interrupts
+from zarrasync._concurrency import clock
 from zarrasync.stores import LocalStore, Request, Value, WrapperStore
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
@@ -251,8 +252,7 @@ def test_calls_within_calls(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("handlers")
-def test_a_later_interrupt_does_not_wait_for_stuck_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(interrupts, "_PATIENCE_SECONDS", 0.0)
+def test_a_later_interrupt_does_not_wait_for_stuck_work(tmp_path: Path):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reached = list[str]()
 
@@ -261,13 +261,17 @@ def test_a_later_interrupt_does_not_wait_for_stuck_work(tmp_path: Path, monkeypa
             if "c/" in key:
                 super()._send(key)
                 reached.append("after the first")
+                later.ahead = 4
                 super()._send(key)
                 reached.append("after the second")
+                later.ahead = 6
+                super()._send(key)
+                reached.append("after the third")
 
     sync.create_array(tmp_path, data=np.ones(4))
-    with pytest.raises(KeyboardInterrupt):
+    with clock.replaced(later := ShiftedClock()), pytest.raises(KeyboardInterrupt):
         sync.open_array(Stuck(LocalStore(tmp_path)))[...]
-    assert reached == ["after the first"]
+    assert reached == ["after the first", "after the second"]
 
 
 EXIT = """

@@ -50,9 +50,7 @@ async def test_append(api):
     np.testing.assert_array_equal(await api(a[...]), np.arange(90).reshape(30, 3))
     assert await api(a.append(np.zeros((30, 2)), axis=-1)) == (30, 5)
     assert (await api(api.open_array(a.store))).shape == (30, 5)
-    with pytest.raises(
-        ShapeError, match=r"cannot append values of shape \(5, 3\) to an array of shape \(30, 5\) along axis 0"
-    ):
+    with pytest.raises(ShapeError, match=r"\(5, 3\) to an array of shape \(30, 5\) along axis 0"):
         await api(a.append(np.zeros((5, 3))))
     with pytest.raises(ShapeError, match="along axis 2: the array has shape"):
         await api(a.append(np.zeros((5, 3)), axis=2))

@@ -286,9 +286,7 @@ def test_missing_packages_are_named(monkeypatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
-    with pytest.raises(
-        ImportError, match=re.escape("s3:// URLs need a package that is not installed: pip install 'zarrasync[s3]'")
-    ):
+    with pytest.raises(ImportError, match=r"s3://.* pip install 'zarrasync\[s3\]'"):
         sync.open("s3://bucket/x", storage_options={"backend": "fsspec"})
 
 
@@ -330,9 +328,7 @@ async def test_files_that_only_look_like_chunks_are_not_erased(api, tmp_path):
 
 async def test_formats_are_not_mixed_below_a_group(api, tmp_path):
     await api(api.create_group(tmp_path, zarr_format=2))
-    with pytest.raises(
-        NodeTypeError, match="has format 2, and its readers would not find the new node; pass zarr_format=2"
-    ):
+    with pytest.raises(NodeTypeError, match="pass zarr_format=2"):
         await api(api.create_array(tmp_path, path="a/b", shape=3))
     made = await api(api.create_array(tmp_path, path="a/b", shape=3, zarr_format=2))
     assert made.zarr_format == 2

@@ -277,7 +277,7 @@ async def test_misspelt_parameters_are_named(api):
     with pytest.raises(TypeError, match=r"unknown parameter 'compression'|did you mean"):
         await api(g.create_array("a", shape=4, compression="gzip"))
     await api(g.create_array("a", shape=4))
-    with pytest.raises(TypeError, match="unknown parameter 'moed' for a new array; the parameters are shape, dtype"):
+    with pytest.raises(TypeError, match=r"'moed'.* shape, dtype"):
         await api(api.open_array(g.store, path="a", moed="r"))
 
 

@@ -7,13 +7,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import zarrasync as za
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, StoreError
-from zarrasync.nodes import listings
 
 PATHS = ["a", "g", "g/b", "g/h", "g/h/c"]
 
@@ -25,11 +25,12 @@ def local(tmp_path: Path) -> stores.LocalStore:
     return stores.LocalStore(tmp_path)
 
 
-@pytest.fixture(params=[1000, 2], ids=["few keys", "many keys"])
-def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of keys in a response, so that one has all keys, or shows only some groups."""
-    monkeypatch.setattr(listings, "_FEW", request.param)
-    return request.param
+@pytest.fixture(params=["few keys", "many keys"])
+def local_of_any_size(request: pytest.FixtureRequest, local: stores.LocalStore) -> stores.LocalStore:
+    """A store whose keys one response lists, or one that it shows only some groups of."""
+    if request.param == "many keys":
+        sync.create_array(local, path="a", data=np.ones(1100, "i1"), chunks=1, overwrite=True)
+    return local
 
 
 def far(inner: stores.Store, fails: Any) -> stores.Store:
@@ -108,10 +109,10 @@ async def test_a_walk_over_many_keys_takes_one_round_trip_for_each_level(api, tm
 
 
 @pytest.mark.parametrize("concurrency", [4, 256])
-async def test_listings_wait_for_documents_where_the_limit_of_requests_is_low(api, tmp_path, concurrency, monkeypatch):
-    monkeypatch.setattr(listings, "_FEW", 2)
+async def test_listings_wait_for_documents_where_the_limit_of_requests_is_low(api, tmp_path, concurrency):
     array: dict[str, Any] = {"shape": 4, "chunks": 2, "dtype": "i4"}
-    sync.create_hierarchy(tmp_path, {f"g{number}/a": array for number in range(4)} | {"h": array})
+    sync.create_hierarchy(tmp_path, {f"g{number}/a": array for number in range(4)} | {"g0/big": MANY, "h": array})
+    sync.open_array(tmp_path, path="g0/big", mode="r+")[:] = 1
     store = OrderedWaves(stores.LocalStore(tmp_path))
     store.concurrency = concurrency
     group = await api(api.open_group(store))
@@ -138,10 +139,10 @@ async def test_a_walk_takes_two_round_trips(api, tmp_path, zarr_format):
     assert len(store.take()) == 6  # open, look at the copies, list, fetch, store the copies, open again
 
 
-async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, local, few):
+async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, local_of_any_size):
     """A change through a member must notice that another writer was faster."""
     memory = stores.LatencyStore(stores.MemoryStore(), 0.0)
-    await api(api.copy(local, memory))
+    await api(api.copy(local_of_any_size, memory))
     group = await api(api.open_group(memory, mode="r+"))
     members = dict(await api(group.members(None)))
     other = await api(api.open_array(memory, path="g/h/c", mode="r+", zarr_format=3))
@@ -157,14 +158,15 @@ async def test_a_failing_bounded_listing_is_replaced_by_those_of_groups(api, loc
     assert [path for path, _ in await api(group.members(None))] == PATHS
 
 
-async def test_a_store_that_cannot_be_listed(api, local, few):
-    store = far(local, lambda operation, key: operation == "list")
+async def test_a_store_that_cannot_be_listed(api, local_of_any_size):
+    store = far(local_of_any_size, lambda operation, key: operation == "list")
     group = await api(api.open_group(store))
     with pytest.raises(StoreError, match="simulated failure: list"):
         await api(group.members(None))
 
 
-async def test_one_document_that_cannot_be_read(api, local, few):
+async def test_one_document_that_cannot_be_read(api, local_of_any_size):
+    local = local_of_any_size
     store = far(local, lambda operation, key: key == "g/h/c/zarr.json")
     group = await api(api.open_group(store))
     with pytest.warns(UserWarning, match="/g/h/c cannot be read"):
@@ -177,9 +179,9 @@ async def test_one_document_that_cannot_be_read(api, local, few):
         await api(api.copy(stores.LatencyStore(local, 0.0), {}))
 
 
-async def test_directories_that_are_no_groups(api, local, few):
+async def test_directories_that_are_no_groups(api, local_of_any_size):
     """Nodes below them are not members, whatever the listing shows."""
-    root = Path(local.root)
+    local, root = local_of_any_size, Path(local_of_any_size.root)
     (root / "loose/inner").mkdir(parents=True)
     (root / "loose/inner/zarr.json").write_bytes((root / "a/zarr.json").read_bytes())
     (root / "a/nested").mkdir()

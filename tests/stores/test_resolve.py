@@ -8,6 +8,7 @@ import json
 import os
 import shelve
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +74,24 @@ def test_names_that_are_not_utf8(tmp_path: Path):
 
 def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As in containers whose /tmp is read-only."""
-    monkeypatch.setattr(lock_file, "_handles", [])
-    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
+    open_in = lock_file._open
+
+    def share(*directories: str) -> None:
+        monkeypatch.setattr(lock_file, "_handles", [])
+        monkeypatch.setattr(lock_file, "_open", partial(open_in, directories))
+
+    share("/proc", str(tmp_path))
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
     (tmp_path / "zarrasync.lock").unlink()  # as services do that clean temporary directories
     array[1] = 5
     assert (tmp_path / "zarrasync.lock").is_file()
-    monkeypatch.setattr(lock_file, "_handles", [])
-    monkeypatch.setattr(lock_file, "_LOCK_FILE", "sys")  # a lock file of another user cannot be opened
-    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc", str(tmp_path)))
+    (tmp_path / "other/zarrasync.lock").mkdir(parents=True)  # cannot be opened, like a lock file of another user
+    share(str(tmp_path / "other"), str(tmp_path))
     with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
-    monkeypatch.setattr(lock_file, "_LOCK_FILE", "zarrasync.lock")
-    monkeypatch.setattr(lock_file, "_SHARED_DIRECTORIES", ("/proc",))
+    share("/proc")
     with pytest.raises(StoreError, match="cannot create or open the lock file"):
         array[1] = 6
     assert array[:3].tolist() == [0, 5, 2]

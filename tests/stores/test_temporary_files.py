@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
+from zarrasync._concurrency import clock
 from zarrasync.cli import main
 from zarrasync.stores import LocalStore
 from zarrasync.stores.temporary_names import is_abandoned, temporary_path
@@ -73,16 +75,19 @@ def test_the_command_removes_them(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert _partial(tmp_path) == ["0.ffffffff.1.1-0.zarrasync-partial"]  # of another machine, and new
 
 
-def test_files_of_other_machines_are_abandoned_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_of_other_machines_are_abandoned_after_a_day(tmp_path: Path):
     path = tmp_path / "x.ffffffff.1.1-0.zarrasync-partial"
     path.write_bytes(b"x")
     assert not is_abandoned(str(path))
-    monkeypatch.setattr("zarrasync.stores.temporary_names._ABANDONED_SECONDS", -1.0)
-    assert is_abandoned(str(path))
     note = tmp_path / "zarr.json.pending.zarrasync-partial"
     note.write_bytes(b"[4]")
-    assert not is_abandoned(str(note))  # the next append reads it
-    assert not is_abandoned(temporary_path(str(tmp_path / "own")))
+    with clock.replaced(tomorrow := ShiftedClock()):
+        tomorrow.ahead = 86_000
+        assert not is_abandoned(str(path))
+        tomorrow.ahead = 86_401
+        assert is_abandoned(str(path))
+        assert not is_abandoned(str(note))  # the next append reads it
+        assert not is_abandoned(temporary_path(str(tmp_path / "own")))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the start time of a process")

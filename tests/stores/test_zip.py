@@ -339,9 +339,7 @@ def test_waiting_for_another_process_can_be_given_up(tmp_path: Path):
 
 @pytest.mark.parametrize("given", [None, io.StringIO("x"), stores.MemoryStore(), fsspec.open("memory://x")])
 def test_files_that_are_not_archives(given: Any):
-    with pytest.raises(
-        TypeError, match=f"a ZipStore needs a path or a file opened in binary mode, found {type(given).__name__}"
-    ):
+    with pytest.raises(TypeError, match=f"binary mode, found {type(given).__name__}"):
         stores.ZipStore(given)
 
 

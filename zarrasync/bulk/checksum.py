@@ -57,7 +57,11 @@ def value_kind(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def slabs(
-    dims: Sequence[str | None], shape: tuple[int, ...], itemsize: int, chunks: Sequence[int] | None = None
+    dims: Sequence[str | None],
+    shape: tuple[int, ...],
+    itemsize: int,
+    chunks: Sequence[int] | None = None,
+    slab_bytes: int = _SLAB_BYTES,
 ) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
     """Yield regions of a few megabytes that divide an array, and the order of axes in which to compare them.
 
@@ -68,11 +72,12 @@ def slabs(
         shape: The shape.
         itemsize: The size of an element in bytes.
         chunks: The shape of stored chunks. Regions contain whole chunks, unless these take much memory.
+        slab_bytes: The size of a region in bytes, if no chunk is larger.
     """
     axes = tuple(sorted(range(len(shape)), key=lambda axis: str(dims[axis])))
     first, size = axes[0], math.prod(shape) // max(shape[axes[0]], 1)
     row_bytes = max(size * max(itemsize, 1), 1)
-    step = max(1, _SLAB_BYTES // row_bytes)
+    step = max(1, slab_bytes // row_bytes)
     if chunks is not None and 0 < chunks[first] * row_bytes <= _LARGEST_SLAB_BYTES:
         step = max(1, step // chunks[first]) * chunks[first]
     for start in range(0, shape[first], step):

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             **{
                 name: value
                 for name, value in vars(request).items()
-                if name not in ("sources", "options", "group", "tasks")
+                if name not in ("sources", "options", "group", "tasks", "small_bytes", "start_method")
             },
             source=request.sources,
             source_group=request.group,

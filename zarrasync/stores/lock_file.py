@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -100,14 +101,17 @@ def describe_holder(position: int) -> str:
     return "another process"
 
 
-def _open() -> int:
+def _open(directories: Sequence[str] = _SHARED_DIRECTORIES) -> int:
     """Open the lock file, which is the same for all processes, whatever their temporary directory is.
+
+    Args:
+        directories: Directories that all processes share, in order of preference.
 
     Raises:
         StoreError: If it cannot be created.
     """
     failures = list[str]()
-    for directory in (*_SHARED_DIRECTORIES, ""):
+    for directory in (*directories, ""):
         if not directory and failures:
             break  # the process's temporary directory is for systems without shared ones
         path = f"{directory or tempfile.gettempdir()}/{_LOCK_FILE}"

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.bulk.files.random_files import CLASSIC, DTYPES, EPOCHS, UNITS, Field, File, Labels, encode_times
+from zarrasync.bulk.files.sources.headers import SMALL_BYTES
 
 __all__ = ["Job", "jobs"]
 
@@ -56,7 +57,7 @@ class Job:
     appended: Mapping[str, Any] = field(default_factory=dict)
     is_planned: bool = False
     updates: int | None = None
-    small: int = 1 << 16
+    small: int = SMALL_BYTES
     fault: str = ""
     is_async: bool = False
     chosen: tuple[str, ...] = ()
@@ -104,7 +105,7 @@ def jobs(draw: Any) -> Job:
         {"on_duplicate": draw(st.sampled_from(["error", "skip", "replace"]))},
         draw(st.integers(0, 3)) == 3,
         draw(st.sampled_from([None, None, *range(count)])),
-        draw(st.sampled_from([1 << 16, 16])),
+        draw(st.sampled_from([SMALL_BYTES, 16])),
         fault,
         draw(st.booleans()),
         chosen,

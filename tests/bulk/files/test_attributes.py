@@ -83,7 +83,7 @@ async def test_rasters_of_other_zones(api: Api, tmp_path: Path):
         ) as file:
             file.write(np.ones((1, 4, 5), "i2"))
     first = tmp_path / "33-0.tif"
-    with pytest.raises(ShapeError, match=r"longitude_of_central_meridian 21.0 and longitude_of_central_meridian 15.0"):
+    with pytest.raises(ShapeError, match=r"central_meridian 21.0 and .*central_meridian 15.0"):
         await api(api.ingest([first, tmp_path / "34-0.tif"], {}, concat="time"))
     with pytest.raises(ShapeError, match=r"'x' must be the same in all files, but is 500305.0 at position 0"):
         await api(api.ingest([first, tmp_path / "33-300.tif"], {}, concat="time"))
@@ -121,7 +121,7 @@ async def test_enumerations(api: Api, tmp_path: Path):
     await api(api.ingest(paths[:2], store := {}, concat="time"))
     attributes = sync.open_array(store, path="clouds").attrs
     assert (attributes["flag_values"], attributes["flag_meanings"]) == ([0, 1], "clear low_cloud")
-    with pytest.raises(ShapeError, match=r"'clouds' has flag_values \[1, 0\] in .*2.nc, but flag_values \[0, 1\] in"):
+    with pytest.raises(ShapeError, match=r"'clouds' .*\[1, 0\] in .*2.nc, but .*\[0, 1\]"):
         await api(api.ingest(paths[2], store, concat="time", append=True))
 
 
@@ -194,14 +194,10 @@ async def test_labels_without_units(api: Api, tmp_path: Path):
         file["step"].delncattr("units")
     await api(api.ingest(paths[0], store := {}, concat="step"))
     for files, target in ((paths, {}), (paths[1], store)):
-        with pytest.raises(
-            ShapeError, match=r"'step' of .*1.nc has no units, but it contains times in the other files"
-        ):
+        with pytest.raises(ShapeError, match=r"'step' of .*1.nc has no units"):
             await api(api.ingest(files, target, concat="step", append=True))
     await api(api.ingest(paths[1], store := {}, concat="step"))
-    with pytest.raises(
-        ShapeError, match=r"'step' of .*0.nc contains times in 'hours since 2024-01-01', but 'step' has no"
-    ):
+    with pytest.raises(ShapeError, match=r"'step' of .*0.nc contains times in 'hours since 2024-01-01'"):
         await api(api.ingest(paths[0], store, concat="step", append=True))
 
 

@@ -44,7 +44,7 @@ async def test_a_group_that_was_replaced_contains_no_files(api: Api, tmp_path: P
     die_at(*PUBLISHED, paths, out := tmp_path / "out.zarr", **OPTIONS)
     await api(api.create_group(out, overwrite=True))
     assert (out / ".ingest/claim").exists()
-    with pytest.raises(ShapeError, match="the destination does not; its group contains no arrays, so pass mode='w'"):
+    with pytest.raises(ShapeError, match="contains no arrays, so pass mode='w'"):
         await api(api.ingest(paths, out, append=True, **OPTIONS))
     await api(api.ingest(paths, out, mode="w", **OPTIONS))
     with xr.open_zarr(out) as stored:
@@ -138,20 +138,23 @@ async def test_rows_without_labels_that_were_removed_are_written_again(
 
 
 @pytest.mark.parametrize("kind", ["fill values", "many chunks of fill values", "last chunk", "strings", "shards"])
-async def test_samples_of_rows(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
-    """The job is completed if nothing was changed, and its tasks run again if that is not known."""
-    monkeypatch.setattr("zarrasync.bulk.files.running.samples._MOST_CHUNKS", 7 if kind.startswith("many") else 8)
+async def test_samples_of_rows(api: Api, tmp_path: Path, kind: str):
+    """The job is completed if nothing was changed, and its tasks run again if that is not known.
+
+    A sample is sought in 64 chunks.
+    """
+    shape = (4, 34 if kind.startswith("many") else 32)
     for number in range(2):
-        values = np.full((4, 40), np.nan)
+        values = np.full(shape, np.nan)
         if kind == "last chunk":
             values[0, 1] = 1
         elif kind == "strings":
-            values = np.full((4, 40), "a")
+            values = np.full(shape, "a")
         elif kind == "shards":
             values[3] = 1
         np.save(tmp_path / f"{number}.npy", values)
-    options: dict[str, Any] = {"concat": "time", "dims": "time,x", "append": True, "chunks": {"time": 1, "x": 20}}
-    options["shards"] = {"time": 4, "x": 40} if kind == "shards" else None
+    options: dict[str, Any] = {"concat": "time", "dims": "time,x", "append": True, "chunks": {"time": 1, "x": 2}}
+    options["shards"] = {"time": 4, "x": 32} if kind == "shards" else None
     paths = [tmp_path / f"{number}.npy" for number in range(2)]
     sync.ingest(paths[:1], out := tmp_path / "out.zarr", **options)
     die_at("put", "values/zarr.json", paths, out, **options)

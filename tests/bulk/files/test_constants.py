@@ -12,10 +12,11 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
+from zarrasync._concurrency import clock
 from zarrasync.bulk.checksum import checksum, slabs, value_checksum
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.running import pool
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.bulk.files.running.report import FilesReport
@@ -65,16 +66,15 @@ async def test_variables_that_are_not_stored_are_not_read(api: Api, tmp_path: Pa
 
 @pytest.mark.parametrize("mask", [1, 2])
 @pytest.mark.parametrize("attribute", ["coordinates", "grid_mapping"])
-async def test_only_the_first_file_refers_to_a_large_variable(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, mask: int
-):
+async def test_only_the_first_file_refers_to_a_large_variable(api: Api, tmp_path: Path, attribute: str, mask: int):
     """It is compared in all files, also if headers are read elsewhere, and left out if they differ."""
-    monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 1)
-    monkeypatch.setattr(pool, "_SHORT_SECONDS", -1)
     refers: dict[str, Any] = {attribute: "mask"}
-    paths = [write(tmp_path, 0, **refers), *(write(tmp_path, n) for n in (1, 2)), write(tmp_path, 3, mask)]
+    paths = [write(tmp_path, 0, **refers), *(write(tmp_path, n) for n in range(1, 16)), write(tmp_path, 16, mask)]
     for number in (0, 2):
-        with ThreadPoolExecutor(number) if number else contextlib.nullcontext() as executor:
+        with (
+            clock.replaced(ShiftedClock(100)),  # so that it takes long to read headers
+            ThreadPoolExecutor(number) if number else contextlib.nullcontext() as executor,
+        ):
             report = await api(api.ingest(paths, store := {}, concat="time", variables="v", executor=executor))
         assert isinstance(report, FilesReport)
         assert ("mask: left out, because files differ in it" in report.notes) == (mask == 2)
@@ -243,10 +243,9 @@ def test_finishing_a_plan_does_not_read_constants(tmp_path: Path):
 
 @pytest.mark.parametrize("dims", [("y", "x"), ("x", "y")])
 @pytest.mark.parametrize("chunks", [(7, 20), (40, 3), (100, 100), (0, 0), None], ids=str)
-def test_slabs_contain_whole_chunks(monkeypatch: pytest.MonkeyPatch, dims: Any, chunks: Any):
-    monkeypatch.setattr("zarrasync.bulk.checksum._SLAB_BYTES", 1000)
+def test_slabs_contain_whole_chunks(dims: Any, chunks: Any):
     values = np.arange(6000, dtype="u1").reshape(100, 60)
-    regions = list(slabs(dims, values.shape, 1, chunks))
+    regions = list(slabs(dims, values.shape, 1, chunks, slab_bytes=1000))
     axis = dims.index("x")
     cuts = [region[axis].start for region, _ in regions]
     assert len(cuts) > 1 or chunks == (100, 100)

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from zarrasync.bulk.files.sources import copies
+from tests.support.shifted_clock import ShiftedClock
+from zarrasync._concurrency import clock
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.headers import SourceFile
 
@@ -151,14 +152,14 @@ def test_a_process_that_is_killed_does_not_block_others(temporary: Path):
 
 
 @pytest.mark.processes
-def test_a_process_that_is_suspended_does_not_block_others_forever(temporary: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copies, "_PATIENT_SECONDS", 0.2)
+def test_a_process_that_is_suspended_does_not_block_others_forever(temporary: Path):
     with serving() as server:
         first = start(server.url)
         assert server.begun.acquire(timeout=60)
         os.kill(first.pid or 0, signal.SIGSTOP)
         try:
-            other = start(server.url)
+            with clock.replaced(ShiftedClock(1000)):
+                other = start(server.url)
             assert server.begun.acquire(timeout=60)
             server.allowed.set()
             end(other)

@@ -14,7 +14,6 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import sync
 from zarrasync._util.memory import MemoryPool
-from zarrasync.bulk.files.sources import readers
 from zarrasync.bulk.files.sources.hdf5_chunks import find_chunks
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.bulk.files.sources.identify import identity_of
@@ -231,21 +230,22 @@ def test_each_process_reads_each_chunk_of_its_files_once(tmp_path: Path, process
     np.testing.assert_array_equal(sync.open_array(tmp_path / "out.zarr", path="v")[...], DATA)
 
 
-def test_the_places_of_all_variables_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_places_of_all_variables_are_limited(tmp_path: Path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         for number in range(6):
             file.create_dataset(f"v{number}", data=np.full(20, number), chunks=(1 if number < 5 else 20,))
-    monkeypatch.setattr(readers, "_MOST_PLACES", 45)
-    files, file = OpenFiles(ReaderOptions()), identity_of(str(path), {})
+    files, file = OpenFiles(ReaderOptions(), most_places=45), identity_of(str(path), {})
     kept = []
     for number in (*range(6), 0):
         assert (files.read(file, f"v{number}", (slice(3, 9),)) == number).all()
         kept.append(sum(variable.count for variable in files._chunked.values() if variable is not None))
     assert kept == [20, 40, 40, 40, 40, 41, 41]
-    monkeypatch.setattr(readers, "_MOST_PLACES", 5)
-    files.read(file, "v1", (slice(3, 9),))
-    assert [key[2] for key in files._chunked] == ["v1"]
+    files.close()
+    files = OpenFiles(ReaderOptions(), most_places=5)
+    for name in ("v0", "v1"):
+        files.read(file, name, (slice(3, 9),))
+        assert [key[2] for key in files._chunked] == [name]
     files.close()
 
 

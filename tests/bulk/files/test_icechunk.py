@@ -103,9 +103,7 @@ async def test_a_commit_of_another_writer(api: Api, tmp_path: Path):
                 sync.open_group(store, mode="r+").update_attributes({"title": "other"})
 
     options: dict[str, Any] = {"concat": "time", "append": True, "progress": commit}
-    with pytest.raises(
-        WriteConflictError, match=r"has committed to the branch 'main' of .*; nothing was published, repeat"
-    ):
+    with pytest.raises(WriteConflictError, match=r"committed to the branch 'main' of .*; nothing was published"):
         await api(api.ingest(paths, url, **options))
     assert stored(place).sizes["time"] == 24
     await api(api.ingest(paths, url, **options))
@@ -164,9 +162,7 @@ async def test_another_writer_creates_the_repository(api: Api, tmp_path: Path):
 async def test_statistics_that_differ_before_a_commit(api: Api, tmp_path: Path):
     path, place = write_days(tmp_path / "nc", [0], packed=False)[0], tmp_path / "repo"
     rounding = {"t2m": {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 2}}]}}
-    with pytest.raises(
-        ChecksumError, match=r"differ from the files: t2m: .*; nothing was committed, so repeat the call"
-    ):
+    with pytest.raises(ChecksumError, match=r"t2m: .*; nothing was committed"):
         await api(api.ingest(path, f"{place}|icechunk:", concat="time", encoding=rounding, statistics=True))
     assert messages(place) == [MAIN]
 

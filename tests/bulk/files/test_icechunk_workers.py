@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from tests.support import ROOT
-from tests.support.api import Api
+from tests.support.ingested import ingest_in_tasks
 from zarrasync import sync
-from zarrasync.bulk.files.planning import layout
 from zarrasync.bulk.files.running import pool
 from zarrasync.errors import StoreError, WriteConflictError
 
@@ -32,12 +31,6 @@ from tests.support.icechunk_branch import messages, repository, stored
 from tests.support.netcdf import day, joined, write_days
 
 FIRST = "Repository initialized"
-
-
-@pytest.fixture(autouse=True)
-def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan as many tasks as possible."""
-    monkeypatch.setattr(layout, "_TASK_BYTES", 1)
 
 
 class Pickling(ThreadPoolExecutor):
@@ -76,7 +69,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_all_workers_share_a_commit(api: Api, tmp_path: Path, kind: str):
+def test_all_workers_share_a_commit(tmp_path: Path, kind: str):
     """Readers see the dataset before or after a job. The rows of two jobs share a chunk."""
     paths, place, seen = write_days(tmp_path / "nc", range(6)), tmp_path / "repo", list[int]()
     url = f"{place}|icechunk:"
@@ -86,56 +79,54 @@ async def test_all_workers_share_a_commit(api: Api, tmp_path: Path, kind: str):
         with contextlib.suppress(FileNotFoundError):
             seen.append(xr.open_zarr(store, consolidated=False).sizes["time"])
 
-    options: dict[str, Any] = {"concat": "time", "chunks": {"time": 7, "lat": 4}, "progress": look}
+    options: dict[str, Any] = {"chunks": {"time": 7, "lat": 4}, "progress": look}
     with workers(kind) as shared:
-        report = await api(api.ingest(paths[:3], url, verify=True, statistics=True, **options, **shared))
+        report = ingest_in_tasks(paths[:3], url, verify=True, statistics=True, **options, **shared)
         assert report.tasks == 11
         assert {*chain.from_iterable(found.differences for found in report.statistics)} == set()
         xr.testing.assert_equal(stored(place), joined(paths[:3]))
-        report = await api(api.ingest(paths, url, append=True, verify=True, **options, **shared))
+        report = ingest_in_tasks(paths, url, append=True, verify=True, **options, **shared)
         assert (report.files, report.known, report.tasks > 10) == (3, 3, True)
-        assert (await api(api.ingest(paths, url, append=True, **options, **shared))).files == 0
+        assert ingest_in_tasks(paths, url, append=True, **options, **shared).files == 0
     history = ["zarrasync ingest: 3 files with 72 rows", "zarrasync ingest: 3 files with 72 rows", FIRST]
     assert messages(place) == history
     assert set(seen) == {72}
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-async def test_datasets_that_are_replaced(api: Api, tmp_path: Path):
+def test_datasets_that_are_replaced(tmp_path: Path):
     """All of a dataset with other chunks, then some rows of it."""
     paths, place = write_days(tmp_path / "nc", range(3), packed=False), tmp_path / "repo"
     url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "path": "deep/er", "verify": True}
+    options: dict[str, Any] = {"path": "deep/er", "verify": True}
     with workers("pickling") as shared:
-        await api(api.ingest(paths[:2], url, chunks={"time": 7}, **options, **shared))
-        await api(api.ingest(paths, url, mode="w", chunks={"time": 5, "lon": 3}, **options, **shared))
+        ingest_in_tasks(paths[:2], url, chunks={"time": 7}, **options, **shared)
+        ingest_in_tasks(paths, url, mode="w", chunks={"time": 5, "lon": 3}, **options, **shared)
         xr.testing.assert_equal(stored(place, "deep/er"), joined(paths))
         day(1, seed=9).to_netcdf(paths[1])
-        await api(api.ingest(paths[1], url, region="auto", **options, **shared))
+        ingest_in_tasks(paths[1], url, region="auto", **options, **shared)
     xr.testing.assert_equal(stored(place, "deep/er"), joined(paths))
     assert len(messages(place)) == 4
 
 
-async def test_tasks_that_share_chunks(api: Api, tmp_path: Path):
+def test_tasks_that_share_chunks(tmp_path: Path):
     """The chunks of two variables begin at different rows, and rows of one chunk are replaced in several places."""
     (tmp_path / "nc").mkdir()
     days = [day(n).assign(u=day(n, seed=n + 50).t2m) for n in range(5)]
     for number, dataset in enumerate(days):
         dataset.to_netcdf(tmp_path / f"nc/{number}.nc")
     url = f"{tmp_path / 'repo'}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "verify": True}
+    options: dict[str, Any] = {"verify": True}
     chunks = {"t2m": {"chunks": (13, 6, 8)}, "u": {"chunks": (24, 6, 8)}}
     expected = xr.concat(days, "time", data_vars="minimal")
     with workers("pickling") as shared:
-        report = await api(api.ingest(tmp_path / "nc/*.nc", url, encoding=chunks, **options, **shared))
+        report = ingest_in_tasks(tmp_path / "nc/*.nc", url, encoding=chunks, **options, **shared)
         assert report.tasks > 3
         xr.testing.assert_equal(stored(tmp_path / "repo"), expected)
         rows = [*range(3, 5), *range(8, 10), *range(30, 32), *range(80, 82)]
         later = expected.isel(time=rows) + 1
         later.assign(mask=expected.mask).to_netcdf(tmp_path / "later.nc")
-        report = await api(
-            api.ingest(tmp_path / "later.nc", url, append=True, on_duplicate="replace", **options, **shared)
-        )
+        report = ingest_in_tasks(tmp_path / "later.nc", url, append=True, on_duplicate="replace", **options, **shared)
         assert report.tasks == 4
     for name in ("t2m", "u"):
         expected[name][rows] += 1
@@ -156,7 +147,7 @@ def test_a_worker_that_is_killed(tmp_path: Path):
             kills.append(nbytes)
             kill_a_worker()
 
-    sync.ingest(paths, f"{place}|icechunk:", concat="time", chunks={"time": 7}, processes=2, progress=kill)
+    ingest_in_tasks(paths, f"{place}|icechunk:", chunks={"time": 7}, processes=2, progress=kill)
     assert len(kills) == 2
     assert messages(place) == ["zarrasync ingest: 6 files with 144 rows", FIRST]
     xr.testing.assert_equal(stored(place), joined(paths))
@@ -173,7 +164,7 @@ def test_a_worker_of_dask_that_is_killed(tmp_path: Path):
             while nbytes and waiting:
                 os.kill(waiting.pop(), signal.SIGKILL)
 
-        sync.ingest(paths, f"{place}|icechunk:", concat="time", chunks={"time": 7}, progress=kill, **shared)
+        ingest_in_tasks(paths, f"{place}|icechunk:", chunks={"time": 7}, progress=kill, **shared)
     assert not waiting
     assert messages(place) == ["zarrasync ingest: 10 files with 240 rows", FIRST]
     xr.testing.assert_equal(stored(place), joined(paths))
@@ -185,7 +176,7 @@ def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
     dask, place = pytest.importorskip("dask"), tmp_path / "repo"
     pytest.importorskip("distributed")
     paths = write_days(tmp_path / "nc", range(10))
-    sync.ingest(paths[:1], f"{place}|icechunk:", concat="time", chunks={"time": 7})
+    ingest_in_tasks(paths[:1], f"{place}|icechunk:", chunks={"time": 7})
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), workers("dask") as shared:
         waiting = list(shared["executor"].run(os.getpid).values())
 
@@ -194,7 +185,7 @@ def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
                 os.kill(waiting.pop(), signal.SIGKILL)
 
         with pytest.raises(StoreError, match="dask gave up task"):
-            sync.ingest(paths, f"{place}|icechunk:", concat="time", append=True, progress=kill, **shared)
+            ingest_in_tasks(paths, f"{place}|icechunk:", append=True, progress=kill, **shared)
     assert len(messages(place)) == 2
     xr.testing.assert_equal(stored(place), joined(paths[:1]))
 
@@ -204,8 +195,8 @@ def test_workers_that_are_always_killed(tmp_path: Path):
     """The job fails without a commit. It can be repeated."""
     paths, place, has_ended = write_days(tmp_path / "nc", range(6)), tmp_path / "repo", threading.Event()
     url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 7}}
-    sync.ingest(paths[:2], url, **options)
+    options: dict[str, Any] = {"append": True, "chunks": {"time": 7}}
+    ingest_in_tasks(paths[:2], url, **options)
     before = stored(place)
 
     def kill() -> None:
@@ -216,13 +207,13 @@ def test_workers_that_are_always_killed(tmp_path: Path):
     thread.start()
     try:
         with pytest.raises(StoreError, match=f"ended {pool._MOST_CRASHES} times"):
-            sync.ingest(paths, url, processes=2, **options)
+            ingest_in_tasks(paths, url, processes=2, **options)
     finally:
         has_ended.set()
         thread.join()
     assert len(messages(place)) == 2
     xr.testing.assert_equal(stored(place), before)
-    sync.ingest(paths, url, processes=2, **options)
+    ingest_in_tasks(paths, url, processes=2, **options)
     assert len(messages(place)) == 3
     xr.testing.assert_equal(stored(place), joined(paths))
 
@@ -230,16 +221,14 @@ def test_workers_that_are_always_killed(tmp_path: Path):
 @pytest.mark.slow
 def test_a_job_with_processes_that_is_killed(tmp_path: Path):
     paths, place = write_days(tmp_path / "nc", range(4)), tmp_path / "repo"
-    sync.ingest(paths[:1], f"{place}|icechunk:", concat="time", chunks={"time": 7})
+    ingest_in_tasks(paths[:1], f"{place}|icechunk:", chunks={"time": 7})
     program = f"""
 import os, signal
-from zarrasync import sync
-from zarrasync.bulk.files.planning import layout
+from tests.support.ingested import ingest_in_tasks
 if __name__ == "__main__":
-    layout._TASK_BYTES = 1
     kill = lambda nbytes: os.kill(os.getpid(), signal.SIGKILL)
-    options = dict(concat="time", append=True, processes=2, progress=kill)
-    sync.ingest({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, **options)
+    options = dict(append=True, processes=2, progress=kill)
+    ingest_in_tasks({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, **options)
 """
     (tmp_path / "job.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -247,16 +236,16 @@ if __name__ == "__main__":
     assert done.returncode == -signal.SIGKILL
     assert len(messages(place)) == 2
     xr.testing.assert_equal(stored(place), joined(paths[:1]))
-    sync.ingest(paths, f"{place}|icechunk:", concat="time", append=True)
+    ingest_in_tasks(paths, f"{place}|icechunk:", append=True)
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-async def test_a_task_that_fails(api: Api, tmp_path: Path):
+def test_a_task_that_fails(tmp_path: Path):
     """A file cannot be read any more. The changes of other tasks are not committed."""
     paths, place = write_days(tmp_path / "nc", range(4), packed=False), tmp_path / "repo"
     url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 24}}
-    await api(api.ingest(paths[:1], url, **options))
+    options: dict[str, Any] = {"append": True, "chunks": {"time": 24}}
+    ingest_in_tasks(paths[:1], url, **options)
 
     (away := tmp_path / "away").mkdir()
 
@@ -265,13 +254,13 @@ async def test_a_task_that_fails(api: Api, tmp_path: Path):
             path.rename(away / path.name)
 
     with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match=r"cannot read .*: FileNotFoundError"):
-        await api(api.ingest(paths, url, progress=move, executor=executor, **options))
+        ingest_in_tasks(paths, url, progress=move, executor=executor, **options)
     assert len(messages(place)) == 2
     xr.testing.assert_equal(stored(place), joined([away / paths[0].name]))
     for path in paths:
         (away / path.name).rename(path)
     with ThreadPoolExecutor(1) as executor:
-        await api(api.ingest(paths, url, executor=executor, **options))
+        ingest_in_tasks(paths, url, executor=executor, **options)
     assert len(messages(place)) == 3
     xr.testing.assert_equal(stored(place), joined(paths))
 
@@ -290,20 +279,20 @@ def after_the_first_block(change: Callable[[], None]) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("path", ["", "deep/er"])
-async def test_others_commit_other_nodes(api: Api, tmp_path: Path, path: str):
+def test_others_commit_other_nodes(tmp_path: Path, path: str):
     """Both commits remain."""
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
     url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "append": True}
-    await api(api.ingest(paths[:1], url, path=path, **options))
-    await api(api.ingest(paths[:1], url, path="other", **options))
+    options: dict[str, Any] = {"append": True}
+    ingest_in_tasks(paths[:1], url, path=path, **options)
+    ingest_in_tasks(paths[:1], url, path="other", **options)
 
     def others() -> None:
-        sync.ingest(paths[:2], url, path="other", **options)
-        sync.ingest(paths, url, path="third", **options)
+        ingest_in_tasks(paths[:2], url, path="other", **options)
+        ingest_in_tasks(paths, url, path="third", **options)
 
     with workers("pickling") as shared:
-        await api(api.ingest(paths, url, path=path, progress=after_the_first_block(others), **options, **shared))
+        ingest_in_tasks(paths, url, path=path, progress=after_the_first_block(others), **options, **shared)
     assert len(messages(place)) == 6
     xr.testing.assert_equal(stored(place, path), joined(paths))
     xr.testing.assert_equal(stored(place, "other"), joined(paths[:2]))
@@ -311,7 +300,7 @@ async def test_others_commit_other_nodes(api: Api, tmp_path: Path, path: str):
 
 
 def append_rows(url: str, paths: list[Path]) -> None:
-    sync.ingest(paths[1:2], url, path="a", concat="time", append=True)
+    ingest_in_tasks(paths[1:2], url, path="a", append=True)
 
 
 def change_a_coordinate(url: str, paths: list[Path]) -> None:
@@ -328,53 +317,53 @@ def erase_the_group_above(url: str, paths: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("change", [append_rows, change_a_coordinate, erase_the_group_above])
-async def test_others_commit_the_same_dataset(api: Api, tmp_path: Path, change: Callable[[str, list[Path]], None]):
+def test_others_commit_the_same_dataset(tmp_path: Path, change: Callable[[str, list[Path]], None]):
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
     url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"concat": "time", "append": True}
-    await api(api.ingest(paths[:1], url, path="a", **options))
+    options: dict[str, Any] = {"append": True}
+    ingest_in_tasks(paths[:1], url, path="a", **options)
     progress = after_the_first_block(lambda: change(url, paths))
     with workers("pickling") as shared:
         with pytest.raises(WriteConflictError, match=r"has committed to the branch 'main' of .*nothing was published"):
-            await api(api.ingest(paths, url, path="a", progress=progress, **options, **shared))
+            ingest_in_tasks(paths, url, path="a", progress=progress, **options, **shared)
         assert len(messages(place)) == 3
         if change is append_rows:
             xr.testing.assert_equal(stored(place, "a"), joined(paths[:2]))
-            await api(api.ingest(paths, url, path="a", **options, **shared))
+            ingest_in_tasks(paths, url, path="a", **options, **shared)
             xr.testing.assert_equal(stored(place, "a"), joined(paths))
 
 
 # ------------------------------------------------------------------ sessions, and other storage
 
 
-async def test_sessions(api: Api, tmp_path: Path):
+def test_sessions(tmp_path: Path):
     """Changes that the session has before the job are kept. The caller commits."""
     paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
     session = icechunk.Repository.create(icechunk.local_filesystem_storage(str(place))).writable_session("main")
-    options: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 7}}
+    options: dict[str, Any] = {"append": True, "chunks": {"time": 7}}
     with workers("pickling") as shared:
-        await api(api.ingest(paths[:2], session, **options, **shared))
-        await api(api.ingest(paths, session, statistics=True, **options, **shared))
+        ingest_in_tasks(paths[:2], session, **options, **shared)
+        ingest_in_tasks(paths, session, statistics=True, **options, **shared)
     assert messages(place) == [FIRST]
     session.commit("both")
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-async def test_a_repository_in_memory(api: Api, tmp_path: Path):
+def test_a_repository_in_memory(tmp_path: Path):
     """Other processes have other memory."""
     paths = write_days(tmp_path / "nc", range(2))
     session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
     with workers("pickling") as shared, pytest.raises(StoreError):
-        await api(api.ingest(paths, session, concat="time", chunks={"time": 7}, **shared))
+        ingest_in_tasks(paths, session, chunks={"time": 7}, **shared)
 
 
 @pytest.mark.slow
 def test_an_object_store(tmp_path: Path, s3: tuple[str, dict[str, Any]]):
     url, options = s3
     paths = write_days(tmp_path / "nc", range(4))
-    arguments: dict[str, Any] = {"concat": "time", "append": True, "chunks": {"time": 7}, "storage_options": options}
+    arguments: dict[str, Any] = {"append": True, "chunks": {"time": 7}, "storage_options": options}
     for count in (2, 4):
-        sync.ingest(paths[:count], f"{url}/repo|icechunk:", processes=2, verify=True, **arguments)
+        ingest_in_tasks(paths[:count], f"{url}/repo|icechunk:", processes=2, verify=True, **arguments)
     bucket, _, prefix = f"{url}/repo".removeprefix("s3://").partition("/")
     storage = icechunk.s3_storage(
         bucket=bucket,

@@ -12,6 +12,7 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.ingested import forget_names
 from zarrasync import sync
 from zarrasync.bulk.files.records import journal
 from zarrasync.bulk.files.sources.headers import SourceFile
@@ -100,7 +101,7 @@ async def test_repeated_rows(api: Api, tmp_path: Path):
     later = day(0, rows=30, seed=9).isel(time=slice(20, 30))
     later.to_netcdf(tmp_path / "later.nc")
     paths = [tmp_path / "day0.nc", tmp_path / "later.nc"]
-    with pytest.raises(ShapeError, match=r"2024-01-01T20:00:00 is in .*day0.nc and in .*later.nc, and 4 labels are"):
+    with pytest.raises(ShapeError, match=r"2024-01-01T20:00:00 is in .*day0.nc and in .*later.nc"):
         await api(api.ingest(paths, {}, concat="time"))
     first = await api(api.ingest(paths, kept := {}, concat="time", on_duplicate="skip"))
     assert first.notes == ["4 repeated rows left out"]
@@ -150,7 +151,7 @@ async def test_packing(api: Api, tmp_path: Path):
     day(0).to_netcdf(tmp_path / "0.nc", encoding=PACKED)
     other = {"t2m": {**PACKED["t2m"], "scale_factor": 0.02}}
     day(1).to_netcdf(tmp_path / "1.nc", encoding=other)
-    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, but scale_factor 0.01 in .*0.nc.*decode=True"):
+    with pytest.raises(ShapeError, match=r"scale_factor 0.02 in .*1.nc, .* 0.01 in .*0.nc.*decode=True"):
         await api(api.ingest(str(tmp_path / "*.nc"), {}, concat="time"))
     await api(
         api.ingest(str(tmp_path / "*.nc"), store := {}, concat="time", decode=True, encoding={"t2m": {"dtype": "f4"}})
@@ -184,9 +185,7 @@ async def test_times_that_are_not_exact(api: Api, tmp_path: Path):
     assert sync.open_array(store, path="time").attrs["units"] == "hours since 2024-01-01"
     np.testing.assert_array_equal(sync.open_array(store, path="time")[:3], [0, 24, 25])
     await api(api.ingest(tmp_path / "0.nc", store := {}, concat="time"))
-    with pytest.raises(
-        CodecError, match=r"the time 25 hours since 2024-01-01 of 'time' of .*1.nc is not a whole number of 'days since"
-    ):
+    with pytest.raises(CodecError, match=r"25 hours since 2024-01-01 of 'time' of .*1.nc .* 'days since"):
         await api(api.ingest(tmp_path / "1.nc", store, concat="time", append=True))
 
 
@@ -397,17 +396,17 @@ async def test_a_copied_journal_is_not_believed(api: Api, tmp_path: Path):
     assert_same(part, joined(paths))
 
 
-async def test_a_job_with_many_files_can_be_repeated(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(journal, "_MOST_FILES", 2)
+async def test_a_job_with_many_files_can_be_repeated(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(5)), tmp_path / "out.zarr"
     await api(api.ingest(paths, out, concat="time"))
+    forget_names(out, 2)
     report = await api(api.ingest(paths, out, concat="time"))
     assert (report.known, report.files) == (5, 0)
     paths += write_days(tmp_path / "nc", range(5, 7))
     report = await api(api.ingest(paths, out, concat="time", append=True))
     assert (report.known, report.files) == (5, 2)
     assert_same(out, joined(paths))
-    assert len(sync.open_group(out).attrs[journal.ATTRIBUTE]["files"]) == 2
+    forget_names(out, 2)
     day(0, seed=3).to_netcdf(paths[0], encoding=PACKED)
     with pytest.raises(NodeExistsError, match=r"contains day5.nc, day6.nc and 5 more, and .*day0.nc has changed since"):
         await api(api.ingest(paths, out, concat="time"))

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, stores, sync
+from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records import claim as claims
-from zarrasync.bulk.files.records import runs
 from zarrasync.bulk.files.records.runs import Run
-from zarrasync.bulk.files.running import pool
 from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, WriteConflictError
@@ -231,11 +231,10 @@ def test_two_at_once(tmp_path: Path):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_worker_that_is_killed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_a_worker_that_is_killed_last(tmp_path: Path, number: int):
     """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
-    monkeypatch.setattr(pool, "_START_METHOD", "fork")
     before = set(multiprocessing.active_children())
-    workers = Workers(2)
+    workers = Workers(2, start_method="fork")
     workers._run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
     children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
     assert len(children) == 2
@@ -301,7 +300,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_running_job_is_waited_for(tmp_path: Path):
     paths = write_days(tmp_path / "nc", range(2))
     out = tmp_path / "out.zarr"
     sync.ingest(paths[:1], out, concat="time")
@@ -313,21 +312,20 @@ def test_a_running_job_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sync.ingest(paths, out, concat="time", append=True, wait=0)
 
     # A job of another machine that ended without a trace.
-    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.3)
     (out / ".ingest").mkdir()
     (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "beat": 5, "state": "running"}))
     (third,) = write_days(tmp_path / "nc", [2])
-    sync.ingest(third, out, concat="time", append=True)
+    with clock.replaced(ShiftedClock(50)):
+        sync.ingest(third, out, concat="time", append=True)
     assert_same(out, joined([*paths, third]))
 
 
-def test_a_suspended_job_notices_that_it_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
-    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
+def test_a_suspended_job_notices_that_it_was_replaced():
     store = stores.MemoryStore({})
     one, two = claims.Claim(store, "a"), claims.Claim(store, "a")
     one.acquire(0)
-    two.acquire(30)
+    with clock.replaced(ShiftedClock(50)):  # the first one is dead after less than the time of a beat
+        two.acquire(600)
     with pytest.raises(WriteConflictError, match="taken over"):
         one.update(plan="x")
     with pytest.raises(WriteConflictError, match="taken over"):
@@ -337,14 +335,13 @@ def test_a_suspended_job_notices_that_it_was_replaced(tmp_path: Path, monkeypatc
     two.release()
 
 
-def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_suspended_job_does_not_release_the_claim_of_another():
     """It ends without an error, because its result is published, by itself or by the other job."""
-    monkeypatch.setattr(runs, "BEAT_SECONDS", 600)
-    monkeypatch.setattr(runs, "DEAD_SECONDS", 0.2)
     store = stores.MemoryStore(values := {})
     one, two = claims.Claim(store, ""), claims.Claim(store, "")
     one.acquire(0)
-    two.acquire(30)
+    with clock.replaced(ShiftedClock(50)):
+        two.acquire(600)
     values[two.folder.task_key("x", 7)] = b""
     one.release()
     assert two.folder.finished("x") == {7}
@@ -353,9 +350,8 @@ def test_a_suspended_job_does_not_release_the_claim_of_another(tmp_path: Path, m
     assert not values
 
 
-def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path):
     """It notices when it has written a block that another job has taken over its claim."""
-    monkeypatch.setattr(runs, "BEAT_SECONDS", 0.01)
     day(0, lat=100, lon=400).to_netcdf(path := tmp_path / "0.nc")
     out = tmp_path / "out.zarr"
     calls: list[int] = []

@@ -148,7 +148,7 @@ def test_variables_without_a_data_type_of_zarr(tmp_path: Path, monkeypatch: pyte
         lists[0], lists[1] = np.array([1], "i4"), np.array([1, 2], "i4")
     with pytest.raises(ShapeError, match=r"'pairs' of .*a.nc cannot be .* compound data type; .* variables="):
         ingest("a.nc", variables=["pairs"])
-    with pytest.raises(ShapeError, match=r"'lists' of .*a.nc cannot be .* lists of int32 of different .* variables="):
+    with pytest.raises(ShapeError, match=r"'lists' of .*a.nc .*int32.* variables="):
         ingest("a.nc", variables=["lists"])
     assert ingest("a.nc", variables=["time"]).rows == 2
 
@@ -156,7 +156,7 @@ def test_variables_without_a_data_type_of_zarr(tmp_path: Path, monkeypatch: pyte
 def test_names_of_axes_for_some_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     np.savez("a.npz", image=np.ones((3, 2)), count=np.ones(3))
-    with pytest.raises(ShapeError, match=r"'count' of .*a.npz has 1 axis, but dims names 2: time, x; .* variables="):
+    with pytest.raises(ShapeError, match=r"'count' of .*a.npz has 1 axis, .* time, x; .* variables="):
         ingest("a.npz", dims="time,x")
     assert ingest("a.npz", dims="time,x", variables=["image"]).rows == 3
 

@@ -80,7 +80,7 @@ async def test_large_constant_variables_are_compared(api: Api, tmp_path: Path):
     other = with_area(2, 2.0, "netcdf4")
     with pytest.raises(ShapeError, match=r"'area' must be the same in all files, but differs between .*2-2.0.nc"):
         await api(api.ingest([*paths, other], {}, concat="time"))
-    with pytest.raises(ShapeError, match=r"'area' must be the same in all files, but differs between .*2-2.0.nc and /"):
+    with pytest.raises(ShapeError, match=r"'area' must be the same .*2-2.0.nc and /"):
         await api(api.ingest(other, store, concat="time", append=True))
     await api(api.ingest(with_area(2, 1.0, "netcdf4"), store, concat="time", append=True))
     assert sync.open_array(store, path="t2m").shape[0] == 72
@@ -121,9 +121,7 @@ async def test_names_that_do_not_exist(api: Api, tmp_path: Path, options: Any, m
 async def test_fill_values_that_differ(api: Api, tmp_path: Path):
     datasets = [day(n).assign(t2m=day(n).t2m.where(day(n).t2m > 280)) for n in range(2)]
     paths = write(tmp_path, *datasets, encodings=[{"t2m": {"_FillValue": value}} for value in (-999.0, -1.0)])
-    with pytest.raises(
-        ShapeError, match=r"_FillValue -1.0 in .*1.nc, but _FillValue -999.0 in .*0.nc.* pass decode=True"
-    ):
+    with pytest.raises(ShapeError, match=r"_FillValue -1.0 in .*1.nc, .* -999.0 in .*0.nc.*decode=True"):
         await api(api.ingest(paths, {}, concat="time"))
     await api(api.ingest(paths, store := {}, concat="time", decode=True))
     expected = np.concatenate([dataset.t2m for dataset in datasets])

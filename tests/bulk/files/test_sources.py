@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import fsspec
@@ -19,9 +21,9 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.ingested import ingest_in_tasks
 from tests.support.servers import http_server
 from zarrasync import sync
-from zarrasync.bulk.files.running import pool
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources import identify
 from zarrasync.bulk.files.sources.copies import LocalCopies
@@ -331,6 +333,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def limit_space(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Leave space for copies of this size."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2 * limit))
+
+
 def fetch_and_die(url: str) -> None:
     copies = LocalCopies({})
     copies.fetch([SourceFile(url)])
@@ -356,13 +363,11 @@ def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, tempora
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="whether a process has ended is not known there")
-def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pool, "_START_METHOD", "fork")
+def test_processes_leave_no_copies(tmp_path: Path, temporary: Path):
     paths = write_days(tmp_path / "nc", range(2))
     with http_server(tmp_path / "nc") as server:
-        sync.ingest(
-            [f"{server}/{path.name}" for path in paths], out := tmp_path / "out.zarr", concat="time", processes=2
-        )
+        urls = [f"{server}/{path.name}" for path in paths]
+        ingest_in_tasks(urls, out := tmp_path / "out.zarr", processes=2, start_method="fork")
     assert_same(out, joined(paths))
     assert not list(temporary.glob("*copies*"))
 
@@ -372,15 +377,13 @@ def test_processes_leave_no_copies(tmp_path: Path, temporary: Path, monkeypatch:
 @pytest.mark.parametrize("deletes", [False, True])
 def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool):
     """Each file is downloaded once, whichever processes read its header and its values."""
-    monkeypatch.setattr(pool, "_START_METHOD", "fork")
-    monkeypatch.setattr(pool, "_HEADERS_PER_CALL", 2)
-    monkeypatch.setattr("zarrasync.bulk.files.planning.layout._TASK_BYTES", 1)
     if deletes:
-        monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (0, lambda path: None))
+        limit_space(monkeypatch, 0)
     paths, counts = write_days(tmp_path / "nc", range(8)), Counter[str]()
     with http_server(tmp_path / "nc", seen=counts.update) as server:
         urls = [f"{server}/{path.name}" for path in paths]
-        sync.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 6}, processes=3)
+        options: dict[str, Any] = {"chunks": {"time": 6}, "processes": 3, "start_method": "fork"}
+        ingest_in_tasks(urls, out := tmp_path / "out.zarr", **options)
     assert_same(out, joined(paths))
     assert {counts[f"GET /{path.name}"] for path in paths} == {1} or deletes
     assert not list(temporary.glob("*copies*"))
@@ -414,7 +417,7 @@ async def test_each_file_is_downloaded_once_if_there_is_space(
         download(self, file, path)
 
     monkeypatch.setattr(LocalCopies, "_download", count)
-    monkeypatch.setattr(LocalCopies.__init__, "__defaults__", (limit, lambda path: None))
+    limit_space(monkeypatch, limit)
     paths = write_days(tmp_path / "nc", range(4))
     with http_server(tmp_path / "nc") as server:
         urls = [f"{server}/{path.name}" for path in paths]

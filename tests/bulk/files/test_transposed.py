@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
@@ -11,10 +12,8 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.ingested import ingest_in_tasks
 from zarrasync import sync
-from zarrasync.bulk.files.planning import layout
-from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.sources import headers
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray")
@@ -22,31 +21,31 @@ pytest.importorskip("netCDF4")
 from tests.support.netcdf import PACKED, day
 
 ORDERS = list(permutations(["time", "lat", "lon"]))
+SIZES = [4, 100]
+"""Lengths of axes. Headers contain the values of a small square; large ones are compared by their digests."""
 
 
-def dataset_of(number: int) -> Any:
+def dataset_of(number: int, size: int = 4) -> Any:
     """Return a dataset with a variable whose rows are small, and one of whose sizes are equal."""
-    dataset = day(number, lat=4, lon=5)
+    dataset = day(number, lat=size, lon=size)
     hours = dataset.time.to_numpy()
     bounds = np.stack([hours, hours + np.timedelta64(1, "h")], 1)
-    dataset = dataset.isel(lon=slice(0, 4), drop=True)
     return dataset.assign(
         time_bounds=(("time", "nv"), bounds),
-        area=(("lat", "lon"), np.arange(16.0).reshape(4, 4)),
+        area=(("lat", "lon"), np.arange(1.0 * size * size).reshape(size, size)),
     )
 
 
 def write(path: Path, dataset: Any, order: Any) -> Path:
-    chunks = {"chunksizes": tuple({"time": 7, "lat": 2, "lon": 3}[dim] for dim in order)}
+    size = dataset.sizes["lat"]
+    chunks = {"chunksizes": tuple({"time": 7, "lat": size // 2, "lon": size * 3 // 4}[dim] for dim in order)}
     dataset.transpose(*order, ...).to_netcdf(path, encoding={"t2m": {**PACKED["t2m"], **chunks}})
     return path
 
 
-@pytest.mark.parametrize("limit", [0, headers._SMALL_BYTES])
-async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
-    """With a limit of 0, no values are in the headers, so constant variables are compared by their digests."""
-    monkeypatch.setattr(headers, "_SMALL_BYTES", limit or 200)
-    paths = [write(tmp_path / f"{n}.nc", dataset_of(n), order) for n, order in enumerate(ORDERS)]
+@pytest.mark.parametrize("size", SIZES)
+async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, size: int):
+    paths = [write(tmp_path / f"{n}.nc", dataset_of(n, size), order) for n, order in enumerate(ORDERS)]
     expected = xr.concat([xr.load_dataset(p).transpose(*ORDERS[0], ...) for p in paths], "time", data_vars="minimal")
     for last, first in enumerate((0, 3), 4):  # the order of the first file counts
         chosen = paths[first : last + 1]
@@ -69,24 +68,22 @@ async def test_processes(api: Api, tmp_path: Path):
     np.testing.assert_array_equal(*[sync.open_array(store, path="t2m")[:] for store in (one, tmp_path / "out.zarr")])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("is_row", [False, True])
 @pytest.mark.parametrize("where", [pytest.param("processes", marks=pytest.mark.processes), "executor"])
-async def test_square_variables_in_several_tasks(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_row: bool
-):
+def test_square_variables_in_several_tasks(tmp_path: Path, where: str, is_row: bool):
     """The transposed values of a square have the right shape, so only the values show an axis in the wrong place."""
-    monkeypatch.setattr(layout, "_TASK_BYTES", 1)
     values = np.random.default_rng(1).random((6, 30, 30))
     for number, row in enumerate(values):
         dataset = xr.Dataset({"t": (("y", "x"), row)})
         dataset = dataset if is_row else dataset.expand_dims(time=[number])
         dataset.transpose(*("yx" if number < 3 else "xy"), ...).to_netcdf(tmp_path / f"{number}.nc")
     with ThreadPoolExecutor(2) as executor:
-        workers: dict[str, Any] = {"processes": 2} if where == "processes" else {"executor": executor}
+        workers: dict[str, Any] = (
+            {"processes": 2, "start_method": "fork"} if where == "processes" else {"executor": executor}
+        )
         paths, out = sorted(tmp_path.glob("*.nc")), tmp_path / "out.zarr"
-        report = await api(api.ingest(paths, out, concat="time", chunks={"time": 1}, verify=True, **workers))
-    assert isinstance(report, FilesReport)
-    assert report.tasks == 6
+        assert ingest_in_tasks(paths, out, chunks={"time": 1}, verify=True, **workers).tasks == 6
     with xr.open_dataset(out, engine="zarrasync") as found:
         np.testing.assert_array_equal(found.t.transpose("time", "y", "x"), values)
 
@@ -113,11 +110,10 @@ async def test_files_that_are_one_row_each(api: Api, tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("limit", [0, headers._SMALL_BYTES])
-async def test_constants_that_differ(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
+@pytest.mark.parametrize("size", SIZES)
+async def test_constants_that_differ(api: Api, tmp_path: Path, size: int):
     """The transposed values have the shape and the bytes of the others."""
-    monkeypatch.setattr(headers, "_SMALL_BYTES", limit or 100)
-    one, other = dataset_of(0), dataset_of(1)
+    one, other = dataset_of(0, size), dataset_of(1, size)
     other["area"] = (("lon", "lat"), one.area.to_numpy())
     paths = [write(tmp_path / f"{n}.nc", dataset, ORDERS[0]) for n, dataset in enumerate((one, other))]
     with pytest.raises(ShapeError, match="'area' must be the same in all files"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.ingested import forget_names
 from zarrasync import sync
 from zarrasync.bulk.files.records import journal
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
@@ -37,12 +38,12 @@ def rows(store: Any) -> list[int]:
     return [int(value) for value in sync.open_array(store, path="values")[:, 0, 0]]
 
 
-async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(journal, "_MOST_FILES", 3)
+async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Path):
     pattern, store = write(tmp_path / "x", range(5)), dict[str, bytes]()
     for count in (5, 5, 7):
         write(tmp_path / "x", range(5, count))
         await api(api.ingest(pattern, store, **OPTIONS))
+        forget_names(store, 3)
         assert rows(store) == list(range(count))
     report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))
     assert (report.known, report.files) == (7, 0)
@@ -50,12 +51,10 @@ async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Pat
 
 
 @pytest.mark.parametrize("state", ["cut", "other version", "damaged", "incomplete"])
-async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
-):
-    monkeypatch.setattr(journal, "_MOST_FILES", 2)
+async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(api: Api, tmp_path: Path, state: str):
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
+    forget_names(store, 2)
     group = sync.open_group(store, mode="r+")
     value: dict[str, Any] = dict(group.attrs[journal.ATTRIBUTE])
     older = value.pop("older")
@@ -66,9 +65,7 @@ async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(
         "incomplete": {"older": base64.b64encode(zlib.compress(b"x")).decode()},
     }
     group.attrs[journal.ATTRIBUTE] = {**value, **changed[state]}
-    with pytest.raises(
-        NodeExistsError, match=r"cannot add .*0.npy to .* would be added a second time. If none of the (1 file|3 files)"
-    ):
+    with pytest.raises(NodeExistsError, match=r"0.npy .* a second time. If none of the (1 file|3 files)"):
         await api(api.ingest(pattern, store, **OPTIONS))
     assert rows(store) == [0, 1, 2]
     del group.attrs[journal.ATTRIBUTE]
@@ -77,12 +74,10 @@ async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(
 
 
 @pytest.mark.parametrize("names", [10, 1])
-async def test_a_file_that_has_changed_is_not_added_again(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int
-):
-    monkeypatch.setattr(journal, "_MOST_FILES", names)
+async def test_a_file_that_has_changed_is_not_added_again(api: Api, tmp_path: Path, names: int):
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
+    forget_names(store, names)
     write(tmp_path / "x", [1], add=100)
     with pytest.raises(NodeExistsError, match=r"1.npy has changed .* region=\{'time': slice\(1, 2\)\}"):
         await api(api.ingest(pattern, store, **OPTIONS))
@@ -91,9 +86,11 @@ async def test_a_file_that_has_changed_is_not_added_again(
     assert (report.known, report.files) == (3, 1)
     assert report.notes == ["1 file left out: changed since its rows were added, or only some of its rows are left"]
     assert rows(store) == [0, 1, 2, 3]
+    forget_names(store, names)
     region = {"concat": "time", "dims": "lat,lon", "region": {"time": slice(1, 2)}}
     await api(api.ingest(tmp_path / "x" / "1.npy", store, **region))
     assert rows(store) == [0, 101, 2, 3]
+    forget_names(store, names)
     assert (await api(api.ingest(pattern, store, **OPTIONS))).known == 4
     with pytest.raises(ShapeError, match="has 1 rows, but the files have 2"):
         await api(api.ingest([tmp_path / "x" / "1.npy", tmp_path / "x" / "2.npy"], store, **region))
@@ -124,7 +121,7 @@ async def test_files_with_another_number_of_rows_are_not_replaced(api: Api, tmp_
     await api(api.ingest(str(tmp_path / "*.npy"), store := {}, **options))
     np.save(tmp_path / "0.npy", np.full((3, 3), 9, "f4"))
     before = dict(store)
-    with pytest.raises(ShapeError, match=r"0.npy has 3 rows, but 2 in the destination, so its rows cannot be replaced"):
+    with pytest.raises(ShapeError, match=r"0.npy has 3 rows, but 2 in the destination"):
         await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
     assert store == before
     np.save(tmp_path / "0.npy", np.full((2, 3), 9, "f4"))
@@ -143,20 +140,23 @@ async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
 
 
 @pytest.mark.parametrize("names", [10, 1])
-async def test_rows_that_other_files_have_taken(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int):
+async def test_rows_that_other_files_have_taken(api: Api, tmp_path: Path, names: int):
     """The values of a file are gone if the rows of another file are where they were."""
-    monkeypatch.setattr(journal, "_MOST_FILES", names)
     paths, store = [tmp_path / f"{number}.npy" for number in range(4)], dict[str, bytes]()
     write(tmp_path, range(4))
     await api(api.ingest(paths[:2], store, **OPTIONS))
+    forget_names(store, names)
     sync.open_group(store, mode="r+")["values"].resize((1, 2, 3))
     await api(api.ingest(paths[2], store, **OPTIONS))
+    forget_names(store, names)
     assert rows(store) == [0, 2]
     report = await api(api.ingest(paths[:3], store, **OPTIONS))
     assert (report.known, report.files) == (2, 1)
     assert rows(store) == [0, 2, 1]
+    forget_names(store, names)
     region = {"concat": "time", "dims": "lat,lon", "region": {"time": slice(0, 1)}}
     await api(api.ingest(paths[3], store, **region))
+    forget_names(store, names)
     assert rows(store) == [3, 2, 1]
     write(tmp_path, range(4), add=100)
     await api(api.ingest(paths[:4], store, **OPTIONS, on_duplicate="replace", verify=True))
@@ -164,14 +164,15 @@ async def test_rows_that_other_files_have_taken(api: Api, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("names", [10, 1])
-async def test_a_file_that_has_lost_some_rows(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: int):
-    monkeypatch.setattr(journal, "_MOST_FILES", names)
+async def test_a_file_that_has_lost_some_rows(api: Api, tmp_path: Path, names: int):
     options: dict[str, Any] = {"concat": "time", "dims": "time,x"}
     paths, store = [tmp_path / f"{number}.npy" for number in range(3)], dict[str, bytes]()
     for number, path in enumerate(paths):
         np.save(path, np.full((4, 3), number, "f4"))
     await api(api.ingest(paths[:2], store, **options))
+    forget_names(store, names)
     await api(api.ingest(paths[2], store, region={"time": slice(2, 6)}, **options))
+    forget_names(store, names)
     for number in range(2):
         with pytest.raises(NodeExistsError, match=rf"{number}.npy has changed .* or only some of its rows are left"):
             await api(api.ingest(paths[number], store, append=True, **options))

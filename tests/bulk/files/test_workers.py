@@ -18,7 +18,9 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, sync
+from zarrasync._concurrency import clock
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part, Segment
 from zarrasync.bulk.files.running import pool, worker
@@ -82,8 +84,7 @@ async def test_only_headers_that_take_long_are_read_elsewhere(
         return read_headers(files, *rest)
 
     monkeypatch.setattr(pool, "read_headers", count)
-    monkeypatch.setattr(pool, "_SHORT_SECONDS", 1e9 if is_short else -1)
-    with ThreadPoolExecutor(2) as executor:
+    with clock.replaced(ShiftedClock(0.01 if is_short else 100)), ThreadPoolExecutor(2) as executor:
         await api(api.ingest(paths, out := tmp_path / "out.zarr", concat="time", executor=executor))
     assert len(elsewhere) == (0 if is_short else 18)
     assert_same(out, joined(paths))
@@ -113,15 +114,13 @@ def test_a_dask_cluster(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_dask_cluster_without_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_dask_cluster_without_workers(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """A message says why nothing happens. The job continues when the cluster gets a worker."""
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(pool, "_SILENT_SECONDS", 0.1)
     paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
     options: dict[str, Any] = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
     with (
+        clock.replaced(ShiftedClock(100)),
         distributed.LocalCluster(**options) as cluster,
         distributed.Client(cluster) as client,
         ThreadPoolExecutor(1) as threads,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +160,12 @@ def serve(example: str) -> None:
     import zarr  # noqa: F401  # for readers
 
     import zarrasync.cli  # noqa: F401  # see above
-    from zarrasync.bulk.files.planning import layout
+    from zarrasync.bulk.files.planning import make_plan
+    from zarrasync.bulk.files.planning.layout import split_rows
 
     xr.open_dataset(example).close()
 
-    layout._TASK_BYTES = _TASK_BYTES
+    make_plan.split_rows = partial(split_rows, task_bytes=_TASK_BYTES)  # type: ignore[attr-defined]
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
@@ -189,11 +192,11 @@ def _run(request: dict[str, Any]) -> None:
         os.dup2(log, 2)
         faulthandler.register(signal.SIGUSR1)  # shows where a command waits
         from tests.bulk.kills import commands
-        from zarrasync.bulk.files.running import pool
         from zarrasync.cli import main
 
         if not request["spawns"]:
-            pool._START_METHOD = "fork"
+            forking = multiprocessing.get_context("fork")
+            multiprocessing.get_context = lambda method=None: forking  # type: ignore[assignment]
         function = getattr(commands, request["function"]) if request["function"] else main
         code = function(request["words"]) or 0
     except BaseException:

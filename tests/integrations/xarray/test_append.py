@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 import zarrasync as za
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
+from zarrasync._concurrency import clock
 from zarrasync.errors import ShapeError, StoreError
 
 xr = pytest.importorskip("xarray")
@@ -21,10 +24,17 @@ from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.fixture
+def fast_clock() -> Iterator[None]:
+    """Let a writer wait for others for a moment only."""
+    with clock.replaced(ShiftedClock(50)):
+        yield
+
+
 @pytest.mark.parametrize("first", ["a", "b", "time"])
-def test_rows_of_some_variables_alone_are_not_overwritten(first: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("fast_clock")
+def test_rows_of_some_variables_alone_are_not_overwritten(first: str):
     """Nor are other variables left out, which would need a decision."""
-    monkeypatch.setattr("zarrasync.integrations.xarray.reserve._CATCH_UP_SECONDS", 0.2)
 
     def rows(*names: str) -> Any:
         return xr.Dataset({name: ("time", [1.0, 2.0]) for name in names})

@@ -178,9 +178,7 @@ def test_encodings_of_variables_are_used():
 
 
 def test_unknown_arguments_name_the_called_function():
-    with pytest.raises(
-        TypeError, match=r"write_dataset\(\) got an unexpected keyword argument 'progress_'; did you mean 'progress'"
-    ):
+    with pytest.raises(TypeError, match=r"write_dataset\(\).* 'progress_'; did you mean 'progress'"):
         write_dataset(xr.Dataset(), {}, progress_=True)
 
 
@@ -248,7 +246,7 @@ def test_sizes_that_differ_from_existing_arrays():
     store = stores.MemoryStore()
     write_dataset(days("t"), store)
     before = contents(store)
-    with pytest.raises(ShapeError, match=r"shape \(3,\) in the store, not \(5,\), and mode='r\+' changes no sizes"):
+    with pytest.raises(ShapeError, match=r"\(3,\) in the store, not \(5,\), and mode='r\+'"):
         write_dataset(days("t", count=5), store, mode="r+")
     assert contents(store) == before
 

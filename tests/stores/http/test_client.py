@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.raw_answers import listening
 from tests.support.servers import http_server
+from tests.support.shifted_clock import advance_loop
 from zarrasync import stores
 from zarrasync.errors import StoreError
 from zarrasync.stores.http import client as http1
@@ -212,9 +213,9 @@ async def test_connections_outlive_stores_for_a_while(monkeypatch):
         await asyncio.wait_for(server.hung_up.wait(), 5)
         assert server.connections == 1
 
-        monkeypatch.setattr(pools, "_IDLE_SECONDS", 0.05)
         server.hung_up.clear()
         assert await stores.HTTPStore(server.url).get("a") == BODY
+        advance_loop(monkeypatch, 61)
         await asyncio.wait_for(server.hung_up.wait(), 5)
         assert server.connections == 2
 

@@ -15,7 +15,7 @@ from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.sources.headers import ReaderOptions
+from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import label_of
 from zarrasync.bulk.job_names import job_name
@@ -40,6 +40,9 @@ class FilesRequest:
         sources: A pattern, a path, or a list of them.
         store: The destination, as users pass it.
         options: ``chunks``, ``shards`` and other parameters of new arrays.
+        tasks: The number of tasks; 0 for a default.
+        small_bytes: The largest size of values that are read with the headers.
+        start_method: How processes start; see ``Workers``.
 
     The other attributes are arguments of ``ingest``.
     """
@@ -73,6 +76,8 @@ class FilesRequest:
     progress: ProgressLike = False
     config: Any = None
     options: dict[str, Any] = field(default_factory=dict)
+    small_bytes: int = SMALL_BYTES
+    start_method: str = "spawn"
 
 
 async def ingest_files(request: FilesRequest) -> FilesReport:
@@ -92,7 +97,7 @@ def _ingest(request: FilesRequest) -> FilesReport:
 
 def _run(request: FilesRequest) -> FilesReport:
     job = make_job(request)
-    workers = Workers(request.processes, request.executor)
+    workers = Workers(request.processes, request.executor, request.start_method)
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
     if request.processes > 1 and not counting.portable:
@@ -195,6 +200,7 @@ def make_job(request: FilesRequest) -> Job:
         dict(request.engine_options or {}),
         concat,
         labels or "",
+        request.small_bytes,
     )
     variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
     parameters = Parameters(

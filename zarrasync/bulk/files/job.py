@@ -199,7 +199,7 @@ class Job:
         """Read the headers of files, and compare them with the destination. Return the plan."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
-            self._run(read_constants(target, parameters.dim))
+            self._run(read_constants(target, parameters.dim, parameters.reader.small_bytes))
         headers = workers.headers(files, parameters.reader, config, parameters.variables)
         if target.group is not None:
             read = partial(workers.local_files(parameters.reader, config).read, headers[0].file)

@@ -25,7 +25,6 @@ from zarrasync.model import dtypes
 __all__ = ["array_metadata", "split_rows"]
 
 _TASK_BYTES = 128 << 20
-"""Usual size of a task in memory."""
 _ROWS_PER_CHUNK = 4096
 """Rows of small variables, such as times, that share a chunk."""
 _SHAPES = ("chunks", "shards")
@@ -170,7 +169,11 @@ def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chu
 
 
 def split_rows(
-    axis: Axis, arrays: Mapping[str, ArrayMetadata], axes: Mapping[str, int], tasks: int = 0
+    axis: Axis,
+    arrays: Mapping[str, ArrayMetadata],
+    axes: Mapping[str, int],
+    tasks: int = 0,
+    task_bytes: int = _TASK_BYTES,
 ) -> Iterable[tuple[int, int]]:
     """Yield the rows of each task: the first one, and the one after the last.
 
@@ -181,6 +184,7 @@ def split_rows(
         arrays: The metadata of the arrays.
         axes: The number of the axis of rows of each array.
         tasks: The largest number of tasks, if the rows have no holes; 0 for a number that suits the size.
+        task_bytes: The usual size of a task in memory.
     """
     if not arrays:
         return
@@ -193,7 +197,7 @@ def split_rows(
         for metadata in arrays.values()
     )
     rows = sum(segment.stop - segment.start for segment in axis.segments)
-    wanted = -(-rows // tasks) if tasks else max(1, _TASK_BYTES // max(row_bytes, 1))
+    wanted = -(-rows // tasks) if tasks else max(1, task_bytes // max(row_bytes, 1))
     step *= max(1, -(-wanted // step) if tasks else wanted // step)
     for start, stop in _runs(axis):
         cuts = [start, *range((start // step + 1) * step, stop, step), stop]

@@ -109,12 +109,17 @@ class Journal:
         return [own for url, own in self._rows_of_urls.items() if url not in urls] + self.older.rows_of_others(urls)
 
     def with_files(
-        self, dim: str, parameters: str, files: Sequence[SourceFile], rows: Sequence[tuple[int, int, str]]
+        self,
+        dim: str,
+        parameters: str,
+        files: Sequence[SourceFile],
+        rows: Sequence[tuple[int, int, str]],
+        most_files: int = _MOST_FILES,
     ) -> Journal:
         """Return a journal with more files.
 
         A file with the same URL is replaced. A file whose rows are all written again by others is left out. If only some of
-        them are, it counts as changed.
+        them are, it counts as changed. Of all but the last ``most_files``, only digests are kept.
         """
         added = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
         urls = {file.url for file in added}
@@ -127,7 +132,7 @@ class Journal:
             elif rest := written.rest(own):
                 merged[overwritten(file.url)] = rest
         merged |= added
-        oldest = list(merged)[: max(len(merged) - _MOST_FILES, 0)]
+        oldest = list(merged)[: max(len(merged) - most_files, 0)]
         older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
         return replace(self, dim=dim, parameters=parameters, files=merged, older=older, is_readable=True)
 

@@ -150,19 +150,20 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
     return target
 
 
-async def read_constants(target: Target, dim: str) -> None:
+async def read_constants(target: Target, dim: str, small_bytes: int) -> None:
     """Read the values of small arrays without rows, and digests of large ones, to compare them with files.
 
     Args:
         target: The destination, which gets the values and digests.
         dim: The dimension along which files are joined.
+        small_bytes: The largest size of a small array.
     """
     values: dict[str, npt.NDArray[Any]] = {}
     digests: dict[str, int] = {}
     for name, array in target.arrays.items():
         if dim in target.dims[name]:
             continue
-        if is_small(array.shape, array.dtype.itemsize):
+        if is_small(array.shape, array.dtype.itemsize, small_bytes):
             values[name] = np.asarray(await array.view[...].read())
         elif dim:
             digests[name] = await _digest(array, target.dims[name])

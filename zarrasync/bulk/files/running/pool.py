@@ -53,8 +53,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MOST_CRASHES = 3
 """A task whose process ends this many times fails."""
-_START_METHOD = "spawn"
-"""Forked processes would inherit locks that threads of this process hold."""
 _HEADERS_PER_CALL = 8
 _SHORT_SECONDS = 1.0
 """Seconds in which this process reads headers itself, because others would import the libraries for them first."""
@@ -85,17 +83,18 @@ class Workers:
     Args:
         processes: The number of processes of this machine; 1 for this process.
         executor: An executor, or a client of dask, instead of processes.
+        start_method: How processes start. Forked ones would inherit locks that threads of this process hold.
 
     Raises:
         ValueError: If both are passed.
         TypeError: If the executor is not one.
     """
 
-    def __init__(self, processes: int = 1, executor: Any = None) -> None:
+    def __init__(self, processes: int = 1, executor: Any = None, start_method: str = "spawn") -> None:
         if executor is not None and processes > 1:
             raise ValueError("pass either processes or executor")
         self._client = executor if hasattr(executor, "get_executor") else None  # of dask
-        self._processes, self._executor = processes, as_executor(executor)
+        self._processes, self._executor, self._start_method = processes, as_executor(executor), start_method
         self._pool: ProcessPoolExecutor | None = None
         self._files: dict[WayToOpen, OpenFiles] = {}
         self._shared = set[WayToOpen]()
@@ -317,7 +316,7 @@ class Workers:
             future: Future[T] = self._executor.submit(call)
             return future
         if self._pool is None:
-            context = multiprocessing.get_context(_START_METHOD)
+            context = multiprocessing.get_context(self._start_method)
             self._pool = ProcessPoolExecutor(self._processes, context, _end_with_parent)
         try:
             return self._pool.submit(call)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["PHONY", "FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
+__all__ = ["PHONY", "SMALL_BYTES", "FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
 
-_SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
 """Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
 
 PHONY = "phony_dim_"
@@ -26,14 +26,15 @@ _SIGNATURE = re.compile(
 """Parameters of presigned URLs of S3, Google Cloud Storage, CloudFront and Azure."""
 
 
-def is_small(shape: Sequence[int], itemsize: int) -> bool:
+def is_small(shape: Sequence[int], itemsize: int, small_bytes: int) -> bool:
     """Return whether the values of a variable or array are read together with its metadata. Scalars are always read.
 
     Args:
         shape: The shape.
         itemsize: The size of an element in bytes; 0 if it varies.
+        small_bytes: The largest size of such values.
     """
-    return not shape or math.prod(shape) * max(itemsize, 1) <= _SMALL_BYTES
+    return not shape or math.prod(shape) * max(itemsize, 1) <= small_bytes
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class ReaderOptions:
         engine_options: Arguments of ``xarray.open_dataset``.
         dim: The dimension along which files are joined. Large variables without it get a digest.
         labels: The pattern of names of files with the times of their rows; empty if the files contain the labels.
+        small_bytes: The largest size of values that are read with the headers.
     """
 
     engine: str | None = None
@@ -99,6 +101,7 @@ class ReaderOptions:
     engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dim: str = ""
     labels: str = ""
+    small_bytes: int = SMALL_BYTES
 
     def reads_values(self, name: str, dims: Sequence[str], shape: Sequence[int], itemsize: int) -> bool:
         """Return whether the values of a variable are read with the headers: of small ones, and of all labels of rows.
@@ -110,7 +113,7 @@ class ReaderOptions:
             itemsize: The size of an element in bytes; 0 if it varies.
         """
         is_label = bool(self.dim) and name == self.dim and tuple(dims) == (self.dim,)
-        return is_label or is_small(shape, itemsize)
+        return is_label or is_small(shape, itemsize, self.small_bytes)
 
 
 @dataclass(frozen=True, eq=False)

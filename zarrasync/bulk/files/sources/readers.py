@@ -52,7 +52,6 @@ _MOST_OPEN = 16
 _MOST_CHUNKED = 64
 """Maximum number of variables whose places of chunks are kept."""
 _MOST_PLACES = 1 << 19
-"""Maximum number of places of chunks that are kept for all variables, unless a single one has more."""
 
 
 class _Reader(Protocol):
@@ -105,10 +104,13 @@ class OpenFiles:
     Args:
         options: How to open them.
         config: The settings for reading their chunks; the current ones by default.
+        most_places: Maximum number of places of chunks that are kept for all variables, unless a single one has more.
     """
 
-    def __init__(self, options: ReaderOptions, config: Config | None = None) -> None:
-        self._options, self._config = options, config or settings.get()
+    def __init__(
+        self, options: ReaderOptions, config: Config | None = None, *, most_places: int = _MOST_PLACES
+    ) -> None:
+        self._options, self._config, self._most_places = options, config or settings.get(), most_places
         self._open: OrderedDict[tuple[SourceFile, str], _Reader] = OrderedDict()
         self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
         self._copies = LocalCopies(options.storage_options, forget=self._forget)
@@ -230,7 +232,7 @@ class OpenFiles:
         with self._lock:
             self._chunked[key] = found
             count = sum(0 if variable is None else variable.count for variable in self._chunked.values())
-            while len(self._chunked) > _MOST_CHUNKED or (count > _MOST_PLACES and len(self._chunked) > 1):
+            while len(self._chunked) > _MOST_CHUNKED or (count > self._most_places and len(self._chunked) > 1):
                 _, oldest = self._chunked.popitem(last=False)
                 count -= 0 if oldest is None else oldest.count
         return found

@@ -61,6 +61,7 @@ async def test_chunks_that_are_equal_in_format_3_are_not_decoded():
         assert (await client.get("/zarr/a/c/2/0"))[0] == 404
 
 
+@pytest.mark.servers
 async def test_xarray_and_a_hierarchy_without_listing(tmp_path):
     """The server creates consolidated metadata, because HTTP clients cannot list."""
     xr = pytest.importorskip("xarray")

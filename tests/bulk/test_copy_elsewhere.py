@@ -84,6 +84,7 @@ async def test_an_interrupted_copy_is_completed(api: Api, tmp_path: Path, execut
         assert report.skipped > 0
 
 
+@pytest.mark.processes
 async def test_damage_is_found_in_other_processes(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
     await api(api.copy(source, tmp_path / "copy", chunks={"a": (50, 20, 25)}))

@@ -122,6 +122,7 @@ def test_short_jobs_write_no_lines(source, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.processes
 def test_bars_of_a_terminal(source, tmp_path):
     """On a terminal a bar remains; names cannot control it."""
     pytest.importorskip("tqdm")

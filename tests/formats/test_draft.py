@@ -452,6 +452,7 @@ def theirs(zarr2, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.foreign
 async def test_data_written_by_zarr_python_2_are_read(theirs: Path):
     count = 0
     for description in sorted(theirs.glob("*.json")):
@@ -482,6 +483,7 @@ async def test_consolidated_metadata_of_zarr_python_2(theirs: Path):
     assert counting.reset().requests == 0
 
 
+@pytest.mark.foreign
 async def test_zarr_python_2_reads_what_we_write(zarr2, tmp_path: Path):
     spec: dict[str, Any] = {"arrays": {}, "attrs": {}, "groups": ["", "g"]}
     store = tmp_path / "ours"

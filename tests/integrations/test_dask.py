@@ -128,6 +128,7 @@ def cluster():
         yield client
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["files", "s3"])
 def test_a_cluster_ingests(cluster: Any, kind: str, tmp_path: Path, request: pytest.FixtureRequest):
@@ -155,6 +156,7 @@ def _slow(block: np.ndarray, marker: str) -> np.ndarray:
     return block
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["files", "s3"])
 @pytest.mark.parametrize("shards", [(20, 60), (50, 100)], ids=["aligned", "shared"])
@@ -174,6 +176,7 @@ def test_a_worker_that_is_killed(kind: str, shards: tuple[int, int], tmp_path: P
     np.testing.assert_array_equal(sync.open_array(url, storage_options=options)[...], VALUES)
 
 
+@pytest.mark.processes
 def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
     url = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "x"))  # without conditional writes
     to_zarr(da.ones((100,), chunks=50), url)
@@ -207,6 +210,7 @@ def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytes
         assert to_zarr(da.ones(10, chunks=5), {}, return_stored=True).sum().compute() == 10
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_of_threads_replaces_nothing_either():
     """A cluster of threads also serializes its tasks."""
@@ -222,6 +226,7 @@ def test_a_cluster_of_threads_replaces_nothing_either():
     assert kept == before
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_see_this_ones_memory(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path):
     """They would find no chunks and read fill values."""
@@ -258,6 +263,7 @@ def test_invalid_sources_and_options(source: Any, options: dict[str, Any], error
     assert not target
 
 
+@pytest.mark.processes
 def test_stores_of_others_are_written_by_processes(tmp_path: Path):
     zarr = pytest.importorskip("zarr")
     import dask

@@ -348,6 +348,7 @@ def read_sum(array: Any) -> float:
         return float(array[...].sum())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("method", sorted({"fork", "spawn"} & set(multiprocessing.get_all_start_methods())))
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_processes(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch):

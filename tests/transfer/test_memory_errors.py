@@ -82,6 +82,7 @@ codecs() if sys.argv[1] == "codecs" else asyncio.run(bodies())
 """Reads with little memory left, and prints the errors as lines of JSON."""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("part", "count"), [("codecs", 7), ("bodies", 4)])
 def test_errors_name_memory_that_runs_out(part: str, count: int):
     command = [sys.executable, "-c", PROGRAM, part]

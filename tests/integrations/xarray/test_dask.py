@@ -171,6 +171,7 @@ def _write(path: str, number: int) -> int:
     return number
 
 
+@pytest.mark.processes
 def test_cluster_tasks_write_and_late_ones_are_discarded(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
     da = pytest.importorskip("dask.array")
@@ -189,6 +190,7 @@ def test_cluster_tasks_write_and_late_ones_are_discarded(tmp_path: Path):
     assert xr.open_dataset(tmp_path / "3", engine="zarrasync").a.values.tolist() == [3] * 4
 
 
+@pytest.mark.processes
 def test_dask_on_a_cluster(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
     encoding = {"a": {"chunks": (4, 5)}}

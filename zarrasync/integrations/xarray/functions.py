@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xarray import DataArray, Dataset, DataTree
 
@@ -17,6 +17,7 @@ from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encod
 from zarrasync.integrations.xarray.job import Mode, WriteRequest
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import write
+from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
@@ -41,6 +42,7 @@ async def write_dataset_async(
     safe_chunks: bool = True,
     align_chunks: bool = True,
     write_empty_chunks: bool | None = None,
+    lossy: Lossy = "error",
     write_inherited_coords: bool = False,
     verify: bool = False,
     progress: ProgressLike = False,
@@ -78,6 +80,12 @@ async def write_dataset_async(
         align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
             refused if ``safe_chunks`` is set.
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
+        lossy: What to do with values that their encoding cannot represent: values out of the range of the data type, NaN,
+            infinity and NaT without a number for them, and values that are equal to the number for missing ones.
+            ``"error"`` refuses them, ``"warn"`` and ``"allow"`` store what NumPy makes of them. Rounding to the step of
+            the encoding (``scale_factor``, or 1 for integers) or to the precision of the data type is always allowed in
+            new arrays. Existing arrays of integers without ``scale_factor`` get whole numbers only. If values that are
+            computed by dask are refused, new nodes are erased, and appended rows are removed.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
@@ -99,7 +107,7 @@ async def write_dataset_async(
             or if values of other writers could be lost.
         MetadataError: If an attribute cannot be written as JSON.
         UnsupportedOperation: If ``consolidated`` is set and the store does not support it.
-        CodecError: If values cannot be stored in the data type or the units of the stored variable.
+        EncodingError: If an encoding cannot represent a value, or values have other units than the stored ones.
         ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, an existing
             variable has an encoding, or parameters contradict each other.
     """
@@ -116,6 +124,7 @@ async def write_dataset_async(
         safe_chunks=safe_chunks,
         align_chunks=align_chunks,
         write_empty_chunks=write_empty_chunks,
+        lossy=_checked_lossy(lossy),
         compute=compute,
         verify=verify,
         progress=progress,
@@ -150,6 +159,12 @@ def _checked_mode(
     if append_dim is not None and append_dim not in dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(sorted(dims))}")
     return chosen
+
+
+def _checked_lossy(lossy: Lossy) -> Lossy:
+    if lossy not in get_args(Lossy):
+        raise ValueError(f"lossy must be one of {', '.join(get_args(Lossy))}; found {lossy!r}")
+    return lossy
 
 
 def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any:

@@ -16,6 +16,7 @@ from zarrasync.indexing.regions import Region
 from zarrasync.integrations.xarray.inputs import Encodings
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
+from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
@@ -44,6 +45,7 @@ class WriteRequest:
     safe_chunks: bool
     align_chunks: bool
     write_empty_chunks: bool | None
+    lossy: Lossy
     compute: bool
     verify: bool
     progress: ProgressLike

@@ -15,7 +15,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
@@ -30,7 +30,7 @@ from zarrasync.integrations.xarray.plan import (
 )
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
-from zarrasync.integrations.xarray.reserve import existing_group, give_back, reserve
+from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, give_back, reserve
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
@@ -67,7 +67,7 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
         if request.mode != "r+":  # last, when nothing can be refused any more
             changed = [job for job in jobs if not job.is_new and job.attributes]
             await gather([partial(_group_of(job).update_attributes, job.attributes) for job in changed])
-        report = await write_values(jobs)
+        report = await _write_values(jobs)
     except BaseException:
         for job in jobs:
             await give_back(job)
@@ -75,6 +75,16 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
         raise
     await consolidate(jobs)
     return report
+
+
+async def _write_values(jobs: Sequence[WriteJob]) -> Any:
+    """Write all values. If lazy ones are refused when they are computed, erase the nodes that this write has created."""
+    try:
+        return await write_values(jobs)
+    except EncodingError:
+        for job in jobs:
+            await run_cleanup(partial(erase_new_nodes, job))
+        raise
 
 
 def _group_of(job: WriteJob) -> AsyncGroup:
@@ -135,7 +145,7 @@ async def _validate(job: WriteJob) -> None:
     request = job.request
     check_append_dim(job.stored, request.append_dim)
     variables, attributes = encode_dataset_coordinates(job.dataset)
-    planner = Planner(job.format, request.append_dim, job.region, request.write_empty_chunks)
+    planner = Planner(job.format, request.append_dim, job.region, request.write_empty_chunks, request.lossy)
     names = [str(name) for name in variables if not _stays(str(name), variables[name], job)]
 
     def plan_all() -> list[VariablePlan]:

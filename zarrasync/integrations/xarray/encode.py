@@ -210,7 +210,7 @@ def _fill_missing_strings(variable: Variable, encoding: Mapping[str, Any], defau
     if dtype.kind == "O":  # xarray handles characters, and objects that other libraries mark as strings
         vlen_dtype: Any = check_vlen_dtype  # untyped
         may_be_missing = target != "S1" and target is not str and vlen_dtype(dtype) is None
-    fills = [encoding[name] for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
+    fills = [encoding[name] for name in MISSING_NUMBERS if encoding.get(name) is not None]
     if not may_be_missing or target_kind not in ("OSTU" if fills else "STU"):
         return variable
     if not all(isinstance(fill, str | bytes) for fill in fills):

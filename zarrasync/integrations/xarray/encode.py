@@ -38,6 +38,7 @@ from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, are_dates, 
 __all__ = [
     "applicable_encoding",
     "are_lossless",
+    "decoded_like",
     "encode_like",
     "encode_new",
     "inherit_encoding",
@@ -295,6 +296,17 @@ def encode_like(name: str, variable: Variable, stored: Variable, lossy: Lossy = 
     encoding = _encoding_like(name, variable, stored)
     data = _encoded_data(name, variable, encoding, lossy, exact=True, hint=_HINT_LIKE)
     return Variable(variable.dims, data, variable.attrs)
+
+
+def decoded_like(name: str, variable: Variable, stored: Variable) -> npt.NDArray[Any]:
+    """Return the values of a variable as they would be read again after they are stored like another one.
+
+    Raises:
+        EncodingError: If the stored variable cannot represent a value.
+    """
+    encoded = encode_like(name, variable, stored)
+    encoding = _encoding_like(name, variable, stored)
+    return encoding.decode(np.asarray(encoded.data)) if encoding.dtype.kind in _NUMERIC else encoded.to_numpy()
 
 
 def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncoding:

@@ -13,6 +13,7 @@ from zarrasync import config as settings
 from zarrasync.display.progress import ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
+from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
@@ -46,6 +47,7 @@ class WriteRequest:
     align_chunks: bool
     write_empty_chunks: bool | None
     lossy: Lossy
+    on_mismatch: OnMismatch
     compute: bool
     verify: bool
     progress: ProgressLike

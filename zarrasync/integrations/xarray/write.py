@@ -18,6 +18,7 @@ from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
+from zarrasync.integrations.xarray.grids import without_stored_coordinates
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import (
@@ -110,6 +111,9 @@ async def _resolve(path: str, dataset: Dataset, request: WriteRequest) -> WriteJ
     region: dict[str, slice] | None = {} if request.mode == "r+" else None  # all of it
     if request.region is not None:
         dataset, region = await run_in_new_thread(partial(locate_region, dataset, request.region, stored))
+    elif request.append_dim is not None:
+        options = stored, request.append_dim, request.on_mismatch
+        dataset = await run_in_new_thread(partial(without_stored_coordinates, dataset, *options))
     return WriteJob(path, request, dataset, group, format_, arrays, stored, region, is_new=group is None)
 
 

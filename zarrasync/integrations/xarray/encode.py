@@ -116,7 +116,8 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
     # Attributes of numbers do not depend on values, but xarray infers the units of times from them.
-    template = _encode_with_xarray(name, _without_values(variable) if is_number else variable)
+    needs_values = not is_number and not _are_all_missing(variable)
+    template = _encode_with_xarray(name, variable if needs_values else _without_values(variable))
     if not (is_number or (has_dates and template.dtype.kind in _NUMERIC)):
         return template
     names = [key for key in VALUE_ATTRIBUTES if variable.encoding.get(key) is not None]
@@ -137,6 +138,12 @@ def _encode_with_xarray(name: str, variable: Variable) -> Variable:
     encode: Any = encode_zarr_variable  # untyped
     encoded: Variable = encode(variable, name=name, zarr_format=3)
     return encoded
+
+
+def _are_all_missing(variable: Variable) -> bool:
+    """Return whether times with units are all missing, which xarray cannot encode in the standard calendar."""
+    is_loaded = variable.dtype.kind == "M" and UNITS in variable.encoding and variable.chunks is None
+    return is_loaded and bool(np.isnat(variable.to_numpy()).all())
 
 
 def _is_numeric(dtype: Any) -> bool:

@@ -12,7 +12,8 @@
     ├── UnsupportedByFormat (ValueError)                    metadata that the format cannot store.
     ├── InvalidKeyError     (ValueError)                    a key or node name that is not allowed.
     ├── CodecError          (ValueError)                    bytes that do not decode, values that do not encode.
-    │   └── ChecksumError                                   the stored and the computed checksum differ.
+    │   ├── ChecksumError                                   the stored and the computed checksum differ.
+    │   └── EncodingError                                   a value that an encoding of CF cannot represent.
     ├── SelectionError      (IndexError)                    a selection that does not fit the array.
     ├── ShapeError          (ValueError)                    values, chunks or shards of the wrong shape.
     ├── MissingChunkError   (KeyError)                      chunks that do not exist, with missing="error".
@@ -35,6 +36,7 @@ __all__ = [
     "ChecksumError",
     "CodecError",
     "ConditionsUnsupported",
+    "EncodingError",
     "InvalidKeyError",
     "MetadataError",
     "MissingChunkError",
@@ -268,6 +270,34 @@ class CodecError(ZarrError, ValueError):
 
 class ChecksumError(CodecError):
     """The stored and the computed checksum of a value differ."""
+
+
+class EncodingError(CodecError):
+    """An encoding of CF cannot represent a value: the value is out of range, missing, or would be read as a missing one.
+
+    Attributes:
+        variable: The name of the variable.
+        index: The indices of the first such value; empty for scalars and if they are not known.
+        value: The value; ``None`` if the error concerns all values.
+    """
+
+    variable: str
+    index: tuple[int, ...]
+    value: Any
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        variable: str = "",
+        index: Sequence[int] = (),
+        value: Any = None,
+        codec: str = "",
+        direction: str = "encode",
+        key: str = "",
+    ) -> None:
+        super().__init__(message, codec=codec, direction=direction, key=key)
+        self.variable, self.index, self.value = variable, tuple(index), value
 
 
 class SelectionError(ZarrError, IndexError):

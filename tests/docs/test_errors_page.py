@@ -10,8 +10,9 @@ from tests.support import errors_page
 
 WHERE = re.compile(
     r"/data/x\.zarr|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d|\bthe URL '"
+    r"|\bindex \d+ of '"
 )
-"""Where an operation failed: the store, the axis, the name, the parameter, the shape, or the format."""
+"""Where an operation failed: the store, the axis, the name, the parameter, the shape, the format, or the value."""
 REMEDY = re.compile(
     r"Did you mean|[;:] (pass|use|open|read|install|restore|write|check|did you mean|let one|keys must)\b"
     r"|; .*\bpass\b|expected an? "

@@ -131,6 +131,15 @@ array[:]
 """,
         "The stored chunk is damaged. Restore it from a copy, or write its values again.",
     ),
+    "EncodingError": Example(
+        """
+import xarray
+from zarrasync.integrations.xarray import write_dataset
+wind = xarray.Dataset({"u": ("x", [1.0, 500.0])})
+write_dataset(wind, {}, encoding={"u": {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32767}})
+""",
+        "Choose a data type, `scale_factor`, and `_FillValue` that can represent all values. `lossy='allow'` stores the values anyway.",
+    ),
     "SelectionError": Example(
         """
 array = sync.create_array({}, shape=(4, 4), dtype="i4")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import ZarrError
 from zarrasync.metadata.conventions import Axis
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
@@ -58,7 +59,7 @@ async def _locate(hierarchy: Hierarchy, chunks: ChunkReader, group: str, axis: A
     unit = attributes.get("units")
     is_spatial = attributes.get("axis") in ("X", "Y", "Z") or "projection" in str(attributes.get("standard_name"))
     named = replace(axis, unit=unit if isinstance(unit, str) else "", kind=axis.kind or "space" * is_spatial)
-    is_packed = "scale_factor" in attributes or "add_offset" in attributes
+    is_packed = CFEncoding.from_attributes(attributes, node.dtype).is_packed
     return named if is_packed else _described(named, values.astype(np.float64))
 
 

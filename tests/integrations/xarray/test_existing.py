@@ -36,7 +36,7 @@ def test_values_that_the_stored_units_cannot_express_are_refused():
     for first, other in ((days, days[:1] + half), (days - days[0], days[1:2] - days[0] + half)):
         store = stored(first)
         for place in ({"append_dim": "t"}, {"region": {"t": slice(1, 2)}}):
-            with pytest.raises(CodecError, match="cannot be stored in the units 'days"):
+            with pytest.raises(CodecError, match="is not a whole number of 'days"):
                 write_dataset(xr.Dataset({"a": ("t", other)}), store, **place)
         np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
         write_dataset(xr.Dataset({"a": ("t", first[:1])}), store, append_dim="t", verify=True)
@@ -61,7 +61,7 @@ def test_values_that_do_not_fit_stored_variables_are_refused(first: Any, other: 
     store = stored(first)
     dataset = xr.Dataset({"a": ("t", other)})
     for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
-        with pytest.raises(CodecError, match=r"of a (does not fit|have type|are complex)"):
+        with pytest.raises(CodecError, match=r"of 'a' cannot be stored|'a' contains values"):
             write_dataset(dataset.chunk() if lazy else dataset, store, **place)
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
 
@@ -112,7 +112,7 @@ def test_units_in_other_spellings(units: str):
 
 def test_times_are_not_appended_to_numbers():
     store = stored(np.array([1, 2]))
-    with pytest.raises(CodecError, match="in the units None of the existing values"):
+    with pytest.raises(CodecError, match="contains dates, but numbers without units of times"):
         write_dataset(xr.Dataset({"a": ("t", np.array(["2000-01-01"], "M8[ns]"))}), store, append_dim="t")
 
 
@@ -123,7 +123,7 @@ def test_concurrent_writers_do_not_block_the_threads_of_readers(tmp_path: Path, 
 
     fs, count = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), min(32, (os.cpu_count() or 1) + 4)
     write_dataset(xr.Dataset({"a": ("x", np.arange(4.0))}), tmp_path / "source")
-    done, all_encode, encode = [], threading.Barrier(count), encode_module.encode_variable
+    done, all_encode, encode = [], threading.Barrier(count), encode_module.encode_new
 
     def encode_at_once(*args: Any) -> Any:
         all_encode.wait(60)
@@ -135,7 +135,7 @@ def test_concurrent_writers_do_not_block_the_threads_of_readers(tmp_path: Path, 
         write_dataset(source, tmp_path / str(number), encoding=encoding)
         done.append(number)
 
-    monkeypatch.setattr(plan_module, "encode_variable", encode_at_once)
+    monkeypatch.setattr(plan_module, "encode_new", encode_at_once)
     threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()

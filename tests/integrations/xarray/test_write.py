@@ -167,13 +167,13 @@ def test_failed_rows_are_given_back():
 
 async def test_encoding_does_not_block_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Scaling the values of a large variable must not block the event loop."""
-    threads, encode = set(), encode_module.encode_variable
+    threads, encode = set(), encode_module.encode_new
 
     def noting(*args: Any) -> Any:
         threads.add(threading.get_ident())
         return encode(*args)
 
-    monkeypatch.setattr(plan_module, "encode_variable", noting)
+    monkeypatch.setattr(plan_module, "encode_new", noting)
     dataset = xr.Dataset({"a": ("x", np.arange(4.0))})
     encoding = {"a": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
     await write_dataset_async(dataset, tmp_path, encoding=encoding)

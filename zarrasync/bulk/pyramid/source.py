@@ -12,6 +12,7 @@ import numpy as np
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
 from zarrasync.metadata.conventions import CRS, Axis, Meaning, XarrayProperties, axes_of, meaning_of
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.meaning import Affine
 from zarrasync.metadata.conventions.ome import interpret_ome
 from zarrasync.model.paths import join
@@ -245,7 +246,7 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int) -> Axis:
     if not isinstance(metadata, ArrayMetadata) or path == array.path or not 1 < size <= _MOST_COORDINATES:
         return axis
     node = AsyncArray(handle.at(path), metadata)
-    is_packed = bool({"scale_factor", "add_offset"} & node.attrs.keys())
+    is_packed = CFEncoding.from_attributes(node.attrs, node.dtype).is_packed
     if node.shape != (size,) or node.dtype.kind not in "iuf" or is_packed:
         return axis
     values = np.asarray(await node.view[:].read(), np.float64)

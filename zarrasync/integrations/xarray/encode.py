@@ -1,48 +1,51 @@
-"""Encoding of variables: by their own encoding or like a stored variable, and without loss."""
+"""Encoding of variables: by their own encoding or like a stored variable.
+
+xarray chooses the attributes and the data type of new variables. ``CFEncoding`` makes the stored numbers, and refuses values
+that they cannot represent.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from numbers import Number
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pandas import isnull
 from xarray import Dataset, Variable
+from xarray.backends.common import ensure_dtype_not_object
 from xarray.backends.zarr import FillValueCoder, encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
-from xarray.conventions import decode_cf_variable
 
-from zarrasync._concurrency.fork import thread_lock
-from zarrasync.errors import CodecError
-from zarrasync.integrations.xarray.read import FILL, FILTERS
+from zarrasync.errors import CodecError, EncodingError
+from zarrasync.integrations.xarray.read import FILTERS
+from zarrasync.metadata.conventions.cf_attributes import (
+    FILL,
+    MISSING_NUMBERS,
+    OFFSET,
+    SCALE,
+    SCALING,
+    UNSIGNED,
+    VALUE_ATTRIBUTES,
+    without_nan,
+)
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding, Lossy
+from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, are_dates, has_same_origin, units_of
 
 __all__ = [
     "applicable_encoding",
     "are_lossless",
-    "cast_lossless",
-    "cast_times",
-    "encode_variable",
+    "decoded_like",
+    "encode_like",
+    "encode_new",
     "inherit_encoding",
-    "keep_units_quietly",
-    "prepare_like",
     "stored_variables",
-    "without_nan",
 ]
 
-_VALUE_ENCODING = (
-    "units",
-    "calendar",
-    "dtype",
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-)
+_VALUE_ENCODING = ("dtype", *VALUE_ATTRIBUTES)
 """Encodings of a stored variable's values. Values added to the variable are encoded in the same way."""
 _PER_AXIS = ("chunks", "preferred_chunks", "shards", "filters")
 _LAYOUT = ("chunks", "preferred_chunks", "shards", "compressors", "compressor")
@@ -54,20 +57,10 @@ _LOSSLESS = {
 }
 """Filters and compressors that are lossless for all data types."""
 _NUMERIC = "biufc"
-_warning_filters = thread_lock()
-"""Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
-
-
-def without_nan(attributes: Mapping[Any, Any], dtype: np.dtype[Any]) -> dict[Any, Any]:
-    """Return a variable's attributes without NaN as a missing value. NaN is always missing, and not valid in JSON."""
-    if "missing_value" not in attributes or dtype.kind not in "fc":
-        return dict(attributes)
-    missing = np.asarray(attributes["missing_value"])
-    if missing.dtype.kind not in "fc" or not np.isnan(missing).any():
-        return dict(attributes)
-    others = {name: value for name, value in attributes.items() if name != "missing_value"}
-    finite = missing[~np.isnan(missing)]
-    return {**others, "missing_value": finite} if finite.size else others
+_TOGETHER = 16 << 20
+"""Bytes of values that are encoded together."""
+_HINT_NEW = "choose another encoding, or pass lossy='allow' to store it anyway"
+_HINT_LIKE = "mode='w' replaces the dataset with another encoding, and lossy='allow' stores it anyway"
 
 
 def stored_variables(dataset: Dataset) -> dict[str, Variable]:
@@ -77,7 +70,7 @@ def stored_variables(dataset: Dataset) -> dict[str, Variable]:
     """
     variables = {}
     for name, variable in dataset.variables.items():
-        attributes = without_nan(variable.attrs, variable.dtype)
+        attributes = without_nan(variable.attrs)
         if FILL in attributes:
             attributes[FILL] = FillValueCoder.encode(attributes[FILL], variable.dtype)
         variables[str(name)] = variable.copy(deep=False)
@@ -108,13 +101,113 @@ def _covers(sizes: Any, length: int) -> bool:
     return not isinstance(sizes, tuple | list) or sum(sizes[:-1]) < length <= sum(sizes)
 
 
-def encode_variable(name: str, variable: Variable) -> Variable:
-    """Return a variable with the values and attributes that its encoding specifies."""
-    variable = _fill_missing_strings(variable, variable.encoding, variable.dtype)
+def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variable:
+    """Return a variable with the numbers and attributes that its own encoding specifies.
+
+    Args:
+        name: The name of the variable.
+        variable: The variable. Lazy values are encoded when they are computed.
+        lossy: What to do with values that the encoding cannot represent.
+
+    Raises:
+        EncodingError: If the encoding cannot represent a value.
+    """
+    variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
+    has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
+    is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
+    # Attributes of numbers do not depend on values, but xarray infers the units of times from them.
+    needs_values = not is_number and not _are_all_missing(variable)
+    template = _encode_with_xarray(name, variable if needs_values else _without_values(variable))
+    if not (is_number or (has_dates and template.dtype.kind in _NUMERIC)):
+        return template
+    names = [key for key in VALUE_ATTRIBUTES if variable.encoding.get(key) is not None]
+    if UNSIGNED in names and template.dtype.kind in "iu":  # xarray omits it without a fill value
+        template.attrs[UNSIGNED] = template.encoding.pop(UNSIGNED, variable.encoding[UNSIGNED])
+    attributes = {key: template.attrs[key] for key in names if key in template.attrs}
+    if has_dates:
+        attributes |= {key: template.attrs[key] for key in (UNITS, CALENDAR, "dtype") if key in template.attrs}
+    else:
+        attributes = {key: value for key, value in attributes.items() if key not in (UNITS, CALENDAR)}
+    encoding = CFEncoding.from_attributes(attributes, template.dtype)
+    data = _encoded_data(name, variable, encoding, lossy, exact=False, hint=_HINT_NEW)
+    return Variable(variable.dims, data, template.attrs, template.encoding)
+
+
+def _encode_with_xarray(name: str, variable: Variable) -> Variable:
     # In format 2 xarray would convert strings of variable length to fixed-length ones.
     encode: Any = encode_zarr_variable  # untyped
     encoded: Variable = encode(variable, name=name, zarr_format=3)
     return encoded
+
+
+def _are_all_missing(variable: Variable) -> bool:
+    """Return whether times with units are all missing, which xarray cannot encode in the standard calendar."""
+    is_loaded = variable.dtype.kind == "M" and UNITS in variable.encoding and variable.chunks is None
+    return is_loaded and bool(np.isnat(variable.to_numpy()).all())
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return dtype is not str and np.dtype(dtype).kind in _NUMERIC
+
+
+def _has_dates(variable: Variable) -> bool:
+    if variable.dtype.kind != "O":
+        return True
+    data: Any = variable.data
+    first = data[(slice(0, 1),) * variable.ndim]  # computes one element of dask arrays, as xarray does
+    return are_dates(np.asarray(first)) or (not hasattr(data, "dask") and are_dates(np.asarray(data)))
+
+
+def _without_objects(name: str, variable: Variable) -> Variable:
+    """Return objects that are numbers as an array of numbers."""
+    if variable.dtype.kind != "O" or variable.chunks is not None:
+        return variable
+    first = next((value for value in variable.to_numpy().flat if value is not None), None)
+    if not isinstance(first, Number):
+        return variable
+    infer: Any = ensure_dtype_not_object  # untyped
+    numbers: Variable = infer(variable.copy(deep=False), name=name)
+    return numbers if numbers.dtype.kind in _NUMERIC else variable
+
+
+def _without_values(variable: Variable) -> Variable:
+    """Return a variable with the same properties and no elements. xarray does not scale integers without casting them."""
+    is_scaled = variable.dtype.kind in "biu" and {SCALE, OFFSET} & variable.encoding.keys()
+    data = np.zeros((0,) * variable.ndim, np.float64 if is_scaled else variable.dtype)
+    return Variable(variable.dims, data, variable.attrs, variable.encoding)
+
+
+def _encoded_data(name: str, variable: Variable, encoding: CFEncoding, lossy: Lossy, *, exact: bool, hint: str) -> Any:
+    """Return the stored numbers of a variable. Lazy values are encoded block by block."""
+    is_plain = encoding.dtype == variable.dtype and not encoding.changes_values
+    if is_plain or encoding.dtype.kind in "OT":
+        return variable.data
+    data: Any = variable.data
+    options: Any = {"variable": name, "lossy": lossy, "exact": exact, "hint": hint}
+    if not hasattr(data, "map_blocks"):
+        return _encode_in_memory(np.asarray(data), encoding, options)
+    encode = partial(_encode_block, encoding=encoding, options=options)
+    meta = np.zeros((0,) * variable.ndim, encoding.dtype)
+    return data.map_blocks(encode, dtype=encoding.dtype, meta=meta)
+
+
+def _encode_in_memory(values: npt.NDArray[Any], encoding: CFEncoding, options: dict[str, Any]) -> npt.NDArray[Any]:
+    """Encode values by rows, because computing in double precision takes several times the memory of the result."""
+    if values.nbytes <= _TOGETHER or values.ndim == 0:
+        return encoding.encode(values, **options)
+    result = np.empty(values.shape, encoding.dtype)
+    rows = max(1, len(values) * _TOGETHER // values.nbytes)
+    for start in range(0, len(values), rows):
+        origin = (start, *(0,) * (values.ndim - 1))
+        result[start : start + rows] = encoding.encode(values[start : start + rows], origin=origin, **options)
+    return result
+
+
+def _encode_block(
+    block: npt.NDArray[Any], encoding: CFEncoding, options: dict[str, Any], block_info: Any = None
+) -> npt.NDArray[Any]:
+    corners = block_info[0]["array-location"] if block_info else ()
+    return encoding.encode(block, origin=[start for start, _ in corners], **options)
 
 
 def _fill_missing_strings(variable: Variable, encoding: Mapping[str, Any], default: npt.DTypeLike) -> Variable:
@@ -125,7 +218,7 @@ def _fill_missing_strings(variable: Variable, encoding: Mapping[str, Any], defau
     if dtype.kind == "O":  # xarray handles characters, and objects that other libraries mark as strings
         vlen_dtype: Any = check_vlen_dtype  # untyped
         may_be_missing = target != "S1" and target is not str and vlen_dtype(dtype) is None
-    fills = [encoding[name] for name in ("_FillValue", "missing_value") if encoding.get(name) is not None]
+    fills = [encoding[name] for name in MISSING_NUMBERS if encoding.get(name) is not None]
     if not may_be_missing or target_kind not in ("OSTU" if fills else "STU"):
         return variable
     if not all(isinstance(fill, str | bytes) for fill in fills):
@@ -171,41 +264,92 @@ def _can_hold(dtype: npt.DTypeLike, value: Any) -> bool:
     values, target = np.asarray(value), np.dtype(dtype)
     if target.kind not in _NUMERIC or values.dtype.kind not in _NUMERIC:
         return bool(values.dtype.kind == target.kind)
-    return _can_hold_all(target, values)
+    return _are_restorable(CFEncoding.from_attributes({}, target), values)
 
 
-def _can_hold_all(dtype: np.dtype[Any], values: npt.NDArray[Any]) -> bool:
-    """Return whether a data type can represent all of the numbers exactly."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.array_equal(values.astype(dtype), values, equal_nan=values.dtype.kind in "fc"))
+def _are_restorable(encoding: CFEncoding, values: npt.NDArray[Any]) -> bool:
+    """Return whether values are equal to what their encoding stands for. Packing may round them."""
+    try:
+        decoded = encoding.decode(encoding.encode(values, exact=True))
+    except CodecError:
+        return False
+    if encoding.is_packed or values.dtype.kind == "O":
+        return True
+    return bool(np.array_equal(decoded, values, equal_nan=values.dtype.kind in "fcmM"))
 
 
 # ------------------------------------------------------------------ like stored variables
 
 
-@contextmanager
-def keep_units_quietly() -> Iterator[None]:
-    """Suppress xarray's warning that it changes units: ``cast_lossless`` raises an error then."""
-    with _warning_filters, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Times can't be serialized", UserWarning)
-        yield
+def encode_like(name: str, variable: Variable, stored: Variable, lossy: Lossy = "error") -> Variable:
+    """Return a variable with the numbers that stand for its values in a stored variable.
 
+    Args:
+        name: The name of the variable.
+        variable: The variable. Lazy values are encoded when they are computed.
+        stored: The stored variable, decoded.
+        lossy: What to do with values that the stored variable cannot represent.
 
-def prepare_like(variable: Variable, stored: Variable) -> Variable:
-    """Return a variable with the encoding of a stored one. ``cast_lossless`` makes the remaining cast.
-
-    xarray would cast numbers and strings to the stored data type without checking that they fit.
+    Raises:
+        EncodingError: If it cannot represent a value, or the values have other units.
     """
-    dtype, encoding = _stored_dtype(stored), stored.encoding
-    casts_unchecked = "units" not in encoding or (dtype.kind in "iu" and dtype != np.int64)  # xarray checks int64
-    cast_later = dtype.kind in f"SU{_NUMERIC}" and casts_unchecked and "_Unsigned" not in encoding
-    # Filled now, as the encoding without its dtype does not imply strings.
-    variable = _fill_missing_strings(variable.copy(deep=False), encoding, dtype)
-    if dtype.kind in "fc" and variable.dtype.kind in "biu":  # integers may not be able to hold the fill value
-        variable = variable.astype("f8")
-    names = (name for name in _VALUE_ENCODING if name in encoding)
-    variable.encoding = {name: encoding[name] for name in names if name != "dtype" or not cast_later}
-    return variable
+    dtype = _stored_dtype(stored)
+    variable = _without_objects(name, _fill_missing_strings(variable.copy(deep=False), stored.encoding, dtype))
+    if variable.dtype.kind not in f"mM{_NUMERIC}" and not (variable.dtype.kind == "O" and _has_dates(variable)):
+        # xarray's encoding of strings; the encoding without its dtype does not imply another one
+        names = [key for key in _VALUE_ENCODING if key in stored.encoding and (key != "dtype" or dtype.kind in "OT")]
+        variable.encoding = {key: stored.encoding[key] for key in names}
+        variable = _encode_with_xarray(name, variable)
+    encoding = _encoding_like(name, variable, stored)
+    data = _encoded_data(name, variable, encoding, lossy, exact=True, hint=_HINT_LIKE)
+    return Variable(variable.dims, data, variable.attrs)
+
+
+def decoded_like(name: str, variable: Variable, stored: Variable) -> npt.NDArray[Any]:
+    """Return the values of a variable as they would be read again after they are stored like another one.
+
+    Raises:
+        EncodingError: If the stored variable cannot represent a value.
+    """
+    encoded = encode_like(name, variable, stored)
+    encoding = _encoding_like(name, variable, stored)
+    return encoding.decode(np.asarray(encoded.data)) if encoding.dtype.kind in _NUMERIC else encoded.to_numpy()
+
+
+def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncoding:
+    """Return the encoding of a stored variable, for values that may be stored numbers already.
+
+    Values that were opened with ``mask_and_scale=False`` or ``decode_times=False`` are. They have the attributes of the encoding.
+
+    Raises:
+        EncodingError: If their attributes differ from the encoding.
+    """
+    attributes = {key: stored.encoding[key] for key in VALUE_ATTRIBUTES if key in stored.encoding}
+    if stored.dtype.kind == "m" and UNITS in attributes:
+        attributes["dtype"] = "timedelta64"
+    encoding = CFEncoding.from_attributes(attributes, _stored_dtype(stored))
+    raw = {key: variable.attrs[key] for key in (*SCALING, *MISSING_NUMBERS) if key in variable.attrs}
+    if raw:
+        own = CFEncoding.from_attributes(raw, encoding.dtype)
+        if replace(encoding, times=None, unit="") != own:
+            raise EncodingError(
+                f"the values of {name} have the attributes {raw}, and cannot be stored with the encoding "
+                f"{ {key: attributes[key] for key in (*SCALING, *MISSING_NUMBERS) if key in attributes} } of the existing "
+                "values; open them without mask_and_scale=False",
+                variable=name,
+            )
+        encoding = replace(own, missing=(), valid=(None, None), scale=None, offset=None, number_dtype=own.dtype)
+        encoding = replace(encoding, times=CFEncoding.from_attributes(attributes, own.dtype).times)
+    has_dates = variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and _has_dates(variable))
+    if encoding.times is None or has_dates or variable.dtype.kind in "SUT":
+        return encoding
+    if not has_same_origin(units_of(variable.attrs), units_of(attributes)):
+        raise EncodingError(
+            f"the values of {name} have units {variable.attrs.get(UNITS)!r} and cannot be stored in the units "
+            f"{attributes.get(UNITS)!r} of the existing values",
+            variable=name,
+        )
+    return replace(encoding, times=None)
 
 
 def inherit_encoding(name: str, variable: Variable, stored: Variable) -> dict[str, Any]:
@@ -233,129 +377,15 @@ def _is_restorable(name: str, variable: Variable, stored: Variable) -> bool:
     """Return whether values stay equal if they are encoded like a stored variable. Packing may round."""
     if variable.dtype.kind != stored.dtype.kind:
         return False
-    dtype, is_packed = _stored_dtype(stored), _is_packed(stored)
-    if not is_packed and variable.dtype.kind == dtype.kind == "f" and not _can_hold_all(dtype, variable.to_numpy()):
-        return False
     try:
-        with _warning_filters, warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # xarray warns when it changes units
-            encoded = encode_variable(name, prepare_like(variable, stored))
-        cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
-    except (CodecError, ValueError, UserWarning):
+        if variable.dtype.kind in f"mM{_NUMERIC}":
+            return _are_restorable(_encoding_like(name, variable, stored), variable.to_numpy())
+        encode_like(name, variable, stored)
+    except (CodecError, ValueError):
         return False
     return True
-
-
-# ------------------------------------------------------------------ casts
-
-
-def cast_lossless(name: str, encoded: Variable, stored: Variable, *, is_time: bool) -> Variable:
-    """Return encoded values in the data type of a stored variable. Lazy values are checked when they are computed.
-
-    Args:
-        name: The name of the variable.
-        encoded: The values, encoded by ``encode_variable`` after ``prepare_like``.
-        stored: The stored variable.
-        is_time: Whether the values are times or durations.
-
-    Raises:
-        CodecError: If xarray encoded the values in other units, or the data type cannot hold a value.
-    """
-    stored_units, units = stored.encoding.get("units"), encoded.attrs.get("units")
-    has_units = "units" in stored.encoding or is_time
-    if has_units and _reference_times(stored.encoding) != _reference_times(encoded.attrs):
-        raise CodecError(
-            f"the values of {name} have units {units!r} and cannot be stored in the units {stored_units!r} of the "
-            "existing values",
-            direction="encode",
-        )
-    dtype = _stored_dtype(stored)
-    if encoded.dtype == dtype or dtype.kind in "OT":
-        return encoded
-    cast = partial(_cast, name=name, dtype=dtype, units=stored_units, is_packed=_is_packed(stored))
-    data: Any = encoded.data
-    result = data.map_blocks(cast, dtype=dtype) if hasattr(data, "map_blocks") else cast(np.asarray(data))
-    return Variable(encoded.dims, result, encoded.attrs)
-
-
-def cast_times(name: str, variable: Variable, dtype: np.dtype[Any]) -> Variable:
-    """Return times or durations in the unit of stored ones that are not encoded as numbers.
-
-    Args:
-        name: The name of the variable.
-        variable: Its values. Lazy values are checked when they are computed.
-        dtype: The data type of the stored values.
-
-    Raises:
-        CodecError: If a value is not a time or a duration, or not exact in the unit.
-    """
-    if variable.dtype.kind != dtype.kind:
-        raise CodecError(
-            f"the values of {name} have type {variable.dtype}, the existing values {dtype}", direction="encode"
-        )
-    cast = partial(_cast_times, name=name, dtype=dtype)
-    data: Any = variable.data
-    result = data.map_blocks(cast, dtype=dtype) if hasattr(data, "map_blocks") else cast(np.asarray(data))
-    return Variable(variable.dims, result, variable.attrs)
-
-
-def _cast_times(block: npt.NDArray[Any], name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    result = block.astype(dtype)
-    lost = (result.astype(block.dtype) != block) & ~np.isnat(block)
-    if lost.any():
-        raise CodecError(
-            f"the value {block[lost].flat[0]} of {name} is not exact in {dtype}, the type of the existing values",
-            direction="encode",
-        )
-    return result
-
-
-def _is_packed(stored: Variable) -> bool:
-    return bool({"scale_factor", "add_offset"} & stored.encoding.keys())
-
-
-def _reference_times(attributes: Mapping[Any, Any]) -> Any:
-    """Return the times that 0 and 1 encode. They are equal for units that differ only in spelling."""
-    units = {name: attributes[name] for name in ("units", "calendar") if name in attributes}
-    try:
-        encoded = Variable(("t",), np.array([0, 1]), units)
-        return decode_cf_variable("t", encoded, decode_timedelta=True).to_numpy().tolist()
-    except (ValueError, OverflowError):
-        return units
 
 
 def _stored_dtype(stored: Variable) -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(stored.encoding.get("dtype", stored.dtype))
     return dtype
-
-
-def _cast(
-    block: npt.NDArray[Any], name: str, dtype: np.dtype[Any], units: str | None, *, is_packed: bool
-) -> npt.NDArray[Any]:
-    """Return values in another data type.
-
-    Raises:
-        CodecError: If it cannot hold one of them.
-    """
-    if dtype.kind == "U" and block.dtype.kind in "OT" and all(isinstance(value, str) for value in block.flat):
-        block = block.astype(object).astype(str) if block.size else np.empty(block.shape, dtype)
-    are_strings = block.dtype.kind == dtype.kind and dtype.kind in "SU"
-    if not are_strings and not (block.dtype.kind in _NUMERIC and dtype.kind in _NUMERIC):
-        raise CodecError(
-            f"the values of {name} have type {block.dtype}, the existing values {dtype}", direction="encode"
-        )
-    if block.dtype.kind == "c" != dtype.kind and np.imag(block).any():
-        raise CodecError(f"the values of {name} are complex, the existing values {dtype}", direction="encode")
-    values = np.rint(block) if is_packed and block.dtype.kind == "f" and dtype.kind in "iu" else block
-    with np.errstate(all="ignore"):
-        result = values.astype(dtype)
-        # Floats are rounded to the precision of the data type.
-        is_exact = are_strings or dtype.kind in "biu"
-        lost = result != values if is_exact else np.isfinite(values) & ~np.isfinite(result)
-    if lost.any():
-        example, unit_text = values[lost].flat[0].item(), f" ({units})" if units else ""
-        raise CodecError(
-            f"the value {example!r}{unit_text} of {name} does not fit {dtype}, the type of the existing values",
-            direction="encode",
-        )
-    return result

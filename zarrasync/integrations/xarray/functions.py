@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xarray import DataArray, Dataset, DataTree
 
@@ -13,10 +13,12 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
 from zarrasync.display.progress import ProgressLike
 from zarrasync.integrations.dask_detect import seceded
+from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteRequest
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import write
+from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
@@ -41,6 +43,8 @@ async def write_dataset_async(
     safe_chunks: bool = True,
     align_chunks: bool = True,
     write_empty_chunks: bool | None = None,
+    lossy: Lossy = "error",
+    on_mismatch: OnMismatch = "error",
     write_inherited_coords: bool = False,
     verify: bool = False,
     progress: ProgressLike = False,
@@ -60,8 +64,9 @@ async def write_dataset_async(
             compressors from the one that it replaces. It inherits data type and packing if its values are in memory
             and fit. ``"a-"`` is ``"a"``, but with ``append_dim`` it keeps existing variables without that dimension.
             Default: ``"a"`` with ``append_dim``, ``"r+"`` with ``region``, else ``"w-"``.
-        append_dim: Append variables with this dimension, and overwrite others. Values are encoded like the existing
-            values. The dataset must contain every stored variable with this dimension.
+        append_dim: Append variables with this dimension, and overwrite others except for coordinates, which must be equal
+            to the stored ones (see ``on_mismatch``). Values are encoded like the existing values. The dataset must contain
+            every stored variable with this dimension.
         region: The slices to write into by dimension, or ``"auto"`` to locate one by its coordinates; ``"auto"`` alone
             for all dimensions. Coordinates that are already stored are not written again.
         encoding: Encodings of new variables by name: xarray's keys (``dtype``, ``units``, ``scale_factor``,
@@ -78,6 +83,15 @@ async def write_dataset_async(
         align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
             refused if ``safe_chunks`` is set.
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
+        lossy: What to do with values that their encoding cannot represent: values out of the range of the data type, NaN,
+            infinity and NaT without a number for them, and values that are equal to the number for missing ones.
+            ``"error"`` refuses them, ``"warn"`` and ``"allow"`` store what NumPy makes of them. Rounding to the step of
+            the encoding (``scale_factor``, or 1 for integers) or to the precision of the data type is always allowed in
+            new arrays. Existing arrays of integers without ``scale_factor`` get whole numbers only. If values that are
+            computed by dask are refused, new nodes are erased, and appended rows are removed.
+        on_mismatch: What to do if coordinates that ``append_dim`` does not extend, their bounds, or the reference system
+            differ from the stored ones: ``"error"`` refuses the append, ``"ignore"`` keeps the stored ones. Equal ones are
+            not written again.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
@@ -99,8 +113,8 @@ async def write_dataset_async(
             or if values of other writers could be lost.
         MetadataError: If an attribute cannot be written as JSON.
         UnsupportedOperation: If ``consolidated`` is set and the store does not support it.
-        CodecError: If values cannot be stored in the data type or the units of the stored variable.
-        ValueError: If a variable has no dimension of the region, coordinates differ from stored ones, an existing
+        EncodingError: If an encoding cannot represent a value, or values have other units than the stored ones.
+        ValueError: If a variable has no dimension of the region, coordinates differ from the stored ones, an existing
             variable has an encoding, or parameters contradict each other.
     """
     datasets = datasets_of(dataset, inherit=write_inherited_coords)
@@ -116,6 +130,8 @@ async def write_dataset_async(
         safe_chunks=safe_chunks,
         align_chunks=align_chunks,
         write_empty_chunks=write_empty_chunks,
+        lossy=_checked("lossy", lossy, get_args(Lossy)),
+        on_mismatch=_checked("on_mismatch", on_mismatch, get_args(OnMismatch)),
         compute=compute,
         verify=verify,
         progress=progress,
@@ -150,6 +166,12 @@ def _checked_mode(
     if append_dim is not None and append_dim not in dims:
         raise ValueError(f"the dataset has no dimension {append_dim!r}; it has {', '.join(sorted(dims))}")
     return chosen
+
+
+def _checked(name: str, value: Any, choices: Sequence[str]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; found {value!r}")
+    return value
 
 
 def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any:

@@ -13,9 +13,11 @@ from zarrasync import config as settings
 from zarrasync.display.progress import ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
+from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
+from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
@@ -44,6 +46,8 @@ class WriteRequest:
     safe_chunks: bool
     align_chunks: bool
     write_empty_chunks: bool | None
+    lossy: Lossy
+    on_mismatch: OnMismatch
     compute: bool
     verify: bool
     progress: ProgressLike

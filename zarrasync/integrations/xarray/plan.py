@@ -15,16 +15,14 @@ from zarrasync.formats import Format
 from zarrasync.integrations.xarray.encode import (
     applicable_encoding,
     are_lossless,
-    cast_lossless,
-    cast_times,
-    encode_variable,
+    encode_like,
+    encode_new,
     inherit_encoding,
-    keep_units_quietly,
-    prepare_like,
-    without_nan,
 )
-from zarrasync.integrations.xarray.read import FILL, FILTERS
+from zarrasync.integrations.xarray.read import FILTERS
 from zarrasync.metadata.conventions import DIMENSIONS
+from zarrasync.metadata.conventions.cf_attributes import FILL, without_nan
+from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.metadata.create import plan_array
 
 __all__ = ["Planner", "VariablePlan", "check_append_dim", "check_lengths", "check_sizes", "json_attributes"]
@@ -77,12 +75,14 @@ class Planner:
         append_dim: The dimension that is extended.
         region: The slices that are written, by dimension. Empty to write all values of existing arrays.
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the default.
+        lossy: What to do with values that an encoding cannot represent.
     """
 
     format: Format
     append_dim: str | None
     region: Mapping[str, slice] | None
     write_empty_chunks: bool | None = None
+    lossy: Lossy = "error"
 
     def plan(
         self, name: str, variable: Variable, encoding: Mapping[str, Any] | None, stored: Variable | None
@@ -99,7 +99,7 @@ class Planner:
             ShapeError: If it does not fit the stored variable.
             NodeNotFoundError: If values of existing arrays are written and the variable does not exist.
             ValueError: If the encoding is unknown or cannot be chosen, or the variable has no dimension of the region.
-            CodecError: If values cannot be stored in the data type or the units of the stored variable.
+            EncodingError: If an encoding cannot represent a value.
         """
         appends = self.append_dim is not None
         if self.region is not None:
@@ -119,17 +119,11 @@ class Planner:
         if sorted(map(str, variable.dims)) != sorted(map(str, stored.dims)):
             raise ShapeError(f"{name} has the dimensions {stored.dims} in the store, not {variable.dims}")
         variable = variable.transpose(*stored.dims)
-        has_native_times = stored.dtype.kind in "mM" and "units" not in stored.encoding
-        with keep_units_quietly():
-            encoded = variable if has_native_times else encode_variable(name, prepare_like(variable, stored))
+        encoded = encode_like(name, variable, stored, self.lossy)
         if self.region is not None:
             self._check_region_shape(name, encoded, stored, self.region)
         else:
             self._check_append_shape(name, encoded, stored)
-        if has_native_times:
-            encoded = cast_times(name, encoded, stored.dtype)
-        else:
-            encoded = cast_lossless(name, encoded, stored, is_time=variable.dtype.kind in "mM")
         rows_before = stored.sizes.get(self.append_dim)
         return VariablePlan(name, encoded, {}, True, rows_before, self.write_empty_chunks)
 
@@ -180,7 +174,7 @@ class Planner:
             variable.encoding = inherit_encoding(name, variable, stored)
         else:
             variable.encoding = applicable_encoding(variable)
-        encoded = encode_variable(name, variable)
+        encoded = encode_new(name, variable, self.lossy)
         _check_known(name, encoding or {}, encoded)
         if self.format.has_undefined_fill and encoding and encoding.get("fill_value") is not None:
             raise ValueError(
@@ -230,7 +224,7 @@ class Planner:
 
     def _array_options(self, encoded: Variable) -> dict[str, Any]:
         """Return the parameters of ``create_array`` that follow from values, attributes and dimensions."""
-        attributes = json_attributes(without_nan(encoded.attrs, encoded.dtype))
+        attributes = json_attributes(without_nan(encoded.attrs))
         fill, dims = encoded.attrs.get(FILL), list(map(str, encoded.dims))
         attributes.pop(FILL, None)
         is_string = encoded.dtype.kind in "OT"

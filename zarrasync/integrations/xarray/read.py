@@ -24,14 +24,13 @@ from zarrasync.errors import MetadataError, ZarrError
 from zarrasync.integrations.xarray.computed import computed_variables
 from zarrasync.integrations.xarray.content import Content
 from zarrasync.metadata.conventions import DIMENSIONS, Axis
+from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.nodes.access import handle_of
 
-__all__ = ["FILL", "FILTERS", "GroupDataStore", "fetch_coordinates", "stored_variable"]
+__all__ = ["FILTERS", "GroupDataStore", "fetch_coordinates", "stored_variable"]
 
-FILL = "_FillValue"
 FILTERS = "v2_filters"
 """The encoding with the filters of format 2; ``filters`` contains the filters of format 3."""
-_MISSING = "missing_value"
 _NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")
 """Beginnings, in lower case, of the names of netCDF's internal attributes."""
 _LARGEST_COORDINATE = 4 << 20
@@ -158,8 +157,8 @@ def stored_variable(
         attributes[FILL] = array.fill_value
     elif FILL in attributes and not format_.has_undefined_fill:  # formats that can leave it undefined store it decoded
         attributes[FILL] = _decode_fill(attributes[FILL], array)
-    if _MISSING in attributes and array.dtype.kind in "fc":
-        attributes[_MISSING] = _missing_numbers(attributes[_MISSING])
+    if MISSING_VALUE in attributes and array.dtype.kind in "fc":
+        attributes[MISSING_VALUE] = _missing_numbers(attributes[MISSING_VALUE])
     if not mask and format_.has_dimension_names and array.dtype.kind not in "mM":  # kept when it is written again
         encoding["fill_value"] = array.fill_value
     return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)

@@ -9,12 +9,15 @@ import numpy as np
 from xarray import Dataset, Variable
 from xarray.conventions import decode_cf_variable, encode_cf_variable
 
+from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE, OFFSET, SCALE
+from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
+
 __all__ = ["RegionLike", "locate_region"]
 
 RegionLike: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers pass it."""
-_TIME_ENCODING = ("dtype", "units", "calendar", "_FillValue")
-_NUMBER_ENCODING = ("dtype", "scale_factor", "add_offset", "_FillValue", "missing_value")
+_TIME_ENCODING = ("dtype", UNITS, CALENDAR, FILL)
+_NUMBER_ENCODING = ("dtype", SCALE, OFFSET, FILL, MISSING_VALUE)
 """Encodings of coordinates."""
 
 

@@ -17,10 +17,11 @@ from zarrasync.integrations.xarray.job import Reservation, WriteJob, WriteReques
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
 from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.group import create_group_at
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["existing_group", "give_back", "reserve"]
+__all__ = ["erase_new_nodes", "existing_group", "give_back", "reserve"]
 
 _CATCH_UP_SECONDS = 10.0
 """Seconds to wait for another writer that has extended some of the variables to extend the others."""
@@ -52,6 +53,13 @@ async def give_back(job: WriteJob) -> None:
     """Release all reserved rows after a failure."""
     for rows in reversed(job.reservations):
         await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
+
+
+async def erase_new_nodes(job: WriteJob) -> None:
+    """Erase the group that this write has created, or the arrays that it has created in an existing group."""
+    handle = handle_of(_without_consolidated(_group_of(job)))
+    new = [handle.child(plan.name) for plan in job.plans if not plan.updates]
+    await gather([partial(erase_node, node) for node in ([handle] if job.is_new else new)])
 
 
 # ------------------------------------------------------------------ groups
@@ -112,7 +120,8 @@ async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
         group = await existing_group(job.request) if mode in ("a", "a-") else None
         if group is None:
             raise
-        await group.update_attributes(attributes)  # another writer was faster
+        job.is_new = False  # another writer was faster
+        await group.update_attributes(attributes)
         return group
 
 

@@ -15,9 +15,10 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
+from zarrasync.integrations.xarray.grids import without_stored_coordinates
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import (
@@ -30,7 +31,7 @@ from zarrasync.integrations.xarray.plan import (
 )
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
-from zarrasync.integrations.xarray.reserve import existing_group, give_back, reserve
+from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, give_back, reserve
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
@@ -67,7 +68,7 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
         if request.mode != "r+":  # last, when nothing can be refused any more
             changed = [job for job in jobs if not job.is_new and job.attributes]
             await gather([partial(_group_of(job).update_attributes, job.attributes) for job in changed])
-        report = await write_values(jobs)
+        report = await _write_values(jobs)
     except BaseException:
         for job in jobs:
             await give_back(job)
@@ -75,6 +76,16 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
         raise
     await consolidate(jobs)
     return report
+
+
+async def _write_values(jobs: Sequence[WriteJob]) -> Any:
+    """Write all values. If lazy ones are refused when they are computed, erase the nodes that this write has created."""
+    try:
+        return await write_values(jobs)
+    except EncodingError:
+        for job in jobs:
+            await run_cleanup(partial(erase_new_nodes, job))
+        raise
 
 
 def _group_of(job: WriteJob) -> AsyncGroup:
@@ -100,6 +111,9 @@ async def _resolve(path: str, dataset: Dataset, request: WriteRequest) -> WriteJ
     region: dict[str, slice] | None = {} if request.mode == "r+" else None  # all of it
     if request.region is not None:
         dataset, region = await run_in_new_thread(partial(locate_region, dataset, request.region, stored))
+    elif request.append_dim is not None:
+        options = stored, request.append_dim, request.on_mismatch
+        dataset = await run_in_new_thread(partial(without_stored_coordinates, dataset, *options))
     return WriteJob(path, request, dataset, group, format_, arrays, stored, region, is_new=group is None)
 
 
@@ -135,7 +149,7 @@ async def _validate(job: WriteJob) -> None:
     request = job.request
     check_append_dim(job.stored, request.append_dim)
     variables, attributes = encode_dataset_coordinates(job.dataset)
-    planner = Planner(job.format, request.append_dim, job.region, request.write_empty_chunks)
+    planner = Planner(job.format, request.append_dim, job.region, request.write_empty_chunks, request.lossy)
     names = [str(name) for name in variables if not _stays(str(name), variables[name], job)]
 
     def plan_all() -> list[VariablePlan]:

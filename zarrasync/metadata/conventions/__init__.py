@@ -9,12 +9,11 @@ from __future__ import annotations
 from zarrasync.metadata.conventions.meaning import CRS, RGBA, Axis, Labels, Level, Link, Meaning, Violation
 from zarrasync.metadata.conventions.ome import ome_archive_comment
 from zarrasync.metadata.conventions.registry import axes_of, axis_names, meaning_of, register_convention
-from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS, MISSING, XarrayProperties, convert_properties
+from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS, XarrayProperties, convert_properties
 
 __all__ = [
     "CRS",
     "DIMENSIONS",
-    "MISSING",
     "RGBA",
     "Axis",
     "Labels",

@@ -5,41 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zarrasync.metadata.conventions.cf_attributes import FILL, OFFSET, SCALE
+from zarrasync.metadata.conventions.cf_times import CALENDAR, CALENDARS, UNITS
 from zarrasync.metadata.conventions.meaning import CRS, Link, Meaning
 from zarrasync.metadata.conventions.reader import Reader, is_number
 
 __all__ = ["ATTRIBUTES", "interpret_cf"]
 
 ATTRIBUTES = (
-    "Conventions",
-    "units",
-    "standard_name",
-    "long_name",
-    "calendar",
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "grid_mapping",
-    "grid_mapping_name",
-    "coordinates",
-    "crs_wkt",
-    "spatial_ref",
+    *("Conventions", "standard_name", "long_name", UNITS, CALENDAR, SCALE, OFFSET, FILL),
+    *("grid_mapping", "grid_mapping_name", "coordinates", "crs_wkt", "spatial_ref"),
 )
 """Attributes of which an array or group with a meaning to CF has at least one."""
-_CALENDARS = [
-    "standard",
-    "gregorian",
-    "proleptic_gregorian",
-    "noleap",
-    "365_day",
-    "all_leap",
-    "366_day",
-    "360_day",
-    "julian",
-    "utc",
-    "tai",
-    "none",
-]
 
 
 def interpret_cf(attributes: Mapping[str, Any]) -> Meaning | None:
@@ -76,19 +53,19 @@ def _quantity(attributes: Mapping[str, Any], reader: Reader) -> str:
 
 
 def _times(attributes: Mapping[str, Any], reader: Reader) -> str:
-    units, calendar = attributes.get("units"), attributes.get("calendar", "standard")
-    if calendar not in _CALENDARS:
-        reader.warn("calendar", f"{calendar!r} is not a calendar of CF: {', '.join(_CALENDARS)}")
+    units, calendar = attributes.get("units"), attributes.get(CALENDAR, "standard")
+    if calendar not in CALENDARS:
+        reader.warn(CALENDAR, f"{calendar!r} is not a calendar of CF: {', '.join(CALENDARS)}")
     return f"{units}, {calendar} calendar" if isinstance(units, str) and " since " in units else ""
 
 
 def _packing(attributes: Mapping[str, Any], reader: Reader) -> str:
     """Return how values follow from stored ones: ``stored value × 0.01 + 273.15``."""
-    numbers = {name: attributes[name] for name in ("scale_factor", "add_offset") if name in attributes}
+    numbers = {name: attributes[name] for name in (SCALE, OFFSET) if name in attributes}
     for name, number in numbers.items():
         if not is_number(number):
             reader.error(name, f"expected a number, found {number!r}")
-    scale, offset = numbers.get("scale_factor", 1), numbers.get("add_offset", 0)
+    scale, offset = numbers.get(SCALE, 1), numbers.get(OFFSET, 0)
     if not numbers or not (is_number(scale) and is_number(offset)):
         return ""
     return "stored value" + (f" × {scale:g}" if scale != 1 else "") + (f" + {offset:g}" if offset else "")

@@ -7,26 +7,20 @@ numbers encoded as base64 strings.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync.errors import MetadataError
+from zarrasync.metadata.conventions.cf_attributes import FILL, encode_float, numbers_with_sign, signed_dtype
 from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["DIMENSIONS", "MISSING", "UNNAMED", "XarrayProperties", "convert_properties"]
+__all__ = ["DIMENSIONS", "UNNAMED", "XarrayProperties", "convert_properties"]
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute with dimension names, in formats that do not support them."""
-
-MISSING = "_FillValue"
-"""The attribute with the value that marks missing values."""
 
 UNNAMED = "__xarray_dataarray_variable__"
 """The name under which xarray stores an array that has no name, in all formats."""
@@ -60,14 +54,14 @@ class XarrayProperties(NamedTuple):
     @property
     def missing_value(self) -> Any:
         """The number that marks missing values, or ``None`` if the data type cannot represent it or it is not defined."""
+        dtype = self.dtype.numpy
+        if dtype.kind not in "biufc":
+            return None
         if self.fill_is_missing and self.fill_value is not None:
-            return self.fill_value if self.dtype.numpy.kind in "biufc" else None
-        value = self.attributes.get(MISSING)
-        bits = 8 * self.dtype.numpy.itemsize if self.dtype.numpy.kind == "i" else 0
-        is_unsigned = str(self.attributes.get("_Unsigned")).lower() == "true"
-        if bits and is_unsigned and isinstance(value, int) and value > 0:
-            value = (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)  # netCDF stores unsigned as signed
-        return _decode(value, self.dtype)
+            return self.fill_value
+        value = self.attributes.get(FILL)
+        numbers = [] if value is None else numbers_with_sign(value, dtype, signed_dtype(self.attributes, dtype))
+        return numbers[0].view(dtype) if numbers else None  # netCDF stores unsigned numbers as signed ones
 
 
 def convert_properties(source: XarrayProperties, ndim: int, target: Format) -> XarrayProperties:
@@ -86,14 +80,14 @@ def convert_properties(source: XarrayProperties, ndim: int, target: Format) -> X
         attributes[DIMENSIONS] = list(names or ())
     missing = source.missing_value
     if is_named and not target.has_undefined_fill and missing is not None:
-        attributes[MISSING] = _encode(missing, source.dtype)
+        attributes[FILL] = _encode(missing, source.dtype)
     elif is_named and not target.has_undefined_fill and source.dtype.numpy.kind not in "biufc":
-        attributes.pop(MISSING, None)  # xarray rejects datasets in which strings have this attribute
+        attributes.pop(FILL, None)  # xarray rejects datasets in which strings have this attribute
     elif is_named and target.has_undefined_fill and not source.fill_is_missing:
         if missing is not None:
             fill = fill_values.as_fill(source.dtype, missing)
-            del attributes[MISSING]
-        elif MISSING not in attributes and _is_default(fill, source.dtype):
+            del attributes[FILL]
+        elif FILL not in attributes and _is_default(fill, source.dtype):
             fill = None
     target_names = names if target.has_dimension_names else None
     return XarrayProperties(source.dtype, attributes, target_names, fill, target.has_undefined_fill)
@@ -111,33 +105,7 @@ def _encode(value: Any, dtype: DataType) -> Any:
     """Return a number as the JSON value of the attribute."""
     kind = dtype.numpy.kind
     if kind == "f":
-        return _encode_float(value)
+        return encode_float(value)
     if kind == "c":
-        return [_encode_float(value.real), _encode_float(value.imag)]
+        return [encode_float(value.real), encode_float(value.imag)]
     return bool(value) if kind == "b" else int(value)
-
-
-def _decode(value: Any, dtype: DataType) -> Any:
-    """Return an attribute's number, encoded or plain. ``None`` if the data type cannot represent it."""
-    kind = dtype.numpy.kind
-    if value is None or kind not in "biufc":
-        return None
-    try:
-        if kind == "c":
-            value = complex(*map(_decode_float, value)) if isinstance(value, list | tuple) else value
-        return fill_values.as_fill(dtype, _decode_float(value) if kind == "f" else value)
-    except (MetadataError, TypeError, ValueError, OverflowError, struct.error, binascii.Error):
-        return None
-
-
-def _encode_float(number: float) -> str:
-    return base64.b64encode(struct.pack("<d", float(number))).decode()
-
-
-def _decode_float(value: Any) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    try:
-        return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
-    except (struct.error, binascii.Error):
-        return float(value)

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from zarrasync.bulk.checksum import value_checksum, value_kind
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.sources.times import convert_times, duration_units, units_of
+from zarrasync.bulk.files.sources.times import convert_times
 from zarrasync.errors import ShapeError
+from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, SCALING
+from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, duration_units, units_of
 
 __all__ = [
-    "SCALING",
     "check_equal",
     "check_fit",
     "check_projection",
@@ -26,13 +27,9 @@ __all__ = [
     "is_same_attribute",
 ]
 
-SCALING = ("scale_factor", "add_offset", "_Unsigned")
-"""Attributes that determine the meaning of stored numbers."""
-_MISSING = ("_FillValue", "missing_value")
-"""Attributes that specify which numbers stand for missing values."""
 _CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping")
 """Attributes that determine the meaning of values if both variables have them."""
-_CHECKED = {*SCALING, *_MISSING, *_CODES, "units", "calendar", "coordinates"}
+_CHECKED = {*SCALING, *MISSING_NUMBERS, *_CODES, UNITS, CALENDAR, "coordinates"}
 _PROJECTION = ("grid_mapping_name", "crs_wkt", "spatial_ref")
 """Attributes of variables that describe a coordinate reference system."""
 _DESCRIPTIVE = ("GeoTransform", "long_name", "comment", "units")
@@ -121,7 +118,7 @@ def check_fit(
         (key,) for key in SCALING if not is_same_attribute(header.attributes, like.attributes, key)
     ]
     if not differing and _missing_numbers(header.attributes) != _missing_numbers(like.attributes):
-        differing = [_MISSING]
+        differing = [MISSING_NUMBERS]
     for keys in differing:
         raise ShapeError(
             f"{name!r} has {_text_of(header, keys)} in {url}, but {_text_of(like, keys)} in {like_url}, so its stored numbers "
@@ -188,7 +185,7 @@ def is_same_attribute(attributes: Mapping[str, Any], others: Mapping[str, Any], 
     """Return whether an attribute has the same meaning in two variables. A missing one has its default."""
     value, other = attributes.get(key), others.get(key)
     if value is None or other is None:
-        default = {"scale_factor": 1, "add_offset": 0}.get(key)
+        default = {SCALE: 1, OFFSET: 0}.get(key)
         return value is other or (default is not None and default in (value, other))
     return is_equal(_plain(value), _plain(other))
 
@@ -212,7 +209,7 @@ def _missing_numbers(attributes: Mapping[str, Any]) -> set[Any]:
 
     NaN is always missing, so it is not one. Empty strings are what absent chunks of strings contain.
     """
-    found = [_plain(attributes[key]) for key in _MISSING if attributes.get(key) is not None]
+    found = [_plain(attributes[key]) for key in MISSING_NUMBERS if attributes.get(key) is not None]
     items = [item for value in found for item in (value if isinstance(value, list) else [value])]
     return {item for item in items if item != "" and item == item}  # noqa: PLR0124  # NaN, which is unequal to itself
 

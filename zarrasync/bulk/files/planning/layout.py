@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from zarrasync.bulk.files.planning.axis import Axis
-from zarrasync.bulk.files.planning.compare import SCALING, is_same_attribute
+from zarrasync.bulk.files.planning.compare import is_same_attribute
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.sources import Source
 from zarrasync.errors import ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE, SCALING
 from zarrasync.metadata.create import plan_array
 from zarrasync.model import dtypes
 
@@ -131,7 +132,7 @@ def check_names(
 def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return dimension names, attributes and the fill value. Absent chunks then mean missing values."""
     attributes = dict(header.attributes)
-    missing = attributes.get("_FillValue", attributes.get("missing_value"))
+    missing = attributes.get(FILL, attributes.get(MISSING_VALUE))
     properties: dict[str, Any] = {"dimension_names": header.dims, "attributes": attributes}
     if (
         isinstance(missing, int | float)

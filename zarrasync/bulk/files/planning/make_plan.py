@@ -19,8 +19,8 @@ from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.sources.times import TimeUnits
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.model.paths import join
 
 __all__ = ["plan_job"]

@@ -20,9 +20,10 @@ from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import digest_rows
 from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import VariableHeader
-from zarrasync.bulk.files.sources.times import duration_units, find_missing, units_of
+from zarrasync.bulk.files.sources.times import find_missing
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
+from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
 
 __all__ = ["Match", "find_labels", "match_files", "show_label"]
 
@@ -140,9 +141,7 @@ def show_label(variables: Variables, label: Any) -> str:
     units = variables.units(variables.dim)
     if units is None or not units.calendar:
         return str(label)
-    from xarray.coding.times import decode_cf_datetime
-
-    date = decode_cf_datetime(np.array([label]), units.units, units.calendar)[0]
+    date = numbers_to_dates(np.array([label]), units)[0]
     text = np.datetime_as_string(date, unit="s") if isinstance(date, np.datetime64) else date.isoformat()
     return str(text)
 

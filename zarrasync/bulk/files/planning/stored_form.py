@@ -19,9 +19,9 @@ from zarrasync.bulk.files.planning.compare import is_equal
 from zarrasync.bulk.files.records.target import StoredForm, Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.sources.times import duration_units, units_of
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata.conventions.cf_times import duration_units, units_of
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle

@@ -20,8 +20,9 @@ from zarrasync.bulk.files.planning.compare import (
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
-from zarrasync.bulk.files.sources.times import TimeUnits, common_units, convert_times, duration_units, units_of
+from zarrasync.bulk.files.sources.times import common_units, convert_times
 from zarrasync.errors import CodecError, ShapeError
+from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
 
 __all__ = ["Variables"]
@@ -246,19 +247,24 @@ class Variables:
         return self._units[name]
 
     def _find_units(self, name: str) -> TimeUnits | None:
+        if name in self.target.arrays:
+            stored = self.target.time_attributes(name)
+            return units_of(stored) or self._units_of_durations(name, stored)
         parent = self._parent_of_bounds(name)
         if parent is not None:
             return self.units(parent)
-        attributes = self.headers[0].variables[name].attributes
-        if name in self.target.arrays:
-            stored = self.target.arrays[name].metadata.attributes
-            return units_of(stored) or self._units_of_durations(name, stored)
+        attributes = self.headers[0].time_attributes(name)
         requested = self._requested_units(name, attributes)
         first = units_of(attributes) or self._units_of_durations(name, attributes)
         if requested is not None or first is None or self.axis(name) is None:
             return requested or first
         parts = [
-            (own.values, self.own_units(own.attributes, first), own.attributes, f"{name!r} of {header.file.name}")
+            (
+                own.values,
+                self.own_units(header.time_attributes(name), first),
+                own.attributes,
+                f"{name!r} of {header.file.name}",
+            )
             for own, header in zip(self.all_headers(name), self.headers, strict=True)
             if own.values is not None
         ]
@@ -284,7 +290,7 @@ class Variables:
             ShapeError: If these are not units of times, although the variable contains times.
         """
         requested = self._requested(name, "attributes") or {}
-        if not {"units", "calendar"} & requested.keys():
+        if not {UNITS, CALENDAR} & requested.keys():
             return None
         own, units = (units_of(a) or duration_units(a) for a in (attributes, {**attributes, **requested}))
         if own is None:
@@ -292,7 +298,7 @@ class Variables:
         if units is None or bool(units.calendar) != bool(own.calendar):
             example = "hours since 2000-01-01" if own.calendar else "hours"
             raise ShapeError(
-                f"{name!r} contains times in {own.units!r}, which cannot become {requested['units']!r}; request units such as "
+                f"{name!r} contains times in {own.units!r}, which cannot become {requested[UNITS]!r}; request units such as "
                 f"{example!r}"
             )
         return units
@@ -302,19 +308,16 @@ class Variables:
         return {**self.parameters.layout, **self.parameters.encoding.get(name, {})}.get(parameter)
 
     def _parent_of_bounds(self, name: str) -> str | None:
-        """Return the variable whose bounds a variable contains. Bounds have its units."""
-        if units_of(self.headers[0].variables[name].attributes) is not None:
-            return None
-        variables = self.headers[0].variables
-        return next((other for other in variables if variables[other].attributes.get("bounds") == name), None)
+        """Return the variable whose bounds a variable contains, if they have the units of that variable."""
+        first = self.headers[0]
+        return None if units_of(first.variables[name].attributes) is not None else first.parents.get(name)
 
     def source_units(self, name: str) -> dict[str, tuple[str, str]]:
         """Return the units and the calendar of each file in which they differ from ``units``, by the file's number."""
         target = self.units(name)
         if target is None:
             return {}
-        origin = self._parent_of_bounds(name) or name
-        units = {str(n): self.own_units(h.variables[origin].attributes, target) for n, h in enumerate(self.headers)}
+        units = {str(n): self.own_units(h.time_attributes(name), target) for n, h in enumerate(self.headers)}
         return {number: (found[0], found[1]) for number, found in units.items() if found != target}
 
     def convert_times(

@@ -20,6 +20,7 @@ from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import XarrayProperties
+from zarrasync.metadata.conventions.cf_attributes import FILL, inherited_attributes, parents_of_bounds
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
@@ -84,6 +85,11 @@ class Target:
     stored_forms: dict[str, StoredForm] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     lost: LostRows = field(default_factory=LostRows)
+
+    def time_attributes(self, name: str) -> dict[str, Any]:
+        """Return the attributes of an array. Bounds inherit the units and the calendar of their coordinate."""
+        attributes = {name: array.metadata.attributes for name, array in self.arrays.items()}
+        return inherited_attributes(attributes[name], attributes.get(parents_of_bounds(attributes).get(name, "")))
 
     def length(self, dim: str) -> int:
         """Return the length of a dimension; 0 if no array has it."""
@@ -186,13 +192,13 @@ def dimensions_of(metadata: ArrayMetadata) -> tuple[str | None, ...]:
 
 
 def stored_attributes(metadata: ArrayMetadata, format_: Format) -> dict[str, Any]:
-    """Return the attributes of an array as a file would have them: ``_FillValue`` is the number of missing values."""
+    """Return the attributes of an array as a file would have them: also of the number for missing values."""
     attributes = dict(metadata.attributes)
     properties = XarrayProperties(
         metadata.dtype, attributes, metadata.dimension_names, metadata.fill_value, format_.has_undefined_fill
     )
     missing = properties.missing_value
-    attributes.pop("_FillValue", None)
+    attributes.pop(FILL, None)
     if missing is not None:
-        attributes["_FillValue"] = missing
+        attributes[FILL] = missing
     return attributes

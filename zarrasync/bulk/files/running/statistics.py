@@ -20,12 +20,12 @@ from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.running.publish import inline_parts
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
-from zarrasync.bulk.files.sources.times import find_missing
 from zarrasync.bulk.statistics import Summary, number_text
 from zarrasync.config import Config
 from zarrasync.display.text import Table, counted
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Store
 
@@ -220,16 +220,10 @@ def _summary(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> Summary
     if values.dtype.kind not in _NUMBERS:
         return Summary(values.size)
     summary = Summary()
-    if values.dtype.kind in "mM":
-        values = values.astype("i8")
-    is_missing = find_missing(values, attributes)
-    numbers, missing = values[~is_missing], int(np.count_nonzero(is_missing))
-    if numbers.dtype.kind == "i" and str(attributes.get("_Unsigned")).lower() == "true":
-        numbers = numbers.view(f"u{numbers.dtype.itemsize}")
-    scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
-    if scale is not None or offset is not None:
-        numbers = numbers * np.float64(1 if scale is None else scale) + np.float64(offset or 0)
-    summary.add(numbers)
+    encoding = CFEncoding.from_attributes(attributes, values.dtype)
+    is_missing = encoding.is_missing(values)
+    numbers, missing = encoding.unpack(values)[~is_missing], int(np.count_nonzero(is_missing))
+    summary.add(numbers.astype("i8") if numbers.dtype.kind in "mM" else numbers)
     summary.count += missing
     summary.invalid += missing
     return summary

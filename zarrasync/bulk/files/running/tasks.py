@@ -23,7 +23,7 @@ from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
-from zarrasync.bulk.files.sources.times import TimeUnits, convert_times
+from zarrasync.bulk.files.sources.times import convert_times
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
@@ -32,6 +32,7 @@ from zarrasync.errors import ChecksumError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync.metadata.conventions.cf_attributes import MISSING_VALUE
+
 __all__ = ["code_attributes", "dtype_text", "plain_attributes"]
 
 
@@ -30,8 +32,8 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
 def plain_attributes(attributes: Mapping[Any, Any]) -> dict[str, Any]:
     """Return attributes as JSON values, without NaN as a missing value: NaN is always missing."""
     values = {str(name): _plain(value) for name, value in attributes.items()}
-    if isinstance(missing := values.get("missing_value"), float) and math.isnan(missing):
-        del values["missing_value"]
+    if isinstance(missing := values.get(MISSING_VALUE), float) and math.isnan(missing):
+        del values[MISSING_VALUE]
     return values
 
 

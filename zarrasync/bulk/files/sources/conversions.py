@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
+from zarrasync.metadata.conventions.cf_attributes import signed_dtype
 
 __all__ = ["check_strings", "convert_values", "with_sign"]
 
@@ -73,11 +74,11 @@ def check_strings(name: str, values: npt.NDArray[Any] | None, url: str, dtype: n
 
 
 def with_sign(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Return integers with the sign that the attribute ``_Unsigned`` gives them. Formats without such data types use it.
+    """Return integers with the sign that the attribute for the sign gives them. Formats without such data types use it.
 
     Args:
         values: The stored values.
         attributes: The attributes of the variable.
     """
-    kind = {("i", "true"): "u", ("u", "false"): "i"}.get((values.dtype.kind, str(attributes.get("_Unsigned")).lower()))
-    return values if kind is None else values.view(values.dtype.str.replace(values.dtype.kind, kind))
+    dtype = signed_dtype(attributes, values.dtype)
+    return values if dtype == values.dtype else values.view(dtype)

@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy.typing as npt
+
+from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
 __all__ = ["PHONY", "SMALL_BYTES", "FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
 
@@ -174,6 +177,18 @@ class FileHeader:
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
     groups: tuple[str, ...] = ()
+
+    @cached_property
+    def parents(self) -> Mapping[str, str]:
+        """The coordinate of each variable with bounds, by name."""
+        return parents_of_bounds({name: variable.attributes for name, variable in self.variables.items()})
+
+    def time_attributes(self, name: str) -> dict[str, Any]:
+        """Return the attributes of a variable. Bounds inherit the units and the calendar of their coordinate."""
+        parent = self.parents.get(name)
+        return inherited_attributes(
+            self.variables[name].attributes, None if parent is None else self.variables[parent].attributes
+        )
 
     def row_count(self, dim: str) -> int | None:
         """Return the number of rows along a dimension, or ``None`` if no variable has it."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from zarrasync.bulk.files.sources.engines import path_of
 from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile, VariableHeader
 from zarrasync.errors import ShapeError
+from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 
 __all__ = ["label_of", "label_values", "with_labels"]
 
@@ -153,8 +154,8 @@ def with_labels(header: FileHeader, dim: str, pattern: str) -> FileHeader:
     unit = "seconds" if _parse(pattern).step.seconds else "microseconds"
     attributes = {
         "standard_name": "time",
-        "units": f"{unit} since 1970-01-01",
-        "calendar": "proleptic_gregorian",
+        UNITS: f"{unit} since 1970-01-01",
+        CALENDAR: "proleptic_gregorian",
     }
     values = label_values(header.file, pattern, shape)
     label = VariableHeader(dims, shape, values.dtype.str, attributes, is_coordinate=True, values=values)

@@ -1,79 +1,25 @@
-"""Times in one unit: conversion of encoded times between CF units. Needs xarray, and cftime for unusual calendars."""
+"""Times in one unit: conversion of encoded times of files between CF units, without changing them silently."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
+from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, UNSIGNED
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_times import TimeUnits, convert_numbers
 
-__all__ = ["TimeUnits", "common_units", "convert_times", "duration_units", "find_missing", "units_of"]
+__all__ = ["common_units", "convert_times", "find_missing"]
 
-_warning_filters = thread_lock()
-"""Guards the process's warning filters, because restoring them in one thread undoes the changes of another."""
-_NANOSECONDS = {
-    "days": 86_400_000_000_000,
-    "hours": 3_600_000_000_000,
-    "minutes": 60_000_000_000,
-    "seconds": 1_000_000_000,
-    "milliseconds": 1_000_000,
-    "microseconds": 1_000,
-    "nanoseconds": 1,
-}
-"""The lengths of units of durations."""
-_SHORT = {"d": "days", "h": "hours", "hr": "hours", "min": "minutes", "s": "seconds", "sec": "seconds"} | {
-    "ms": "milliseconds",
-    "us": "microseconds",
-    "ns": "nanoseconds",
-}
-"""Short names of units of durations."""
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-_SYNONYMS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
-"""Calendars with two names."""
-_GREGORIAN = {"standard", "proleptic_gregorian"}
-"""Calendars that agree for all dates since the Gregorian reform."""
-_REFORM = (1582, 10, 15)
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
-_PACKING = {"scale_factor": 1, "add_offset": 0, "_Unsigned": "false"}
+_PACKING = {SCALE: 1, OFFSET: 0, UNSIGNED: "false"}
 """Attributes that change the meaning of stored numbers, with the values that do not."""
-
-
-class TimeUnits(NamedTuple):
-    """The units of encoded times or durations.
-
-    Attributes:
-        units: For example ``"hours since 1970-01-01"``, or ``"hours"`` for durations.
-        calendar: The calendar; empty for durations.
-    """
-
-    units: str
-    calendar: str = "standard"
-
-
-def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
-    """Return the units of a variable with encoded times, or ``None`` for other variables."""
-    units = attributes.get("units")
-    if not isinstance(units, str) or " since " not in units:
-        return None
-    calendar = str(attributes.get("calendar", "standard")).lower()
-    return TimeUnits(units, _SYNONYMS.get(calendar, calendar))
-
-
-def duration_units(attributes: Mapping[str, Any]) -> TimeUnits | None:
-    """Return the units of a variable with durations, or ``None`` for other variables."""
-    units = attributes.get("units")
-    return TimeUnits(units, "") if isinstance(units, str) and _duration(units) else None
-
-
-def _duration(units: str) -> int | None:
-    """Return the length of a unit of durations in nanoseconds, or ``None`` for other units."""
-    return _NANOSECONDS.get(_SHORT.get(units, units)) or _NANOSECONDS.get(f"{units}s")
 
 
 def convert_times(
@@ -98,12 +44,6 @@ def convert_times(
         CodecError: If the calendars differ for these times, the units of packed times differ, or a time is not exact in
             the units and the data type.
     """
-    if source.calendar != target.calendar and not {source.calendar, target.calendar} <= _GREGORIAN:
-        raise CodecError(
-            f"the times of {name} have the calendar {source.calendar!r}, but {target.calendar!r} is needed; convert the file "
-            "first, for example with xarray's convert_calendar",
-            direction="encode",
-        )
     if source == target and values.dtype == dtype:
         return values
     missing = find_missing(values, attributes)
@@ -128,16 +68,9 @@ def convert_times(
 
 def find_missing(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
     """Return which values are missing: NaN, NaT, and the numbers that the attributes specify."""
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
-    if values.dtype == np.int64:
-        missing |= values == _NAT
-    for key in ("_FillValue", "missing_value"):
-        found = attributes.get(key)
-        for item in found if isinstance(found, list | tuple) else (found,):
-            number = item.item() if isinstance(item, np.generic) else item
-            if isinstance(number, int | float) and values.dtype.kind in "iuf":
-                missing |= values == number
-    return missing
+    numbers = {key: attributes[key] for key in MISSING_NUMBERS if key in attributes}
+    missing = CFEncoding.from_attributes(numbers, values.dtype).is_missing(values)
+    return missing | (values == _NAT) if values.dtype == np.int64 else missing
 
 
 def _convert_missing(
@@ -173,10 +106,8 @@ def _check_unpacked(attributes: Mapping[str, Any], source: TimeUnits, target: Ti
 def _encode(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, name: str) -> npt.NDArray[Any]:
     """Return times in other units, in any data type."""
     try:
-        return _convert(values, source, target, name)
-    except CodecError:
-        raise
-    except Exception as error:  # of several classes in xarray, pandas and cftime
+        return convert_numbers(values, source, target)
+    except CodecError as error:
         raise CodecError(
             f"the times of {name} in {source.units!r} (calendar {source.calendar!r}) cannot be converted to "
             f"{target.units!r} (calendar {target.calendar!r}): {error}",
@@ -228,43 +159,6 @@ def _check_exact(
         "represent; create the destination with the data type f8 or i8 in the encoding of the variable",
         direction="encode",
     )
-
-
-def _convert(values: npt.NDArray[Any], source: TimeUnits, target: TimeUnits, name: str) -> npt.NDArray[Any]:
-    if not target.calendar:
-        return _scale(values, _duration(source.units) or 1, _duration(target.units) or 1)
-    from xarray.coding.times import decode_cf_datetime, encode_cf_datetime
-
-    with _warning_filters, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about times that are not whole numbers, which are found below
-        dates = decode_cf_datetime(values, source.units, source.calendar)
-        early = _before_reform(dates) if source.calendar != target.calendar else None
-        if early is not None:
-            raise CodecError(
-                f"the times of {name} have the calendar {source.calendar!r}, but {target.calendar!r} is needed, and these "
-                f"calendars differ before 1582-10-15, such as for {early}; convert the file first, for example with xarray's "
-                "convert_calendar",
-                direction="encode",
-            )
-        return np.asarray(encode_cf_datetime(dates, target.units, target.calendar)[0])
-
-
-def _scale(values: npt.NDArray[Any], unit: int, target: int) -> npt.NDArray[Any]:
-    """Return durations in other units, of which one is a multiple of the other."""
-    if unit < target:
-        return values / np.float64(target // unit)
-    return values * (unit // target if values.dtype.kind == "f" else np.int64(unit // target))
-
-
-def _before_reform(dates: npt.NDArray[Any]) -> str | None:
-    """Return a date before the Gregorian reform, if there is one."""
-    if dates.dtype.kind == "M":
-        early = dates[dates.astype("M8[s]") < np.datetime64("1582-10-15", "s")]
-        return str(early[0]) if early.size else None
-    for date in dates.reshape(-1):
-        if hasattr(date, "year") and (date.year, date.month, date.day) < _REFORM:
-            return str(date.isoformat())
-    return None
 
 
 def common_units(

@@ -1,0 +1,162 @@
+"""``write_dataset`` refuses values that their encoding cannot represent, in new arrays as in existing ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync import stores, sync
+from zarrasync.errors import EncodingError, NodeNotFoundError
+
+xr: Any = pytest.importorskip("xarray")
+
+from zarrasync.integrations.xarray import write_dataset  # after the skip
+
+PACKED = {"dtype": "int16", "scale_factor": 0.01, "_FillValue": -32767}
+
+
+def dataset(values: Any, encoding: dict[str, Any] | None = None, *, lazy: bool = False) -> Any:
+    result = xr.Dataset({"u": ("x", np.asarray(values)), "w": ("x", np.arange(len(values)))})
+    if lazy:
+        pytest.importorskip("dask")
+        result = result.chunk(x=1)
+    result.u.encoding = dict(encoding or {})
+    return result
+
+
+def read(store: Any) -> Any:
+    return xr.open_dataset(store, engine="zarrasync")
+
+
+REFUSED = [
+    ([1.0, 500.0], PACKED),
+    ([1.0, -327.67], PACKED),
+    ([1.0, np.inf], PACKED),
+    ([1.0, np.nan], {"dtype": "int16"}),
+    ([1.0, 1e300], {"dtype": "float32"}),
+    ([1, 300], {"dtype": "uint8"}),
+    ([1, -1], {"dtype": "uint8"}),
+    ([1, -1], {"_FillValue": -1}),
+    ([1.0, 256.0], {"dtype": "int8", "_Unsigned": "true", "_FillValue": 0}),
+    (np.array(["2000-01-01", "NaT"], "M8[ns]"), {"units": "days since 2000-01-01", "dtype": "int32"}),
+    (np.array(["2000-01-01", "2300-01-01"], "M8[s]"), {"units": "days since 2000-01-01", "dtype": "int16"}),
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "encoding"), REFUSED)
+@pytest.mark.filterwarnings("ignore:saving variable")
+def test_new_arrays_are_checked(values: Any, encoding: dict[str, Any], lazy: bool):
+    store: dict[str, bytes] = {}
+    with pytest.raises(EncodingError) as caught:
+        write_dataset(dataset(values, encoding, lazy=lazy), store)
+    assert (caught.value.variable, caught.value.index) == ("u", (1,))
+    assert not store
+    write_dataset(dataset(values[:1], encoding, lazy=lazy), store, verify=True)
+    np.testing.assert_array_equal(read(store).u, values[:1])
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "encoding"), REFUSED)
+@pytest.mark.filterwarnings("ignore:saving variable")
+def test_existing_arrays_are_checked_in_the_same_way(values: Any, encoding: dict[str, Any], lazy: bool):
+    store = stores.MemoryStore()
+    write_dataset(dataset(values[:1], encoding), store)
+    for place in ({"append_dim": "x"}, {"region": {"x": slice(0, 1)}}):
+        with pytest.raises(EncodingError):
+            write_dataset(dataset(values[1:], lazy=lazy), store, **place)
+    assert read(store).sizes == {"x": 1}
+    write_dataset(dataset(values[:1], lazy=lazy), store, append_dim="x")
+    np.testing.assert_array_equal(read(store).u, [*values[:1], *values[:1]])
+
+
+def test_late_refusals_leave_the_state_before(tmp_path: Any):
+    """dask computes values after arrays were created or extended."""
+    lazy = dataset([1.0, 2.0, 500.0], PACKED, lazy=True)
+    with pytest.raises(EncodingError):
+        write_dataset(lazy, tmp_path, group="new")
+    with pytest.raises(NodeNotFoundError):
+        sync.open_group(tmp_path, path="new")
+    write_dataset(dataset([1.0, 2.0], PACKED), tmp_path, group="old")
+    with pytest.raises(EncodingError):
+        write_dataset(lazy, tmp_path, group="old", append_dim="x")
+    group = sync.open_group(tmp_path, path="old")
+    assert (group["u"].shape, group["w"].shape) == ((2,), (2,))
+    added = xr.Dataset({"v": ("y", lazy.u.data)})
+    with pytest.raises(EncodingError):
+        write_dataset(added, tmp_path, group="old", mode="a", encoding={"v": PACKED})
+    assert sorted(sync.open_group(tmp_path, path="old")) == ["u", "w"]
+    assert read(tmp_path / "old").u.values.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_losses_that_the_caller_allows(lazy: bool):
+    values = dataset([1.0, 500.0], PACKED, lazy=lazy)
+    for lossy in ("warn", "allow"):
+        store = stores.MemoryStore()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            write_dataset(values, store, lossy=lossy)
+        texts = [str(item.message) for item in caught if "cannot be stored" in str(item.message)]
+        assert bool(texts) == (lossy == "warn")
+        assert all("500.0, the number 50000, at index 1 of 'u'" in text for text in texts)
+        assert sync.open_array(store, path="u")[...].tolist() == [100, 50000 - 65536]
+    with pytest.raises(ValueError, match="lossy must be one of error, warn, allow"):
+        write_dataset(values, {}, lossy="never")
+
+
+def test_unsigned_numbers_keep_their_sign():
+    """xarray's own engine forgets the attribute without a fill value."""
+    store = stores.MemoryStore()
+    write_dataset(dataset(np.array([1, 200], "u1"), {"dtype": "i1", "_Unsigned": "true"}), store)
+    assert sync.open_array(store, path="u").attrs["_Unsigned"] == "true"
+    assert read(store).u.values.tolist() == [1, 200]
+
+
+def test_numbers_that_were_not_decoded_are_not_judged():
+    store: Any = stores.MemoryStore()
+    write_dataset(dataset([1.0, np.nan, 3.0], PACKED), store)
+    raw = xr.open_dataset(store, engine="zarrasync", mask_and_scale=False).load()
+    assert raw.u.values.tolist() == [100, -32767, 300]
+    again = stores.MemoryStore()
+    write_dataset(raw, again)
+    write_dataset(raw, again, append_dim="x")
+    np.testing.assert_array_equal(read(again).u, [1.0, np.nan, 3.0] * 2)
+    raw.u.attrs["scale_factor"] = 0.5
+    with pytest.raises(EncodingError, match="mask_and_scale"):
+        write_dataset(raw, again, append_dim="x")
+
+
+@pytest.mark.parametrize(
+    "encoding", [{"dtype": "int16"}, PACKED, {"dtype": "float32"}, {"dtype": "int32", "missing_value": -999}]
+)
+@pytest.mark.filterwarnings("ignore:saving variable")
+def test_numbers_are_those_of_xarrays_engine(encoding: dict[str, Any], tmp_path: Any):
+    values = np.linspace(-300, 300, 1201)
+    given = dataset(values, encoding)
+    given.to_zarr(tmp_path / "theirs", consolidated=False)
+    write_dataset(given, tmp_path / "ours")
+    theirs, ours = (sync.open_group(tmp_path / name) for name in ("theirs", "ours"))
+    np.testing.assert_array_equal(ours["u"][...], theirs["u"][...])
+    assert dict(ours["u"].attrs) == dict(theirs["u"].attrs)
+
+
+def test_large_values_in_memory_are_named_by_their_index():
+    values = np.zeros((3, 1 << 20))
+    values[2, 5] = 500
+    with pytest.raises(EncodingError) as caught:
+        write_dataset(xr.Dataset({"u": (("y", "x"), values)}), {}, encoding={"u": PACKED})
+    assert caught.value.index == (2, 5)
+
+
+OBJECTS: list[Callable[[], Any]] = [lambda: np.array([1.0, 500.0], object), lambda: np.array([1, 500], object)]
+
+
+@pytest.mark.parametrize("make", OBJECTS)
+def test_objects_that_are_numbers_are_checked(make: Callable[[], Any]):
+    with pytest.raises(EncodingError, match="500"):
+        write_dataset(xr.Dataset({"u": ("x", make())}), {}, encoding={"u": PACKED})

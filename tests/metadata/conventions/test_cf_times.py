@@ -1,0 +1,158 @@
+"""Times of CF in all calendars, compared with cftime and xarray."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zarrasync.errors import CodecError, EncodingError
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_times import (
+    TimeUnits,
+    convert_numbers,
+    dates_to_numbers,
+    has_same_origin,
+    numbers_to_dates,
+    units_of,
+)
+
+CALENDARS = ["standard", "gregorian", "proleptic_gregorian", "noleap", "365_day", "all_leap", "360_day", "julian"]
+STARTS = ["1970-01-01", "1850-1-1", "2000-02-29T12:30:15.5", "0001-01-01 00:00", "1-1-1 6:00:00 +01:00", "1582-10-04"]
+
+
+def units(calendar: str, text: str) -> TimeUnits:
+    found = units_of({"units": text, "calendar": calendar})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("calendar", CALENDARS)
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.filterwarnings("ignore:this date")
+def test_numbers_are_the_dates_of_cftime(calendar: str, start: str):
+    cftime = pytest.importorskip("cftime")
+    numbers = np.array([0, 1, 59, 60, 365, 366, 1000, 123_456])
+    for unit in ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds"):
+        own = units(calendar, f"{unit} since {start}")
+        if calendar in ("noleap", "365_day") and "02-29" in start:
+            with pytest.raises(CodecError):
+                numbers_to_dates(numbers, own)
+            continue
+        expected = cftime.num2date(numbers, own.units, own.calendar, only_use_cftime_datetimes=True)
+        found = numbers_to_dates(numbers, own)
+        fields = [date.isoformat(timespec="microseconds") for date in expected]
+        texts = [
+            str(np.datetime64(date, "us")) if found.dtype.kind == "M" else date.isoformat(timespec="microseconds")
+            for date in found
+        ]
+        assert texts == fields
+        assert dates_to_numbers(found, own).tolist() == numbers.tolist()
+        other = units(calendar, "hours since 1901-03-04 05:06")
+        np.testing.assert_allclose(
+            convert_numbers(numbers, own, other).astype("f8"),
+            np.asarray(cftime.date2num(expected, other.units, other.calendar), "f8"),
+            rtol=1e-12,
+            atol=1e-9,
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["days since 2000-01-01", "hours since 1900-01-01 06:30", "seconds since 1970-01-01T00:00:00Z"]
+)
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8", "u2"])
+def test_encoded_times_are_those_of_xarray(text: str, dtype: str):
+    xr = pytest.importorskip("xarray")
+    stored = np.array([0, 1, 250, 1000], dtype)
+    attributes = {"units": text, "calendar": "proleptic_gregorian"}
+    expected = xr.conventions.decode_cf_variable("t", xr.Variable("x", stored, attributes)).to_numpy()
+    cf = CFEncoding.from_attributes(attributes, dtype)
+    np.testing.assert_array_equal(cf.decode(stored), expected)
+    np.testing.assert_array_equal(cf.encode(expected), stored)
+
+
+def test_missing_times():
+    days = {"units": "days since 2000-01-01"}
+    values = np.array(["2000-01-02", "NaT"], "M8[ns]")
+    for dtype, missing in (("i8", np.iinfo("i8").min), ("f8", np.nan)):
+        cf = CFEncoding.from_attributes(days, dtype)
+        np.testing.assert_array_equal(cf.encode(values), np.array([1, missing], dtype))
+        np.testing.assert_array_equal(cf.decode(cf.encode(values)), values)
+    cf = CFEncoding.from_attributes({**days, "_FillValue": -1}, "i2")
+    assert cf.encode(values).tolist() == [1, -1]
+    np.testing.assert_array_equal(cf.decode(np.array([1, -1], "i2")), values)
+    with pytest.raises(EncodingError, match="NaT at index 1"):
+        CFEncoding.from_attributes(days, "i4").encode(values)
+    with pytest.raises(EncodingError, match="stands for missing"):
+        cf.encode(np.array(["1999-12-31"], "M8[ns]"))
+
+
+def test_times_are_exact_or_refused():
+    cf = CFEncoding.from_attributes({"units": "days since 2000-01-01"}, "i8")
+    with pytest.raises(EncodingError, match="not a whole number of 'days"):
+        cf.encode(np.array(["2000-01-01T06"], "M8[ns]"))
+    packed = CFEncoding.from_attributes({"units": "days since 2000-01-01", "scale_factor": 0.25}, "i4")
+    assert packed.encode(np.array(["2000-01-02T06"], "M8[s]")).tolist() == [5]
+    assert packed.decode(np.array([5], "i4")) == np.datetime64("2000-01-02T06")
+    durations = CFEncoding.from_attributes({"units": "hours", "dtype": "timedelta64[ns]"}, "i4")
+    assert durations.encode(np.array([7200], "m8[s]")).tolist() == [2]
+    with pytest.raises(EncodingError, match="durations cannot be stored"):
+        cf.encode(np.array([7200], "m8[s]"))
+
+
+def test_calendars_are_never_mixed():
+    values = np.array(["2000-03-01"], "M8[ns]")
+    with pytest.raises(EncodingError, match="'noleap' is needed"):
+        CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "noleap"}, "i8").encode(values)
+    with pytest.raises(CodecError, match="'noleap'"):
+        convert_numbers(
+            np.array([1]), units("noleap", "days since 2000-01-01"), units("standard", "days since 2000-01-01")
+        )
+    with pytest.raises(EncodingError, match="differ before 1582-10-15"):
+        CFEncoding.from_attributes({"units": "days since 2000-01-01"}, "i8").encode(np.array(["1500-01-01"], "M8[s]"))
+    assert has_same_origin(
+        units("standard", "hour since 2000-1-1"), units("gregorian", "hours since 2000-01-01 00:00 UTC")
+    )
+    assert not has_same_origin(units("standard", "days since 2000-01-01"), units("noleap", "days since 2000-01-01"))
+
+
+def test_times_far_from_now_need_no_nanoseconds():
+    cf = CFEncoding.from_attributes({"units": "days since 0001-01-01", "calendar": "proleptic_gregorian"}, "i8")
+    values = np.array(["0001-01-02", "9999-12-31"], "M8[s]")
+    np.testing.assert_array_equal(cf.decode(cf.encode(values)), values)
+    with pytest.raises(CodecError, match="out of the range"):
+        cf.decode(np.array([2**63 - 1]))
+
+
+@pytest.mark.parametrize("text", ["days since yesterday", "days since 2000-13-01", "fortnights since 2000-01-01"])
+def test_units_that_cannot_be_decoded(text: str):
+    with pytest.raises(CodecError, match=r"contain no valid date|does not have|are not times"):
+        CFEncoding.from_attributes({"units": text}, "i8").decode(np.array([1]))
+
+
+def test_calendars_without_cftime(monkeypatch: pytest.MonkeyPatch):
+    found = builtins.__import__
+
+    def refuse(name: str, *args: Any, **options: Any) -> Any:
+        if name == "cftime":
+            raise ImportError(name)
+        return found(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    unusual = CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "360_day"}, "i4")
+    with pytest.raises(CodecError, match=r"zarrasync\[cf\]"):
+        unusual.decode(np.array([59], "i4"))
+    usual = CFEncoding.from_attributes({"units": "days since 0001-01-01"}, "i4")  # standard calendar, before the reform
+    assert usual.decode(np.array([730_000], "i4")).astype("M8[D]").tolist() == [np.datetime64("1999-09-02").item()]
+
+
+def test_dates_of_cftime():
+    cftime = pytest.importorskip("cftime")
+    dates = np.array([cftime.DatetimeNoLeap(2000, 3, 1), None], object)
+    cf = CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "noleap", "_FillValue": -1}, "i4")
+    assert cf.encode(dates).tolist() == [59, -1]
+    assert cf.decode(np.array([59, -1], "i4")).tolist() == dates.tolist()
+    with pytest.raises(EncodingError, match="'360_day' is needed"):
+        CFEncoding.from_attributes({"units": "days since 2000-01-01", "calendar": "360_day"}, "i4").encode(dates)

@@ -1,0 +1,435 @@
+"""What stored numbers mean by the conventions of CF: missing values, sign, scale, flags and times, both ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import CodecError, EncodingError
+from zarrasync.metadata.conventions.cf_attributes import (
+    MISSING_NUMBERS,
+    OFFSET,
+    SCALE,
+    inherited_attributes,
+    numbers_with_sign,
+    scalar_in,
+    signed_dtype,
+    unit_of,
+    valid_range,
+)
+from zarrasync.metadata.conventions.cf_flags import Flags, flags_of
+from zarrasync.metadata.conventions.cf_times import (
+    TimeUnits,
+    are_dates,
+    dates_to_numbers,
+    duration_units,
+    numbers_to_dates,
+    units_of,
+)
+
+__all__ = ["CFEncoding", "Lossy"]
+
+Lossy: TypeAlias = Literal["error", "warn", "allow"]
+"""What to do with values that an encoding cannot represent."""
+_NUMBERS = "biufc"
+_NATIVE_CALENDARS = ("", "standard", "proleptic_gregorian")
+"""Calendars of ``datetime64``, and that of durations."""
+_NAT = np.iinfo(np.int64).min
+"""The 64-bit integer that stands for a missing time in NumPy and xarray."""
+
+
+@dataclass(frozen=True)
+class CFEncoding:
+    """The meaning of the numbers of an array.
+
+    Attributes:
+        dtype: The data type of the stored numbers.
+        number_dtype: The data type with their sign.
+        missing: The numbers that stand for missing values, in ``number_dtype``. Missing values are written as the first.
+        valid: The smallest and the largest valid number; ``None`` for no limit. Others are missing.
+        scale: The factor from numbers to values; ``None`` without one.
+        offset: The value of the number 0; ``None`` without one.
+        unit: The unit of values; empty for times.
+        times: The units of times or durations; ``None`` for other values.
+        flags: The meanings of numbers or of bits; ``None`` without any.
+        is_boolean: Whether integers stand for booleans.
+    """
+
+    dtype: np.dtype[Any]
+    number_dtype: np.dtype[Any]
+    missing: tuple[Any, ...] = ()
+    valid: tuple[Any, Any] = (None, None)
+    scale: Any = None
+    offset: Any = None
+    unit: str = ""
+    times: TimeUnits | None = None
+    flags: Flags | None = None
+    is_boolean: bool = False
+
+    @classmethod
+    def from_attributes(
+        cls,
+        attributes: Mapping[str, Any],
+        dtype: npt.DTypeLike,
+        *,
+        fill_value: Any = None,
+        parent: Mapping[str, Any] | None = None,
+    ) -> CFEncoding:
+        """Return the meaning of numbers with attributes.
+
+        Args:
+            attributes: The attributes of the variable, as a file or a metadata document contains them.
+            dtype: The data type of the stored numbers.
+            fill_value: The fill value, in formats in which it means missing.
+            parent: The attributes of the coordinate, if the variable contains its bounds.
+        """
+        stored = np.dtype(dtype)
+        attributes = inherited_attributes(attributes, parent)
+        number_dtype = signed_dtype(attributes, stored)
+        if stored.kind not in _NUMBERS:
+            return cls(stored, stored, unit=unit_of(attributes))
+        given = [attributes.get(key) for key in MISSING_NUMBERS]
+        given.append(fill_value)
+        numbers = [
+            number for value in given if value is not None for number in numbers_with_sign(value, stored, number_dtype)
+        ]
+        unique = {number.item(): number for number in reversed(numbers) if number == number}  # noqa: PLR0124  # NaN
+        times = units_of(attributes)
+        if times is None and str(attributes.get("dtype")).startswith("timedelta64"):
+            times = duration_units(attributes)
+        return cls(
+            stored,
+            number_dtype,
+            missing=tuple(reversed(unique.values())),
+            valid=valid_range(attributes, stored, number_dtype),
+            scale=scalar_in(attributes.get(SCALE)),
+            offset=scalar_in(attributes.get(OFFSET)),
+            unit="" if times is not None else unit_of(attributes),
+            times=times,
+            flags=flags_of(attributes, number_dtype),
+            is_boolean=stored.kind in "iu" and attributes.get("dtype") == "bool",
+        )
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether values follow from numbers by a scale or an offset."""
+        return self.scale is not None or self.offset is not None
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether some numbers stand for missing values, besides NaN and NaT."""
+        return bool(self.missing) or self.valid != (None, None)
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether any value differs from the stored number."""
+        is_signed = self.number_dtype != self.dtype
+        return self.is_packed or self.may_be_missing or is_signed or self.is_boolean or self.times is not None
+
+    @property
+    def value_dtype(self) -> np.dtype[Any]:
+        """The data type of values; ``datetime64`` without a unit for times, some of which are objects of cftime."""
+        if self.times is not None:
+            return np.dtype("M8" if self.times.calendar else "m8")
+        if self.is_boolean:
+            return np.dtype(np.bool_)
+        return self._float_dtype() if self.is_packed or self.may_be_missing else self.number_dtype.newbyteorder("=")
+
+    def _float_dtype(self) -> np.dtype[Any]:
+        """Return the floating-point type of values, by the rules of CF, as xarray applies them."""
+        dtype = self.number_dtype
+        if dtype.kind == "c":
+            return dtype.newbyteorder("=")
+        if not self.is_packed:
+            if dtype.kind == "f":
+                return dtype.newbyteorder("=")
+            return np.dtype("f4" if dtype.itemsize <= 2 else "f8")
+        kinds = {np.dtype(type(number)) for number in (self.scale, self.offset) if number is not None}
+        is_wide = dtype.kind in "iu" and dtype.itemsize >= 4  # of single precision only 24 bits are exact
+        return np.dtype("f4" if kinds == {np.dtype("f4")} and self.scale is not None and not is_wide else "f8")
+
+    # -------------------------------------------------------------- stored numbers to values
+
+    def numbers(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return stored numbers with their sign."""
+        return (
+            stored
+            if self.number_dtype == self.dtype
+            else stored.view(self.number_dtype.newbyteorder(stored.dtype.byteorder))
+        )
+
+    def is_missing(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which stored numbers are missing: NaN, NaT, the numbers of the attributes, and invalid ones."""
+        if stored.dtype.kind in "mM":
+            return np.asarray(np.isnat(stored))
+        numbers = self.numbers(stored)
+        missing = self._is_marked(numbers)
+        if numbers.dtype.kind in "iuf":
+            low, high = self.valid
+            if low is not None:
+                missing |= numbers < low
+            if high is not None:
+                missing |= numbers > high
+        return missing
+
+    def _is_marked(self, numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        is_float = numbers.dtype.kind in "fc"
+        missing = np.asarray(np.isnan(numbers)) if is_float else np.zeros(numbers.shape, np.bool_)
+        if self.times is not None and numbers.dtype == np.int64:
+            missing |= numbers == _NAT
+        for number in self.missing:
+            missing |= numbers == number
+        return missing
+
+    def unpack(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return stored numbers with sign, scale and offset. Missing numbers are not replaced."""
+        numbers = self.numbers(stored)
+        if not self.is_packed:
+            return numbers
+        values = numbers.astype(self._float_dtype())
+        if self.scale is not None:
+            values *= self.scale
+        if self.offset is not None:
+            values += self.offset
+        return values
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values that stored numbers stand for. Missing ones become NaN or NaT.
+
+        Args:
+            stored: Numbers of the data type ``dtype``. Strings and other values are returned as they are.
+
+        Raises:
+            CodecError: If times have invalid units, or a calendar that needs cftime, and it is not installed.
+        """
+        stored = np.asarray(stored)
+        if stored.dtype.kind not in _NUMBERS:
+            return stored
+        if self.times is not None:
+            return self._decode_times(stored, self.times)
+        if self.is_boolean:
+            return stored.astype(np.bool_)
+        values = self.unpack(stored)
+        if not self.may_be_missing:
+            return values
+        missing = self.is_missing(stored)
+        values = values.astype(self.value_dtype, copy=not self.is_packed)
+        values[missing] = np.nan
+        return values
+
+    def _decode_times(self, stored: npt.NDArray[Any], times: TimeUnits) -> npt.NDArray[Any]:
+        known = ~self.is_missing(stored)
+        dates = numbers_to_dates(self.unpack(stored)[known], times)
+        if dates.dtype.kind == "O":
+            result: npt.NDArray[Any] = np.full(stored.shape, None, object)
+        else:
+            result = np.full(stored.shape, "NaT", dates.dtype)
+        result[known] = dates
+        return result
+
+    # -------------------------------------------------------------- values to stored numbers
+
+    def encode(
+        self,
+        values: npt.ArrayLike,
+        *,
+        variable: str = "",
+        origin: Sequence[int] = (),
+        lossy: Lossy = "error",
+        exact: bool = False,
+        hint: str = "choose another encoding",
+    ) -> npt.NDArray[Any]:
+        """Return the numbers that stand for values. Only rounding within half a step, or of floats, changes values.
+
+        Arrays of times and of strings of fixed length are checked as well. Other values are returned as they are.
+
+        Args:
+            values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT and ``None`` are missing.
+            variable: The name of the variable, for messages.
+            origin: The indices of the first value, for messages; by default zeros.
+            lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store what NumPy makes of them.
+            exact: Whether numbers without a scale must be whole to be stored as integers.
+            hint: What to do about an error, for its message.
+
+        Raises:
+            EncodingError: If the encoding cannot represent a value, or it would be read as a missing one.
+        """
+        source = np.asarray(values)
+        report = _Report(self, variable, source, tuple(origin), lossy, hint)
+        if self.dtype.kind in "mM":
+            return self._encode_native_times(source, report)
+        if self.dtype.kind in "SU":
+            return self._encode_strings(source, report)
+        if self.dtype.kind not in _NUMBERS:
+            return source
+        missing = _missing_values(source)
+        numbers = self._numbers_of(source, missing, report)
+        result = self._cast(self._packed(numbers), numbers, missing, report, exact=exact)
+        marker = self._marker()
+        if marker is not None:
+            result[missing] = marker
+        else:
+            report.refuse(
+                missing, "it is missing, and the encoding does not specify _FillValue, the number for missing values"
+            )
+        report.refuse(self._is_marked(result) & ~missing, "its number stands for missing values")
+        return result.view(self.dtype.newbyteorder("=")).astype(self.dtype, copy=False)
+
+    def _encode_native_times(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
+        if values.dtype.kind != self.dtype.kind:
+            raise report.type_error(f"values of the data type {self.dtype}")
+        result = values.astype(self.dtype)
+        report.refuse((result.astype(values.dtype) != values) & ~np.isnat(values), f"it is not exact in {self.dtype}")
+        return result
+
+    def _encode_strings(self, values: npt.NDArray[Any], report: _Report) -> npt.NDArray[Any]:
+        kind = self.dtype.kind
+        if kind == "U" and values.dtype.kind in "OT" and all(isinstance(value, str) for value in values.flat):
+            values = values.astype(object).astype(str) if values.size else np.empty(values.shape, self.dtype)
+        if values.dtype.kind != kind:
+            raise report.type_error("strings of a fixed length")
+        result = values.astype(self.dtype)
+        report.refuse(
+            np.asarray(result != values),
+            f"strings have at most {self.dtype.itemsize // (4 if kind == 'U' else 1)} characters",
+        )
+        return result
+
+    def _marker(self) -> Any:
+        """Return the number for missing values; ``None`` if the encoding does not specify one."""
+        if self.missing:
+            return self.missing[0]
+        if self.number_dtype.kind in "fc":
+            return np.nan
+        is_native = self.times is not None and self.times.calendar in _NATIVE_CALENDARS  # cftime has no NaT
+        return _NAT if is_native and self.number_dtype == np.int64 else None
+
+    def _numbers_of(
+        self, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], report: _Report
+    ) -> npt.NDArray[Any]:
+        """Return times as numbers in the units of the encoding, and numbers as they are."""
+        if not are_dates(values) and not (self.times is not None and missing.all()):
+            if values.dtype.kind not in _NUMBERS or self.times is not None:
+                raise report.type_error("numbers" if self.times is None else f"times in {self.times.units!r}")
+            return values
+        if self.times is None:
+            raise report.type_error("numbers without units of times")
+        try:
+            known = dates_to_numbers(values[~missing], self.times) if not missing.all() else np.zeros(0, np.int64)
+        except CodecError as error:
+            raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
+        numbers = np.zeros(values.shape, known.dtype)
+        numbers[~missing] = known
+        if self.number_dtype.kind in "iu" and not self.is_packed:
+            report.refuse(numbers != np.rint(numbers), f"it is not a whole number of {self.times.units!r}")
+        return numbers
+
+    def _packed(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return numbers without offset and scale, in double precision."""
+        if not self.is_packed:
+            return numbers
+        packed = numbers.astype("c16" if numbers.dtype.kind == "c" else "f8")
+        with np.errstate(all="ignore"):
+            if self.offset is not None:
+                packed -= self.offset
+            if self.scale is not None:
+                packed /= self.scale
+        return packed
+
+    def _cast(
+        self,
+        packed: npt.NDArray[Any],
+        numbers: npt.NDArray[Any],
+        missing: npt.NDArray[np.bool_],
+        report: _Report,
+        *,
+        exact: bool,
+    ) -> npt.NDArray[Any]:
+        """Return numbers in the data type of the encoding, still without those for missing values."""
+        dtype = self.number_dtype.newbyteorder("=")
+        if packed.dtype.kind == "c" != dtype.kind:
+            report.refuse((np.imag(packed) != 0) & ~missing, f"it is complex, and the stored numbers are {dtype}")
+            packed = packed.real
+        if dtype.kind in "fc":
+            with np.errstate(all="ignore"):
+                result = packed.astype(dtype)
+            lost = np.isfinite(numbers) & ~np.isfinite(result)
+            report.refuse(lost & ~missing, f"the largest number of {dtype} is {np.finfo(dtype).max}")
+            return result
+        low, high = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        rounded = np.rint(packed) if packed.dtype.kind == "f" else packed
+        if packed.dtype.kind == "f":  # floats cannot represent the largest 64-bit integers, but the number after them
+            fits = (rounded >= float(low)) & (rounded < float(high + 1))
+        else:
+            fits = (rounded >= low) & (rounded <= high)
+        if dtype.kind == "b" or (exact and not self.is_packed):
+            fits &= rounded == packed
+        report.refuse(~fits & ~missing, f"{dtype} {self._limits(low, high, exact=exact)}", packed)
+        is_replaced = missing & (self._marker() is not None)
+        safe = np.where(is_replaced, np.zeros((), rounded.dtype), rounded)
+        with np.errstate(all="ignore"):
+            return np.asarray(safe.astype(dtype))
+
+    def _limits(self, low: int, high: int, *, exact: bool) -> str:
+        text = f"represents {'whole numbers' if exact and not self.is_packed else 'numbers'} from {low:,} to {high:,}"
+        scaling = [f"{key} {value}" for key, value in ((SCALE, self.scale), (OFFSET, self.offset)) if value is not None]
+        return f"{text}, with {' and '.join(scaling)}" if scaling else text
+
+
+@dataclass(frozen=True)
+class _Report:
+    """Reports values that an encoding cannot represent."""
+
+    encoding: CFEncoding
+    variable: str
+    values: npt.NDArray[Any]
+    origin: tuple[int, ...]
+    lossy: Lossy
+    hint: str
+
+    @property
+    def name(self) -> str:
+        """The name of the variable, for messages."""
+        return repr(self.variable) if self.variable else "the variable"
+
+    def type_error(self, expected: str) -> EncodingError:
+        """Return the error for values of another kind."""
+        kind = "dates" if are_dates(self.values) else f"values of the data type {self.values.dtype}"
+        return EncodingError(f"{self.name} contains {kind}, but {expected} are stored", variable=self.variable)
+
+    def refuse(self, wrong: npt.NDArray[np.bool_], reason: str, packed: npt.NDArray[Any] | None = None) -> None:
+        """Raise an error or warn if some values are wrong."""
+        if self.lossy == "allow" or not wrong.any():
+            return
+        place = tuple(int(index) for index in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+        index = tuple(at + start for at, start in zip(place, self.origin or (0,) * len(place), strict=True))
+        value = self.values[place]
+        is_date = are_dates(self.values)
+        value = value if is_date or not isinstance(value, np.generic) else value.item()
+        is_scaled = packed is not None and self.encoding.is_packed
+        number = f", the number {packed[place]:g}," if packed is not None and is_scaled else ""
+        at = f" at index {', '.join(map(str, index))}" if index else ""
+        shown = str(value) if is_date else repr(value)
+        text = (
+            f"the value {shown}{number}{at} of {self.name} cannot be stored: {reason}; "
+            f"{int(wrong.sum()):,} of {wrong.size:,} values are affected; {self.hint}"
+        )
+        if self.lossy == "error":
+            raise EncodingError(text, variable=self.variable, index=index, value=value)
+        warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    kind = values.dtype.kind
+    if kind in "mM":
+        return np.asarray(np.isnat(values))
+    if kind in "fc":
+        return np.asarray(np.isnan(values))
+    if kind == "O":
+        return np.array([value is None or value != value for value in values.flat], np.bool_).reshape(values.shape)  # noqa: PLR0124
+    return np.zeros(values.shape, np.bool_)

@@ -18,6 +18,7 @@ from xarray.conventions import decode_cf_variable
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.errors import CodecError
+from zarrasync.integrations.xarray.lazy_objects import with_stored_type
 from zarrasync.integrations.xarray.read import FILL, FILTERS
 
 __all__ = [
@@ -110,7 +111,7 @@ def _covers(sizes: Any, length: int) -> bool:
 
 def encode_variable(name: str, variable: Variable) -> Variable:
     """Return a variable with the values and attributes that its encoding specifies."""
-    variable = _fill_missing_strings(variable, variable.encoding, variable.dtype)
+    variable = with_stored_type(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
     # In format 2 xarray would convert strings of variable length to fixed-length ones.
     encode: Any = encode_zarr_variable  # untyped
     encoded: Variable = encode(variable, name=name, zarr_format=3)

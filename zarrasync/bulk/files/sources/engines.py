@@ -82,13 +82,14 @@ def engine_arguments(url: str, options: ReaderOptions, path: str = "") -> dict[s
     """
     family, engine = _family_of(url), options.engine
     arguments: dict[str, Any] = {}
-    if engine is None and family is not None and family in (_GRIB, _TIFF):
+    if is_hdf5(path):
+        engine = engine_for_hdf5(path, engine)
+    elif engine is None and family is not None and family in (_GRIB, _TIFF):
         if not _installed(family):
             raise ImportError(_needs(url, family))
         engine = family.engines[0]
     elif engine is None and family is not None and family is _HDF5 and _installed(family) == ["h5netcdf"]:
         engine = "h5netcdf"
-    engine = engine_for_hdf5(path, engine) if is_hdf5(path) else engine
     if engine == "h5netcdf":
         arguments["phony_dims"] = "access"
     for other in _FAMILIES:

@@ -58,16 +58,21 @@ def write(path: Path, kind: str = "", *, start: int = 0, group: str = "/") -> st
     return str(path)
 
 
+def ingest(*arguments: Any, **options: Any) -> Any:
+    """Ingest files, and return the report."""
+    return sync.ingest(*arguments, **options)
+
+
 @pytest.mark.parametrize("group", ["", "a/b"])
 @pytest.mark.parametrize("kind", UNREAD)
 def test_variables_that_netcdf_skips_are_named(kind: str, group: str, tmp_path: Path):
     paths = [write(tmp_path / f"{k}.h5", kind, start=3 * k, group=group or "/") for k in range(2)]
     options: dict[str, Any] = {"concat": "t", "source_group": group, "verify": True}
     with pytest.raises(ShapeError, match=f"'s' of .*0.h5 cannot be read .*{UNREAD[kind][1]}.*choose .*v.*variables="):
-        sync.ingest(paths, {}, **options)
+        ingest(paths, {}, **options)
     with pytest.raises(ShapeError, match="'s' of"):
-        sync.ingest(paths, {}, variables=["s"], **options)
-    report = sync.ingest(paths, store := {}, variables=["v"], **options)
+        ingest(paths, {}, variables=["s"], **options)
+    report = ingest(paths, store := {}, variables=["v"], **options)
     assert sync.open_array(store, path="v")[...].tolist() == [0, 1, 2, 3, 4, 5]
     assert report.left_out == []
 
@@ -80,12 +85,12 @@ def test_an_error_names_all_variables(tmp_path: Path):
         ShapeError,
         match=r"'s' of .* opaque.*'more' neither: .* references|'more' of .* references.*'s' neither: .* opaque",
     ):
-        sync.ingest(path, {}, concat="t")
+        ingest(path, {}, concat="t")
 
 
 def test_a_variable_that_was_dropped_is_not_missed(tmp_path: Path):
     options = {"engine_options": {"drop_variables": ["s"]}}
-    sync.ingest(write(tmp_path / "a.h5", "opaque"), store := {}, concat="t", **options)
+    ingest(write(tmp_path / "a.h5", "opaque"), store := {}, concat="t", **options)
     assert sorted(sync.open_group(store)) == ["t", "v"]
 
 
@@ -106,7 +111,7 @@ def test_dimensions_and_hidden_names_of_netcdf_are_no_unread_variables(tmp_path:
         kind = file.createEnumType("u1", "kinds", {"land": 0, "sea": 1})
         file.createVariable("kind", kind, ("t",))[:] = [0, 1]
         file.createVariable("ö", "f4", ("é",))[:] = 1
-    sync.ingest(path, store := {}, concat="t", verify=True)
+    ingest(path, store := {}, concat="t", verify=True)
     assert sorted(sync.open_group(store)) == ["kind", "names", "v", "y", "ö"]
 
 
@@ -146,8 +151,8 @@ def test_floats_that_zarr_does_not_support(tmp_path: Path):
     if np.dtype("longdouble").itemsize == 8:
         pytest.skip("long floats have 64 bits here")
     with pytest.raises(ShapeError, match="'long' of"):
-        sync.ingest(path, {}, concat="t")
-    sync.ingest(path, {}, concat="t", variables="v")
+        ingest(path, {}, concat="t")
+    ingest(path, {}, concat="t", variables="v")
 
 
 # ------------------------------------------------------------------ references of CF
@@ -198,21 +203,21 @@ NEEDED = ["A", "PS", "crs", "height", "lev", "lev_bnds", "t", "time", "time_bnds
 
 
 def test_variables_take_along_what_they_need(tmp_path: Path):
-    report = sync.ingest(climate(tmp_path / "a.nc"), store := {}, concat="time", variables=["t"], verify=True)
+    report = ingest(climate(tmp_path / "a.nc"), store := {}, concat="time", variables=["t"], verify=True)
     assert sorted(sync.open_group(store)) == NEEDED
     assert report.notes == ["t refers to quality, which variables does not contain"]
     assert report.left_out == []
 
 
 def test_references_that_lead_nowhere_stay(tmp_path: Path):
-    sync.ingest(climate(tmp_path / "a.nc"), store := {}, concat="time", variables="other", verify=True)
+    ingest(climate(tmp_path / "a.nc"), store := {}, concat="time", variables="other", verify=True)
     assert sync.open_array(store, path="other").attrs["bounds"] == "missing"
     assert {"lev", "lev_bnds", "other", "time_bnds"} <= set(sync.open_group(store))
 
 
 @pytest.mark.parametrize("group", ["g", "g/h"])
 def test_groups_inherit_what_they_need(group: str, tmp_path: Path):
-    sync.ingest(climate(tmp_path / "a.nc", group), store := {}, concat="time", source_group=group, verify=True)
+    ingest(climate(tmp_path / "a.nc", group), store := {}, concat="time", source_group=group, verify=True)
     assert sorted(sync.open_group(store)) == NEEDED
 
 

@@ -1930,7 +1930,8 @@ def ingest(
             ``"skip"`` the row, or let it ``"replace"`` the earlier one. Rows without labels are known by their files:
             the choice applies to the rows of files that have changed.
         on_gap: For files: whether a gap in the labels is an error, part of the report, or ignored.
-        variables: For files: the variables to write. Their coordinates are added. Default: all.
+        variables: For files: the variables to write. The coordinates, bounds, grid mappings and terms of formulas that they
+            need are added. Default: all. A variable that cannot be read completely is an error, unless others are chosen.
         encoding: For files: parameters of ``create_array`` by variable, such as ``{"t2m": {"dtype": "f4"}}``.
         decode: For files: unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``. By default they are
             stored as in the files, with these attributes.
@@ -1954,8 +1955,8 @@ def ingest(
             come from the source. A Zarr array is also the default for chunks and shards.
 
     Returns:
-        A report of the written blocks, with bytes and requests. For files also with counts of files and rows, and notes
-        about repeated rows and gaps.
+        A report of the written blocks, with bytes and requests. For files also with counts of files and rows, notes about
+        repeated rows and gaps, and in ``left_out`` the parts that are not stored although nobody has excluded them.
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.

@@ -285,3 +285,21 @@ async def test_targets_of_dask_store(tmp_path: Path):
     assert sync.open_array(tmp_path / "x")[...].tolist() == [1.0] * 4
     with pytest.raises(TypeError, match="to_zarr accepts stores and paths"):
         store(da.ones(4, chunks=2), str(tmp_path / "x"))  # type: ignore[arg-type]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["dict", "zarr"])
+def test_dask_cannot_store_into_the_memory_of_another_process(kind: str):
+    import dask
+
+    if kind == "zarr":
+        memory: Any = pytest.importorskip("zarr").storage.MemoryStore()
+    else:
+        memory = {}
+    array = sync.create_array(memory, shape=(4, 4), chunks=(2, 2), dtype="f8")
+    ones = da.ones((4, 4), chunks=(2, 2))
+    with dask.config.set(scheduler="processes"), pytest.raises(StoreError, match="a copy of values in the memory"):
+        da.store(ones, array, lock=False)
+    with dask.config.set(scheduler="threads"):
+        da.store(ones, array, lock=False)
+    assert array[...].sum() == 16

@@ -53,8 +53,10 @@ STORES: dict[str, Maker] = NODE_STORES | {
     "disk-caching": lambda path: stores.DiskCachingStore(_fsspec_local(path / "inner"), path / "cache"),
     "disk-caching-obstore": lambda path: stores.DiskCachingStore(_obstore_local(path / "inner"), path / "cache", 200),
 }
-NOT_PICKLED = (STORES["zip"], STORES["obstore-memory"])
-"""An archive that is written belongs to one process, and obstore cannot pickle its stores in memory."""
+NOT_PICKLED = tuple(
+    STORES[kind] for kind in ("zip", "obstore-memory", "memory", "asynchronous", "caching-asynchronous")
+)
+"""An archive that is written belongs to one process, as do values in memory, of which pickled stores are copies to read."""
 HAS_DIRECTORIES = [
     STORES[kind]
     for kind in STORES

@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, printable, table_lines
 from zarrasync.display.values import strict
 
-__all__ = ["Console", "prints_unicode", "show_log"]
+__all__ = ["INCOMPLETE", "Console", "prints_unicode", "show_log"]
+
+INCOMPLETE = 3
+"""The exit code of a command whose result lacks parts of the source that nobody has excluded."""
 
 
 class Console:
@@ -34,6 +38,11 @@ class Console:
     def data(self, value: Any) -> None:
         """Print a value as a JSON document."""
         print(json.dumps(strict(value), indent=2, ensure_ascii=not prints_unicode(), allow_nan=False))
+
+    def report(self, report: JobReport) -> int:
+        """Print a report, and return the exit code: ``INCOMPLETE`` if the result lacks parts of the source."""
+        self.data(report.to_dict()) if self.as_json else self.text(report)
+        return INCOMPLETE if report.losses() else 0
 
     def facts(self, items: Mapping[str, str]) -> None:
         """Print names and values."""

@@ -10,6 +10,11 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from zarrasync import sync
+from zarrasync.bulk.files.sources.engines import engine_arguments
+from zarrasync.bulk.files.sources.grib_messages import message_problem
+from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
+from zarrasync.bulk.files.sources.hdf5_types import unread_variables
+from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.cli.arguments import open_node
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.model.paths import normalize_path
@@ -38,7 +43,7 @@ def open_file(args: argparse.Namespace) -> Contents:
     elif path.endswith(".npz"):
         arrays = _open_npz(path)
     else:
-        arrays, attributes = _open_zarr(args) or _open_with_xarray(path, args.path)
+        arrays, attributes = _open_zarr(args) or _open_with_xarray(path, args)
     if args.variable:
         missing = [name for name in args.variable if name not in arrays]
         if missing:
@@ -135,7 +140,7 @@ _WITHOUT_DECODING: dict[str, Any] = dict.fromkeys(
 """Parameters of xarray. ``decode_cf=False`` does not apply to groups."""
 
 
-def _open_with_xarray(path: str, group_path: str) -> Contents:
+def _open_with_xarray(path: str, args: argparse.Namespace) -> Contents:
     """Open the variables of a file that xarray can open, without decoding them.
 
     Raises:
@@ -151,16 +156,17 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
         warnings.filterwarnings("ignore", ".*phony_dims", UserWarning)  # about generated names of axes
         try:
             groups = _open_groups(path)
+            _check_complete(path, groups, args)
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # bugs of libraries with invalid files
             raise ValueError(f"{path} cannot be read by xarray ({type(error).__name__}: {error})") from error
-    top = f"/{normalize_path(group_path)}".rstrip("/")
+    top = f"/{normalize_path(args.path)}".rstrip("/")
     datasets = {
         name.removeprefix(top).strip("/"): dataset
         for name, dataset in groups.items()
         if f"{name}/".startswith(f"{top}/")
     }
     if not datasets:
-        raise NodeNotFoundError(f"{path} has no group {group_path!r}; it has {', '.join(sorted(groups))}")
+        raise NodeNotFoundError(f"{path} has no group {args.path!r}; it has {', '.join(sorted(groups))}")
     arrays = {
         "/".join(part for part in (group, name) if part): variable
         for group, dataset in datasets.items()
@@ -169,12 +175,41 @@ def _open_with_xarray(path: str, group_path: str) -> Contents:
     return arrays, {group: dict(dataset.attrs) for group, dataset in datasets.items()}
 
 
+def _check_complete(path: str, groups: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Check that the datasets contain all variables of a file completely. With ``--variable``, only these count.
+
+    Raises:
+        ValueError: If one does not. It names all variables.
+    """
+    problems: dict[str, str] = {}
+    for group, dataset in groups.items():
+        found = {str(name): message_problem(variable) for name, variable in dataset.variables.items()}
+        if is_hdf5(path):
+            found |= {name: header.problem for name, header in unread_variables(path, group, set(found)).items()}
+        problems |= {f"{group}/{name}".strip("/"): problem for name, problem in found.items() if problem}
+    top = normalize_path(args.path)
+    chosen = {f"{top}/{name}".strip("/") for name in args.variable}
+    texts = [
+        f"{name!r}: {problem}"
+        for name, problem in problems.items()
+        if name in (chosen or problems) and _is_in(name, top)
+    ]
+    if texts:
+        raise ValueError(f"{path} has variables that cannot be read; choose others with --variable: {'; '.join(texts)}")
+
+
+def _is_in(path: str, group: str) -> bool:
+    return f"{path}/".startswith(f"{group}/".lstrip("/"))
+
+
 def _open_groups(path: str) -> Mapping[str, Any]:
     """Return the datasets of a file by the paths of their groups. They stay open until the process ends."""
     import xarray
     from xarray.backends import list_engines
 
-    options: dict[str, Any] = {"chunks": None, **_WITHOUT_DECODING}
+    options: dict[str, Any] = {"chunks": None, **_WITHOUT_DECODING, **engine_arguments(path, ReaderOptions(), path)}
+    if options["engine"] in ("cfgrib", "rasterio"):  # which have no groups
+        return {"/": xarray.open_dataset(path, **options)}
     try:
         return xarray.open_groups(path, **options)
     except (NotImplementedError, ValueError):  # the format or the library does not support groups
@@ -182,6 +217,5 @@ def _open_groups(path: str) -> Mapping[str, Any]:
     except OSError:
         if "h5netcdf" not in list_engines() or not path.endswith((".h5", ".hdf5", ".nc", ".nc4")):
             raise
-        return xarray.open_groups(
-            path, engine="h5netcdf", **options
-        )  # it reads HDF5 files that netCDF's library rejects
+        options |= {"engine": "h5netcdf", "phony_dims": "access"}  # it reads HDF5 files that netCDF's library rejects
+        return xarray.open_groups(path, **options)

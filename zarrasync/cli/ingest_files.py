@@ -134,8 +134,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             **request.options,
         )
         watch.report = report
-    console.data(report.to_dict()) if console.as_json else console.text(report)
-    return 0
+    return console.report(report)
 
 
 def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:

@@ -24,7 +24,7 @@ from zarrasync.cli.arguments import (
     destination,
     options,
 )
-from zarrasync.cli.console import Console, show_log
+from zarrasync.cli.console import INCOMPLETE, Console, show_log
 from zarrasync.cli.messages import error_line
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import report_progress
@@ -123,12 +123,20 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         console.data({"tasks": 0, "files": 0, "rows": 0, "notes": []}) if console.as_json else console.text(report)
         return 0
     if console.as_json:
-        console.data({"tasks": len(plan.parts), "files": report.files, "rows": report.rows, "notes": report.notes})
+        console.data(
+            {
+                "tasks": len(plan.parts),
+                "files": report.files,
+                "rows": report.rows,
+                "notes": report.notes,
+                "left_out": report.left_out,
+            }
+        )
     else:
         console.text(f"{counted(len(plan.parts), 'task')} in {args.plan}: run them with")
         console.text(f"  zarrasync ingest run {args.plan} --task N    (N from 0 to {len(plan.parts) - 1})")
-        console.text("\n".join([f"  zarrasync ingest finish {args.plan}", *report.notes]))
-    return 0
+        console.text("\n".join([f"  zarrasync ingest finish {args.plan}", *report.remarks()]))
+    return INCOMPLETE if report.losses() else 0
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -139,16 +147,14 @@ def _run(args: argparse.Namespace, console: Console) -> int:
             report = watch.report = job.run_independently(workers, args.task, verify=verify, progress=progress)
         finally:
             workers.close()
-    console.data(report.to_dict()) if console.as_json else console.text(report)
-    return 0
+    return console.report(report)
 
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
     job, verify, statistics, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
         report = watch.report = job.finish(verify=verify, statistics=statistics)
-    console.data(report.to_dict()) if console.as_json else console.text(report)
-    return 0
+    return console.report(report)
 
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:

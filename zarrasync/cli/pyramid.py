@@ -83,11 +83,7 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
             dest_options=options(args.dest_option),
         )
         watch.report = report
-    if console.as_json:
-        console.data(report.to_dict())
-    else:
-        console.text(report)
-    return 0
+    return console.report(report)
 
 
 def _levels(text: str) -> Any:

@@ -38,6 +38,10 @@ class JobReport(ABC):
         """Return remarks that users should read, such as properties that were not kept."""
         return ()
 
+    def losses(self) -> Sequence[str]:
+        """Return the parts of the source that the result lacks although nobody has excluded them. Remarks contain them."""
+        return ()
+
     def to_json(self) -> str:
         """Return the report as a JSON document. Numbers are sizes in bytes, durations in seconds, and counts."""
         return json.dumps(strict(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False)

@@ -13,11 +13,17 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT, Request, Value, clip
 
-__all__ = ["MemoryStore"]
+__all__ = ["COPY_OF_MEMORY", "MemoryStore"]
+
+COPY_OF_MEMORY = (
+    "it is a copy of values in the memory of one process, which would not change; write to files or an object store, or "
+    "compute with threads"
+)
+"""Why a pickled store of values in memory cannot be written."""
 
 
 class MemoryStore(Store):
-    """Values in a mapping.
+    """Values in a mapping. A pickled store is a copy that can only be read, because the mapping would not change with it.
 
     Args:
         values: The mapping; a new dict by default. It is used directly, so its owner sees changes, and several threads
@@ -58,6 +64,12 @@ class MemoryStore(Store):
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["values"])  # type: ignore[misc]  # the only way to set the fields
+        self.writeable = self.conditional = self.exclusive = False
+
+    def _check_writeable(self, verb: str) -> None:
+        """Raise an error for a copy: what is written to it would be lost."""
+        if not self.writeable:
+            raise self._unsupported(verb, COPY_OF_MEMORY)
 
     # -------------------------------------------------------------- reading
 
@@ -106,6 +118,7 @@ class MemoryStore(Store):
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
+        self._check_writeable("write")
         value = bytes(data)
         with self._lock:
             if if_version is not None:
@@ -126,6 +139,7 @@ class MemoryStore(Store):
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
+        self._check_writeable("erase")
         with self._lock:
             if if_version is not None:
                 self._check_version(key, if_version)

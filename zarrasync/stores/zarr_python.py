@@ -19,6 +19,7 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import redact_queries, store_error
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.local import LocalStore
+from zarrasync.stores.memory import COPY_OF_MEMORY
 from zarrasync.stores.remote import RemoteStore, run_request
 from zarrasync.stores.values import Listing, Request, Value, clip
 
@@ -79,6 +80,17 @@ class ZarrPythonStore(RemoteStore):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_token", "_equivalent")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if not self.portable:
+            self.writeable = self.exclusive = False
+
+    def _check_writeable(self, verb: str) -> None:
+        if not self.writeable and not self.portable and not getattr(self.store, "read_only", False):
+            raise self._unsupported(verb, COPY_OF_MEMORY)
+        if not self.writeable:
+            raise self._unsupported(verb)
 
     def location(self, key: str) -> Hashable:
         return super().location(key) if self._equivalent is None else self._equivalent.location(key)
@@ -197,8 +209,7 @@ class ZarrPythonStore(RemoteStore):
 
         if if_version is not None:
             raise self._unsupported("compare versions")
-        if not self.writeable:
-            raise self._unsupported("write")
+        self._check_writeable("write")
         buffer = default_buffer_prototype().buffer.from_bytes(data if isinstance(data, bytes) else bytes(data))
         await self._call(key, "write", "set", key, buffer)
         return None
@@ -207,8 +218,7 @@ class ZarrPythonStore(RemoteStore):
         check_key(key)
         if if_version is not None:
             raise self._unsupported("compare versions")
-        if not self.writeable:
-            raise self._unsupported("erase")
+        self._check_writeable("erase")
         try:
             await self._call(key, "erase", "delete", key)
         except StoreError as error:

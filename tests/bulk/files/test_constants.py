@@ -77,7 +77,7 @@ async def test_only_the_first_file_refers_to_a_large_variable(api: Api, tmp_path
         ):
             report = await api(api.ingest(paths, store := {}, concat="time", variables="v", executor=executor))
         assert isinstance(report, FilesReport)
-        assert ("mask: left out, because files differ in it" in report.notes) == (mask == 2)
+        assert ("mask: left out, because files differ in it" in report.left_out) == (mask == 2)
         assert ("mask" in sync.open_group(store)) == (mask == 1)
 
 

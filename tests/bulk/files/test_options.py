@@ -92,7 +92,7 @@ async def test_linked_coordinates_that_differ_are_left_out(api: Api, tmp_path: P
         with pytest.raises(ShapeError, match="height"):
             await api(api.ingest(paths, {}, concat="time"))
         report = await api(api.ingest(paths, store := {}, concat="time", variables=["t2m"]))
-        assert report.notes == ["height: left out, because files differ in it"]
+        assert report.left_out == ["height: left out, because files differ in it"]
         assert sorted(sync.open_group(store).array_keys()) == ["lat", "lon", "t2m", "time"]
     paths = write(tmp_path, day(0), day(1).drop_vars("time"))
     with pytest.raises(ShapeError, match=r"has the variable 'time', but .*1.nc does not"):

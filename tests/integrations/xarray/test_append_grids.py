@@ -82,13 +82,6 @@ def test_coordinates_that_were_rounded_are_equal(encoding: dict[str, Any]):
         write_dataset(day(3, (0.1, 0.2, 0.4)), store, append_dim="time")
 
 
-def test_coordinates_are_compared_in_parts(store: stores.MemoryStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("zarrasync.integrations.xarray.grids._TOGETHER", 8)
-    with pytest.raises(ValueError, match=r"'lat' differs .* 9.0 instead of 2.0"):
-        write_dataset(day(2, (0.0, 1.0, 9.0)), store, append_dim="time")
-    write_dataset(day(2), store, append_dim="time")
-
-
 def test_unknown_choices(store: stores.MemoryStore):
     with pytest.raises(ValueError, match="on_mismatch must be one of error, ignore; found 'skip'"):
         write_dataset(day(2), store, append_dim="time", on_mismatch="skip")

@@ -171,6 +171,7 @@ class Job:
         if (plan := self._plan_of_run) is None:
             plan = self._stored_plan(workers)
             report.notes += plan.notes
+            report.left_out += plan.left_out
         total = sum(map(plan.task_bytes, plan.parts))
         name = f"compare {job_name(store, self.handle.path)}"
         with report_progress(progress, total, name, report=report) as advance:
@@ -258,6 +259,7 @@ class Job:
         if self._transaction is not None:
             plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
+        report.left_out = list(plan.left_out)
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
         return PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction), report, files

@@ -83,6 +83,7 @@ class PyramidReport(JobReport):
         method: The method.
         levels: The levels that were computed or copied.
         notes: Conversions of metadata that the format cannot express.
+        left_out: Coordinates that the levels lack, with the reason.
         seconds: The duration in seconds.
     """
 
@@ -91,6 +92,7 @@ class PyramidReport(JobReport):
     method: str
     levels: list[LevelReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +103,10 @@ class PyramidReport(JobReport):
         return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
 
     def remarks(self) -> Sequence[str]:
-        return self.notes
+        return [*self.notes, *self.left_out]
+
+    def losses(self) -> Sequence[str]:
+        return self.left_out
 
     def tables(self) -> Sequence[Table]:
         columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
@@ -119,7 +124,7 @@ class PyramidReport(JobReport):
         return [Table(columns, rows)] if rows else []
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.levels), *self.notes, self.summary()])
+        return "\n".join([*map(str, self.levels), *self.remarks(), self.summary()])
 
 
 @short_tracebacks
@@ -272,6 +277,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
     if dest is None:
         await _check_names(source, group)
     report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
+    report.left_out += [] if request.axes.steps else source.left_out
     total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
     with report_progress(
         request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report

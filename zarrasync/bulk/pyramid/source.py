@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
@@ -94,6 +95,7 @@ class PyramidSource:
         crs: The coordinate reference system, if it is known.
         meaning: What conventions specify about the group of the array.
         path: The path of the array relative to the group.
+        left_out: Messages about stored coordinates that levels cannot express.
     """
 
     array: AsyncArray
@@ -102,6 +104,7 @@ class PyramidSource:
     crs: CRS | None
     meaning: Meaning
     path: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_geographic(self) -> bool:
@@ -112,15 +115,7 @@ class PyramidSource:
     @property
     def missing_value(self) -> Any:
         """The value of missing elements according to CF and xarray; ``None`` without such attributes."""
-        metadata = self.array.metadata
-        properties = XarrayProperties(
-            metadata.dtype,
-            metadata.attributes,
-            metadata.dimension_names,
-            metadata.fill_value,
-            handle_of(self.array).format.has_undefined_fill,
-        )
-        return properties.missing_value
+        return _missing_value(self.array)
 
 
 async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> PyramidSource:
@@ -147,8 +142,10 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> Py
             "described"
         )
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
-    axes, crs = await _with_stored_coordinates(array, axes, context)
-    return PyramidSource(array, axes, context.affine or _affine_of(axes, context), crs, meaning, name)
+    left_out: list[str] = []
+    axes, crs = await _with_stored_coordinates(array, axes, context, left_out)
+    affine = context.affine or _affine_of(axes, context)
+    return PyramidSource(array, axes, affine, crs, meaning, name, tuple(left_out))
 
 
 def _without_common_transformations(
@@ -220,14 +217,21 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
 
 
 async def _with_stored_coordinates(
-    array: AsyncArray, axes: tuple[Axis, ...], context: Meaning
+    array: AsyncArray, axes: tuple[Axis, ...], context: Meaning, left_out: list[str]
 ) -> tuple[tuple[Axis, ...], CRS | None]:
-    """Return the last two axes with coordinates that are stored in arrays with their names, and the CRS of a grid mapping."""
+    """Return the last two axes with coordinates that are stored in arrays with their names, and the CRS of a grid mapping.
+
+    Args:
+        array: The array.
+        axes: Its axes.
+        context: What conventions specify about the array and its group.
+        left_out: Messages about coordinates that levels cannot express, which are added.
+    """
     above = array.path.rpartition("/")[0]
     if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
         return axes, context.crs
     pairs = zip(axes[-2:], array.shape[-2:], strict=True)
-    located = [await _locate(array, join(above, axis.name), axis, size) for axis, size in pairs]
+    located = [await _locate(array, join(above, axis.name), axis, size, left_out) for axis, size in pairs]
     crs = context.crs
     for link in context.links:
         if crs is None and link.kind == "grid mapping":
@@ -236,23 +240,32 @@ async def _with_stored_coordinates(
     return (*axes[:-2], *located), crs
 
 
-async def _locate(array: AsyncArray, path: str, axis: Axis, size: int) -> Axis:
-    """Return an axis with regular coordinates that are stored in an array."""
+async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out: list[str]) -> Axis:
+    """Return an axis with regular coordinates that are stored in an array. Others are left out, with a message."""
     handle = handle_of(array)
     try:
         metadata = await _metadata_at(array, path)
     except UnsupportedOperation:
         return axis
-    if not isinstance(metadata, ArrayMetadata) or path == array.path or not 1 < size <= _MOST_COORDINATES:
+    if not isinstance(metadata, ArrayMetadata) or path == array.path or metadata.shape != (size,):
         return axis
     node = AsyncArray(handle.at(path), metadata)
-    is_packed = CFEncoding.from_attributes(node.attrs, node.dtype).is_packed
-    if node.shape != (size,) or node.dtype.kind not in "iuf" or is_packed:
-        return axis
-    values = np.asarray(await node.view[:].read(), np.float64)
-    steps = np.diff(values)
-    step = float(values[-1] - values[0]) / len(steps)
-    if not step or not np.isfinite(values).all() or np.abs(steps - step).max() > _TOLERANCE * abs(step):
+    if size < 2:
+        reason = "a single element has no step"
+    elif size > _MOST_COORDINATES:
+        reason = f"there are more than {_MOST_COORDINATES:,}"
+    elif node.dtype.kind not in "iuf":
+        reason = f"their data type is {node.dtype}"
+    else:
+        values = _unpack(np.asarray(await node.view[:].read()), node)
+        steps = np.diff(values)
+        step = float(values[-1] - values[0]) / len(steps)
+        is_regular = step and np.isfinite(values).all() and np.abs(steps - step).max() <= _TOLERANCE * abs(step)
+        reason = "" if is_regular else "their steps differ"
+    if reason:
+        left_out.append(
+            f"the coordinates of {axis.name!r} are left out, because {reason}; the levels count elements instead"
+        )
         return axis
     unit = node.attrs.get("units")
     letter = node.attrs.get("axis")
@@ -261,3 +274,22 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int) -> Axis:
     return replace(
         axis, step=step, origin=float(values[0]), unit=unit if isinstance(unit, str) else "", attributes=attributes
     )
+
+
+def _unpack(values: npt.NDArray[Any], node: AsyncArray) -> npt.NDArray[np.float64]:
+    """Return the numbers that stored coordinates mean, with NaN for missing ones."""
+    encoding = CFEncoding.from_attributes(node.attrs, node.dtype, fill_value=_missing_value(node))
+    return np.where(encoding.is_missing(values), np.nan, encoding.unpack(values).astype(np.float64))
+
+
+def _missing_value(array: AsyncArray) -> Any:
+    """Return the value of missing elements according to CF and xarray; ``None`` without such attributes."""
+    metadata = array.metadata
+    properties = XarrayProperties(
+        metadata.dtype,
+        metadata.attributes,
+        metadata.dimension_names,
+        metadata.fill_value,
+        handle_of(array).format.has_undefined_fill,
+    )
+    return properties.missing_value

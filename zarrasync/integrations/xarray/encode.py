@@ -21,6 +21,7 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
 
 from zarrasync.errors import CodecError, EncodingError
+from zarrasync.integrations.xarray.lazy_objects import with_stored_type
 from zarrasync.integrations.xarray.read import FILTERS
 from zarrasync.metadata.conventions.cf_attributes import (
     FILL,
@@ -159,8 +160,10 @@ def _has_dates(variable: Variable) -> bool:
 
 
 def _without_objects(name: str, variable: Variable) -> Variable:
-    """Return objects that are numbers as an array of numbers."""
-    if variable.dtype.kind != "O" or variable.chunks is not None:
+    """Return objects that are numbers as an array of numbers. Lazy ones get the data type that their first values suggest."""
+    if variable.chunks is not None:
+        return with_stored_type(name, variable)
+    if variable.dtype.kind != "O":
         return variable
     first = next((value for value in variable.to_numpy().flat if value is not None), None)
     if not isinstance(first, Number):

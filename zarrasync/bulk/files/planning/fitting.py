@@ -20,6 +20,9 @@ from zarrasync.errors import ShapeError
 
 __all__ = ["check_destination", "check_variables"]
 
+_MOST_PROBLEMS = 20
+"""The number of variables that messages name."""
+
 
 def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     """Check that each variable fits together in all files and in the destination.
@@ -35,6 +38,7 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
     differing = {name: set[str]() for name in names}
+    _check_readable(headers, names)
     for name in names:
         for header in headers:
             _check_supported(name, header, variables.parameters.reader.dims)
@@ -59,6 +63,29 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
 
 
+def _check_readable(headers: Sequence[FileHeader], names: Sequence[str]) -> None:
+    """Check that all variables can be read and stored completely.
+
+    Raises:
+        ShapeError: If some cannot. It names all of them.
+    """
+    for header in headers:
+        problems = {name: problem for name in names if (problem := header.variables[name].problem)}
+        if not problems:
+            continue
+        others = [name for name, variable in header.variables.items() if not variable.problem]
+        (first, reason), *more = problems.items()
+        also = "".join(f"; {name!r} neither: {text}" for name, text in more[:_MOST_PROBLEMS])
+        also += f"; and {len(more) - _MOST_PROBLEMS} more" if len(more) > _MOST_PROBLEMS else ""
+        known = (
+            f" ({', '.join(others[:_MOST_PROBLEMS])}{', …' if len(others) > _MOST_PROBLEMS else ''})" if others else ""
+        )
+        raise ShapeError(
+            f"{first!r} of {header.file.name} cannot be read or stored: {reason}{also}; choose the variables to store{known} with "
+            "variables=[…], or --variable on the command line"
+        )
+
+
 def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) -> None:
     """Check that a variable can be stored.
 
@@ -68,8 +95,6 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
         dims: The names of axes that have none in the file.
     """
     variable, hint = header.variables[name], "choose the variables to store with variables=[…], and leave this one out"
-    if variable.problem:
-        raise ShapeError(f"{name!r} of {header.file.name} cannot be read or stored: {variable.problem}; {hint}")
     axes = f"{len(variable.dims)} {'axis' if len(variable.dims) == 1 else 'axes'}"
     are_unnamed = bool(variable.dims) and all(dim.startswith((PHONY, "dim_")) for dim in variable.dims)
     if dims is not None and are_unnamed and len(dims) != len(variable.dims):

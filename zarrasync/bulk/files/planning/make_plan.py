@@ -70,6 +70,7 @@ def plan_job(
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
         [*variables.notes, *match.notes],
+        variables.left_out,
         match.axis.duplicates,
         target.lost.spans,
     )

@@ -19,8 +19,9 @@ from zarrasync.bulk.files.planning.compare import (
 )
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.target import Target
-from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
 from zarrasync.bulk.files.sources.times import common_units, convert_times
+from zarrasync.display.text import counted
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
@@ -43,6 +44,7 @@ class Variables:
         dim: The dimension along which files are joined.
         stacks: Whether no file has an axis of rows, so that each file is one row.
         notes: Messages for the report.
+        left_out: Messages about parts of the files that are not stored although nobody has excluded them.
         names: The names of the variables to store, with the coordinates of their dimensions.
 
     Raises:
@@ -54,6 +56,7 @@ class Variables:
         self._are_single = find_single_rows(headers, self.dim)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
+        self.left_out = _skipped(headers, parameters.variables)
         self.names = self._find_chosen() if parameters.variables else self._find_all()
         self._units: dict[str, TimeUnits | None] = {}
 
@@ -79,20 +82,25 @@ class Variables:
         self._check_any()
         for header in self.headers:
             for name in chosen:
+                if name in header.skipped:
+                    raise ShapeError(f"{name!r} of {header.file.name} cannot be read: {header.skipped[name]}")
                 if name not in header.variables:
                     known = ", ".join(sorted(header.variables))
                     raise ShapeError(f"{header.file.name} has no variable {name!r}; its variables are {known}")
         dims = {dim for name in chosen for dim in first.variables[name].dims} | {self.dim}
-        linked = first.linked(chosen)
-        optional = {
-            name for name in linked - dims - set(chosen) if name in first.variables and not self._is_common(name)
-        }
+        linked = first.linked([*chosen, *dims])
+        optional = {name for name in linked - dims - set(chosen) if not self._is_common(name)}
         if optional:
-            self.notes.append(f"{', '.join(sorted(optional))}: left out, because files differ in it")
+            self.left_out += [f"{name}: left out, because files differ in it" for name in sorted(optional)]
         for header in self.headers[1:]:
             if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
                 raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")
-        return [name for name in first.variables if name in (dims | linked | set(chosen)) - optional]
+        names = [name for name in first.variables if name in linked - optional]
+        for name in names:
+            related = references(first.variables[name].attributes, RELATED) & first.variables.keys()
+            if others := sorted(related - set(names)):
+                self.notes.append(f"{name} refers to {', '.join(others)}, which variables does not contain")
+        return names
 
     def _check_any(self) -> None:
         first = self.headers[0]
@@ -335,6 +343,18 @@ class Variables:
         header = self.headers[number]
         attributes = header.variables[name].attributes
         return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+
+
+def _skipped(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:
+    """Return messages about variables that the engine has left out, unless other variables were chosen."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for header in () if chosen else headers:
+        for item in header.skipped.items():
+            found.setdefault(item, []).append(header.file.name)
+    return [
+        f"{name} of {files[0] if len(files) == 1 else counted(len(files), 'file')}: left out, because {reason}"
+        for (name, reason), files in found.items()
+    ]
 
 
 def _is_equal(name: str, header: VariableHeader, like: VariableHeader, *, with_projection: bool = False) -> bool:

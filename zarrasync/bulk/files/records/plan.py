@@ -131,7 +131,8 @@ class JobPlan:
         parameters: A digest of the parameters that determine stored values.
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
-        left_out: The number of rows of the files that the plan does not write, because other rows have their labels.
+        left_out: Parts of the files that the plan does not write although nobody has excluded them, with the reason.
+        duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
         lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
     """
 
@@ -148,7 +149,8 @@ class JobPlan:
     parameters: str = ""
     journal: Sequence[tuple[int, int, str]] = ()
     notes: Sequence[str] = ()
-    left_out: int = 0
+    left_out: Sequence[str] = ()
+    duplicates: int = 0
     lost: Sequence[Span] = ()
 
     @property
@@ -200,6 +202,7 @@ class JobPlan:
             parts=[part],
             journal=(),
             notes=(),
+            left_out=(),
             lost=(),
         )
 
@@ -213,8 +216,8 @@ class JobPlan:
     @cached_property
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
-        document = {**self.recorded.to_json(), "notes": []}
-        del document["left_out"]
+        document = {**self.recorded.to_json(), "notes": [], "left_out": []}
+        del document["duplicates"]
         if not self.lost:
             del document["lost"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]

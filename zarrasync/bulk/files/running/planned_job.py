@@ -124,7 +124,9 @@ class PlannedJob:
             WriteConflictError: If the plan was abandoned or replaced.
         """
         begin, plan = clock.monotonic(), self.plan
-        report = FilesReport(files=len(plan.files), rows=plan.rows, notes=list(plan.notes))
+        report = FilesReport(
+            files=len(plan.files), rows=plan.rows, notes=list(plan.notes), left_out=list(plan.left_out)
+        )
         target = self._run(read_target(self._published, plan.dim))
         if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
             self._claim.folder.remove()  # an earlier call may have been killed

@@ -126,7 +126,7 @@ class Workers:
         if not chosen:
             return self._headers(files, options, config, ())
         first = self.local_files(options, config).headers(files[:1], chosen)
-        names = sorted({*chosen}.union(*(header.linked_names(chosen) for header in first)))
+        names = sorted({*chosen}.union(*(header.linked(chosen) for header in first)))
         return first + self._headers(files[1:], options, config, names)
 
     def _headers(

@@ -24,6 +24,7 @@ class FilesReport(IngestReport):
         tasks: The number of tasks that this job ran.
         skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
+        left_out: Parts of the files that are not stored although nobody has excluded them, with the reason.
         statistics: Statistics of the values in the files and of the stored values, if they were requested.
     """
 
@@ -32,6 +33,7 @@ class FilesReport(IngestReport):
     rows: int = 0
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     statistics: list[VariableStatistics] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -61,7 +63,10 @@ class FilesReport(IngestReport):
         )
 
     def remarks(self) -> Sequence[str]:
-        return self.notes
+        return [*self.notes, *self.left_out]
+
+    def losses(self) -> Sequence[str]:
+        return self.left_out
 
     def tables(self) -> Sequence[Table]:
         return [table_of(self.statistics)] if self.statistics else []

@@ -140,7 +140,7 @@ def way_to_write_again(plan: JobPlan) -> str:
     files = counted(len(plan.files), "file") if len(plan.files) > 1 else plan.files[0].name
     if not plan.dim:
         return f"write {files} again with mode='w'"
-    if plan.left_out:
+    if plan.duplicates:
         return (
             f"other files have some of the labels of {files}, so writing all of its rows again would replace theirs: "
             "compare the values, or ingest all files into a new dataset"

@@ -6,12 +6,14 @@ import importlib.util
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
+from zarrasync.bulk.files.sources.hdf5_types import find_unsafe
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 
 __all__ = [
     "advice_for_failure",
     "engine_arguments",
-    "first_engine",
+    "engine_for_hdf5",
     "is_numpy",
     "is_zarr",
     "path_of",
@@ -66,15 +68,23 @@ def is_zarr(url: str) -> bool:
     return path_of(url).rstrip("/").lower().endswith(_ZARR_SUFFIXES)
 
 
-def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
+def engine_arguments(url: str, options: ReaderOptions, path: str = "") -> dict[str, Any]:
     """Return the arguments of ``xarray.open_dataset`` that choose the engine.
+
+    Args:
+        url: The path or the URL of a file.
+        options: How to open it.
+        path: The path of the file or of its local copy, whose contents then count.
 
     Raises:
         ImportError: If the package that reads the format is not installed.
+        ValueError: If the requested engine would end the process.
     """
     family, engine = _family_of(url), options.engine
     arguments: dict[str, Any] = {}
-    if engine is None and family is not None and family in (_GRIB, _TIFF):
+    if is_hdf5(path):
+        engine = engine_for_hdf5(path, engine)
+    elif engine is None and family is not None and family in (_GRIB, _TIFF):
         if not _installed(family):
             raise ImportError(_needs(url, family))
         engine = family.engines[0]
@@ -87,7 +97,30 @@ def engine_arguments(url: str, options: ReaderOptions) -> dict[str, Any]:
     return {"engine": engine, **arguments, **options.engine_options}
 
 
-def first_engine() -> Any:
+def engine_for_hdf5(path: str, engine: str | None = None) -> Any:
+    """Return the engine that reads an HDF5 file; ``None`` to let xarray choose.
+
+    Args:
+        path: The path of the file.
+        engine: The requested engine, or ``None``.
+
+    Raises:
+        ImportError: If only h5netcdf can read the file, and it is not installed.
+        ValueError: If the requested engine would end the process.
+    """
+    if engine not in (None, "netcdf4"):
+        return engine
+    if not (unsafe := find_unsafe(path)):
+        return engine or _first_engine()
+    reason = f"it contains {unsafe}, with which the library of netCDF ends the process"
+    if engine is not None:
+        raise ValueError(f"{reason}; pass engine='h5netcdf'")
+    if importlib.util.find_spec("h5netcdf") is None:
+        raise ImportError(f"{path} needs the engine h5netcdf of xarray, because {reason}: pip install h5netcdf")
+    return "h5netcdf"
+
+
+def _first_engine() -> Any:
     """Return the engine that xarray tries first for files of HDF5; ``None`` to let xarray choose.
 
     Choosing imports the packages of all engines, which takes time and memory.

@@ -33,7 +33,7 @@ from zarrasync.stores import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["ChunkedVariable", "find_chunks", "is_hdf5"]
+__all__ = ["HIDDEN", "ChunkedVariable", "find_chunks", "inner_groups", "is_hdf5"]
 
 _FORMAT = formats.by_name(2)
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -43,7 +43,7 @@ _MOST_CHUNKS = 1 << 18
 """Variables with more chunks are left to the library: their list would need too much memory."""
 _MOST_BYTES = (1 << 31) - 4096
 """Variables with larger chunks are left to the library: Linux reads at most this much at a time."""
-_HIDDEN = "_nc4_non_coord_"
+HIDDEN = "_nc4_non_coord_"
 """netCDF's prefix of a variable that has the name of a dimension, but is not its coordinate."""
 
 
@@ -204,7 +204,7 @@ def _find_dataset(file: Any, path: str, name: str) -> Any:
     if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
         return None
     dataset = group.get(name)
-    if not isinstance(dataset, h5py.Dataset) or f"{_HIDDEN}{name}" in group:
+    if not isinstance(dataset, h5py.Dataset) or f"{HIDDEN}{name}" in group:
         return None
     # The numbers of the files differ if a soft link leads to an external one.
     return dataset if objects.get_info(dataset.id).fileno == objects.get_info(file.id).fileno else None

@@ -13,10 +13,26 @@ import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
-__all__ = ["PHONY", "SMALL_BYTES", "FileHeader", "ReaderOptions", "SourceFile", "VariableHeader", "is_small"]
+__all__ = [
+    "NEEDED",
+    "PHONY",
+    "RELATED",
+    "SMALL_BYTES",
+    "FileHeader",
+    "ReaderOptions",
+    "SourceFile",
+    "VariableHeader",
+    "is_small",
+    "references",
+]
 
 SMALL_BYTES = 64 * 1024
 """Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
+
+NEEDED = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
+"""Attributes of CF that refer to variables without which the numbers or places of a variable have no meaning."""
+RELATED = ("ancillary_variables", "cell_measures")
+"""Attributes of CF that refer to other variables about a variable."""
 
 PHONY = "phony_dim_"
 """How the libraries of HDF5 name axes without a name begin."""
@@ -38,6 +54,19 @@ def is_small(shape: Sequence[int], itemsize: int, small_bytes: int) -> bool:
         small_bytes: The largest size of such values.
     """
     return not shape or math.prod(shape) * max(itemsize, 1) <= small_bytes
+
+
+def references(attributes: Mapping[str, Any], kinds: Iterable[str] = NEEDED) -> set[str]:
+    """Return the names of the variables to which attributes of CF refer.
+
+    Args:
+        attributes: The attributes of a variable.
+        kinds: The names of the attributes that count.
+    """
+    texts = {kind: attributes.get(kind) for kind in kinds}
+    words = [(kind, word) for kind, text in texts.items() if isinstance(text, str) for word in text.split()]
+    # The words before colons are terms of formulas and kinds of measures, but grid mappings themselves.
+    return {word.rstrip(":") for kind, word in words if kind == "grid_mapping" or not word.endswith(":")}
 
 
 @dataclass(frozen=True)
@@ -171,12 +200,14 @@ class FileHeader:
         variables: The variables by name.
         attributes: The attributes of the dataset as JSON values.
         groups: The groups with variables inside of the one that is read. They are known of the first file only.
+        skipped: Variables that the engine has left out because its options allow that, by name, with the reason.
     """
 
     file: SourceFile
     variables: Mapping[str, VariableHeader]
     attributes: Mapping[str, Any]
     groups: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def parents(self) -> Mapping[str, str]:
@@ -200,13 +231,16 @@ class FileHeader:
         )
         return next(sizes, None)
 
-    def linked_names(self, names: Iterable[str]) -> set[str]:
-        """Return the names of dimensions of some variables, and of variables to which their attributes refer."""
-        present = [name for name in names if name in self.variables]
-        return {dim for name in present for dim in self.variables[name].dims} | self.linked(present)
-
     def linked(self, names: Iterable[str]) -> set[str]:
-        """Return the names of the variables to which attributes of some variables refer: coordinates and grid mappings."""
-        attributes = [self.variables[name].attributes for name in names]
-        mappings = {part for item in attributes for part in re.split(r"[\s:]+", str(item.get("grid_mapping", "")))}
-        return mappings | {part for item in attributes for part in str(item.get("coordinates", "")).split()}
+        """Return the names of the variables that some variables need, and of those that these need, in turn.
+
+        A variable needs the coordinates of its dimensions, and those to which its attributes refer: further coordinates,
+        bounds, grid mappings, and terms of formulas.
+        """
+        found, new = set[str](), {name for name in names if name in self.variables}
+        while new:
+            variables = [self.variables[name] for name in new]
+            found |= new
+            needed = {name for own in variables for name in (*own.dims, *references(own.attributes))}
+            new = (needed & self.variables.keys()) - found
+        return found

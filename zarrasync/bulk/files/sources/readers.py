@@ -27,12 +27,13 @@ from zarrasync.bulk.files.sources.digests import add_digests
 from zarrasync.bulk.files.sources.engines import (
     advice_for_failure,
     engine_arguments,
-    first_engine,
     is_numpy,
     is_zarr,
     reason_of_failure,
 )
+from zarrasync.bulk.files.sources.grib_messages import message_problem, skipped_parameters
 from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
+from zarrasync.bulk.files.sources.hdf5_types import unread_variables
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
@@ -40,8 +41,9 @@ from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.netcdf3 import check_complete
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
 from zarrasync.config import Config
-from zarrasync.errors import ZarrError
+from zarrasync.errors import MetadataError, ZarrError
 from zarrasync.indexing.regions import Region
+from zarrasync.model import dtypes
 from zarrasync.stores.errors import redact_queries
 
 __all__ = ["OpenFiles"]
@@ -163,7 +165,7 @@ class OpenFiles:
                 if with_groups and not _is_zarr(file.url):
                     header = replace(header, groups=inner_groups(path, self._options.group))
                 names = set(chosen or header.variables)
-                names |= header.linked_names(names) if with_linked else set()
+                names |= header.linked(names) if with_linked else set()
                 names -= {name for name, variable in header.variables.items() if variable.problem}
                 return add_digests(header, names, self._options.dim, reader.read)
             finally:
@@ -297,9 +299,7 @@ class _XarrayReader:
             if options.storage_options:
                 arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
         else:
-            arguments |= engine_arguments(url, options)
-        if arguments["engine"] is None and is_hdf5(path):
-            arguments["engine"] = first_engine()
+            arguments |= engine_arguments(url, options, path)
 
         def open_group(group: str) -> Any:
             own: dict[str, Any] = {**arguments, "group": group} if group else arguments
@@ -320,7 +320,7 @@ class _XarrayReader:
                 inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
         self._variables = {**inherited, **self._dataset.variables}
         self._coords = {*inherited, *self._dataset.coords}
-        self._options, self._has_fixed_strings = options, _is_zarr(url)
+        self._options, self._path, self._has_fixed_strings = options, path, _is_zarr(url)
 
     def header(self, file: SourceFile) -> FileHeader:
         dataset = self._dataset
@@ -328,7 +328,14 @@ class _XarrayReader:
         if "coordinates" in dataset.encoding:
             attributes["coordinates"] = dataset.encoding["coordinates"]
         variables = {str(name): self._variable(str(name)) for name in self._variables}
-        return FileHeader(file, variables, attributes)
+        options = self._options
+        if options.engine in (None, "netcdf4") and is_hdf5(self._path):
+            dropped = options.engine_options.get("drop_variables") or ()
+            names = {*variables, *([dropped] if isinstance(dropped, str) else dropped)}
+            variables |= unread_variables(self._path, options.group, names)
+        return FileHeader(
+            file, variables, attributes, skipped=skipped_parameters(dataset, self._path, options.engine_options)
+        )
 
     def _variable(self, name: str) -> VariableHeader:
         variable = self._variables[name]
@@ -339,10 +346,10 @@ class _XarrayReader:
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]
         attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
-        values, problem = None, ""
+        values, problem = None, message_problem(variable) or _type_problem(variable.dtype)
         try:
             is_read = options.reads_values(name, dims, variable.shape, variable.dtype.itemsize)
-            if variable.dtype.kind == "V" or is_read:
+            if is_read and not problem:
                 values = np.array(_values(variable))
         except Exception as error:  # of any class; it matters only if the variable shall be stored
             problem = f"{type(error).__name__}: {error}"
@@ -375,9 +382,22 @@ def _values(variable: Any) -> Any:
     Raises:
         ValueError: If Zarr has no such values.
     """
-    if variable.dtype.kind == "V":
-        raise ValueError("a compound data type; complex numbers need engine='h5netcdf'")
     values = variable.values
     if values.dtype.kind == "O" and variable.dtype.kind != "O":
         raise ValueError(f"its values are lists of {variable.dtype} of different lengths")
     return values
+
+
+def _type_problem(dtype: np.dtype[Any]) -> str:
+    """Return why Zarr cannot store a data type; an empty string if it can."""
+    if dtype.names is not None:
+        return "a compound data type; complex numbers need engine='h5netcdf'"
+    if dtype.kind == "V":
+        return f"opaque bytes ({dtype})"
+    if dtype.kind == "O":
+        return "references to parts of the file" if "ref" in (dtype.metadata or {}) else ""
+    try:
+        dtypes.from_numpy(dtype)
+    except MetadataError as error:
+        return str(error)
+    return ""

@@ -95,6 +95,7 @@ async def test_damage_is_found_in_other_processes(api: Api, tmp_path: Path, exec
         )
 
 
+@pytest.mark.processes
 async def test_stores_of_this_process(api: Api, tmp_path: Path, executor: Executor):
     source = write(tmp_path / "source")
     with pytest.raises(StoreError, match="only in this process"):

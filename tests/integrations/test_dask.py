@@ -187,6 +187,7 @@ def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
     assert sync.open_array(tmp_path / "empty").shape == (0, 3)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytest.FixtureRequest):
     """Workers in other processes refuse to write to a store in memory of this process."""
@@ -273,6 +274,7 @@ def test_stores_of_others_are_written_by_processes(tmp_path: Path):
     assert sync.open_array(tmp_path / "x")[...].sum() == 10
 
 
+@pytest.mark.processes
 def test_another_type_than_the_sources(tmp_path: Path):
     to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
     found = sync.open_array(tmp_path / "x")

@@ -383,6 +383,7 @@ def test_dask(tmp_path: Path):
     assert float((lazy + 1).sum().compute(scheduler="threads")) == float((VALUES + 1).sum())
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 def test_xarray(tmp_path: Path):
     xarray = pytest.importorskip("xarray")
     dataset = xarray.Dataset(

@@ -274,7 +274,6 @@ def test_stores_of_others_are_written_by_processes(tmp_path: Path):
     assert sync.open_array(tmp_path / "x")[...].sum() == 10
 
 
-@pytest.mark.processes
 def test_another_type_than_the_sources(tmp_path: Path):
     to_zarr(da.arange(10, chunks=5), tmp_path / "x", dtype="f4")
     found = sync.open_array(tmp_path / "x")

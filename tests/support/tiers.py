@@ -158,7 +158,9 @@ _watch_processes()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     global _used
-    _used = [] if tier_of(item) == "unit" else None
+    # Threads of clusters and servers that tests of other tiers have used may still connect.
+    is_alone = set(item.config.getoption("tier")) <= {"unit"}
+    _used = [] if is_alone and tier_of(item) == "unit" else None
     try:
         return (yield)
     finally:

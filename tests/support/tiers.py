@@ -1,8 +1,8 @@
 """Tiers: which tests run, by what they need.
 
-A test belongs to the tier that its closest marker names. Without one, it is in ``random`` if Hypothesis draws its
-arguments, in ``servers`` if it uses a fixture that starts a server or runs with a store that has one, and otherwise in ``unit``. A test of the tier ``unit``
-fails if it binds or connects an internet socket, or starts a process.
+A test belongs to the tier that its closest marker names. Without one, what it uses decides: arguments that Hypothesis
+draws, a fixture that starts a server, a store behind a server, or another environment. All other tests are in the tier
+``unit``, and fail if they bind or connect an internet socket, or start a process.
 
 ``pytest`` runs the unit tests, and the tests of other tiers that are marked ``smoke``. Tests of a file, or single tests,
 that the command line names run in any tier.
@@ -41,8 +41,10 @@ def tier_of(item: pytest.Item) -> str:
             return mark.name
     if item.get_closest_marker("hypothesis"):
         return "random"
-    needs_server = SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))
-    return "servers" if needs_server or SERVED & _kinds(item) else "unit"
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if "zarr2" in fixtures:
+        return "foreign"
+    return "servers" if SERVER_FIXTURES & fixtures or SERVED & _kinds(item) else "unit"
 
 
 def _kinds(item: pytest.Item) -> set[str]:

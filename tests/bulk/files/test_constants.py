@@ -12,6 +12,7 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.covering import covering
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
@@ -99,17 +100,16 @@ async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: P
         await api(api.ingest(other, store, concat="time", append=True))
 
 
-@pytest.mark.parametrize("count", [15_000, 20_000], ids=["one is small", "both are large"])
 @pytest.mark.parametrize(
-    ("dtypes", "result"),
+    ("dtypes", "result", "count"),  # of 15,000 numbers, one of two is small, and of 20,000 both are large
     [
-        ("f8 f4", "compared"),
-        ("f4 f4", "compared"),
-        ("i8 i2", "compared"),
-        ("i4 u2", "compared"),
-        (">f8 <f4", "compared"),
-        ("f8 i4", "refused in one job"),
-        ("f8 i2", "refused in one job"),
+        ("f8 f4", "compared", 15_000),
+        ("f4 f4", "compared", 20_000),
+        ("i8 i2", "compared", 15_000),
+        ("i4 u2", "compared", 20_000),
+        (">f8 <f4", "compared", 20_000),
+        ("f8 i4", "refused in one job", 15_000),
+        ("f8 i2", "refused in one job", 20_000),
     ],
 )
 async def test_constants_of_different_data_types(api: Api, tmp_path: Path, dtypes: str, result: str, count: int):
@@ -185,8 +185,7 @@ LOSSY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("length", [LENGTH, 20], ids=["large", "small"])
-@pytest.mark.parametrize("loss", LOSSY)
+@pytest.mark.parametrize(("loss", "length"), covering(list(LOSSY), [LENGTH, 20], strength=1))
 async def test_constants_that_are_stored_with_loss(api: Api, tmp_path: Path, loss: str, length: int):
     """Another file has the same values before they are stored."""
     values = np.random.default_rng(1).normal(size=(LENGTH, length))

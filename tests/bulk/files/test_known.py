@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from zarrasync import sync
 from zarrasync.bulk.files.running.report import FilesReport
 
@@ -25,8 +26,10 @@ def known(report: Any) -> tuple[int, int]:
     return report.known, report.files
 
 
-@pytest.mark.parametrize("dtypes", ["i8 i4", "i8 >i2", "f8 i4", ">i8 i8", "f8 f4", "M8[s] M8[s]", "U3 U3"])
-@pytest.mark.parametrize("stored", ["", "f8", "i4"])
+@pytest.mark.parametrize(
+    ("dtypes", "stored"),
+    covering(["i8 i4", "i8 >i2", "f8 i4", ">i8 i8", "f8 f4", "M8[s] M8[s]", "U3 U3"], ["", "f8", "i4"], strength=1),
+)
 async def test_labels_with_other_data_types(api: Api, tmp_path: Path, dtypes: str, stored: str):
     if stored and dtypes[0] in "MU":
         return

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from zarrasync import sync
 from zarrasync.cli import main
 from zarrasync.errors import CodecError, ShapeError
@@ -130,10 +131,15 @@ async def test_fill_values_that_differ(api: Api, tmp_path: Path):
         np.testing.assert_array_equal(found.t2m, expected)
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("writer", ["zarrasync", "xarray"])
-@pytest.mark.parametrize("dtype", ["i2", "f4"])
-@pytest.mark.parametrize("attributes", [{"missing_value": -99}, {"_FillValue": -1, "missing_value": -99}, {}])
+@pytest.mark.parametrize(
+    ("attributes", "dtype", "writer", "zarr_format"),
+    covering(
+        [{"missing_value": -99}, {"_FillValue": -1, "missing_value": -99}, {}],
+        ["i2", "f4"],
+        ["zarrasync", "xarray"],
+        [2, 3],
+    ),
+)
 @pytest.mark.filterwarnings("ignore:variable 't2m' has multiple fill values")
 async def test_appends_find_missing_numbers_in_either_attribute(
     api: Api, tmp_path: Path, zarr_format: int, writer: str, dtype: str, attributes: dict[str, int]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.row_samples import RowSample, add_samples
@@ -56,9 +57,7 @@ def again(report: Any) -> list[str]:
     return [note.partition(",")[0] for note in report.notes if "written again" in note]
 
 
-@pytest.mark.parametrize("count", [3, 4], ids=["repeated", "with a new file"])
-@pytest.mark.parametrize("length", [0, 25, 48])
-@pytest.mark.parametrize("names", [["t2m"], ["time"], []], ids=["values", "labels", "all"])
+@pytest.mark.parametrize(("names", "length", "count"), covering([["t2m"], ["time"], []], [0, 25, 48], [3, 4]))
 async def test_removed_rows_are_written_again(api: Api, tmp_path: Path, names: list[str], length: int, count: int):
     paths, out = write_days(tmp_path / "nc", range(4)), tmp_path / "out.zarr"
     sync.ingest(paths[:3], out, **OPTIONS)

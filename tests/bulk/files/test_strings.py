@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
@@ -34,9 +35,7 @@ def write(path: Path, values: list[str], dtype: str, times: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["U", "S"])
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("lengths", [(3, 5), (5, 3)], ids=str)
+@pytest.mark.parametrize(("lengths", "zarr_format", "kind"), covering([(3, 5), (5, 3)], [2, 3], ["U", "S"]))
 async def test_strings_that_fit(api: Api, tmp_path: Path, times: int, kind: str, zarr_format: int, lengths: Any):
     first, second = (write(tmp_path / f"{n}.npz", ["abc", f"{n}"], f"{kind}{n}", times) for n in lengths)
     await api(api.ingest(first, store := {}, zarr_format=zarr_format, **OPTIONS))

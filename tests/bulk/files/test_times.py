@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from tests.support.ingested import ingest_in_tasks
 from zarrasync import sync
 from zarrasync.errors import CodecError, ShapeError
@@ -46,10 +47,13 @@ def stored(store: Any) -> list[Any]:
     return values[:, 0].tolist()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(
-    "attributes", [{"_FillValue": -9999}, {"missing_value": -9999}, {"_FillValue": -1, "missing_value": [-5, -9999]}]
+    ("attributes", "zarr_format", "width"),
+    covering(
+        [{"_FillValue": -9999}, {"missing_value": -9999}, {"_FillValue": -1, "missing_value": [-5, -9999]}],
+        [2, 3],
+        WIDTHS,
+    ),
 )
 async def test_missing_times_stay_missing(
     api: Api, tmp_path: Path, width: int, zarr_format: int, attributes: dict[str, Any]

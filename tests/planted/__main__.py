@@ -34,10 +34,11 @@ def write(count: int) -> None:
     FILE.write_text(json.dumps([fault._asdict() for fault in drawn], indent=1) + "\n")
 
 
-def find(fault: Fault, *options: str) -> str:
+def find(fault: Fault, *options: str, is_near: bool = False) -> str:
     """Return the ID of a test that fails with a fault, or an empty string. Tests of the fault's package run first."""
+    directories = [_nearest_tests(fault.module), *([] if is_near else [ROOT / "tests"])]
     with plant(fault.module, fault.old, fault.new) as environment, tempfile.TemporaryDirectory() as folder:
-        for tests in (_nearest_tests(fault.module), ROOT / "tests"):
+        for tests in directories:
             # Appending to sys.path keeps the copy of the package before the original.
             command = [
                 sys.executable,
@@ -55,7 +56,7 @@ def find(fault: Fault, *options: str) -> str:
             if done.returncode not in (0, 1, 2, 3, 5):
                 raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
             if found := re.search(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE):
-                return found[1].partition(" - ")[0].replace(f"{ROOT}/", "")
+                return "tests/" + found[1].partition(" - ")[0].rpartition("tests/")[2]
             if done.returncode in (2, 3):
                 return "the tests cannot be collected"
     return ""
@@ -74,6 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=["draw", "find"])
     parser.add_argument("--all", action="store_true", help="run the tests of all tiers")
+    parser.add_argument("--near", action="store_true", help="run only the tests of the fault's package")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose module contains the text")
     args = parser.parse_args()
     if args.action == "draw":
@@ -85,7 +87,7 @@ def main() -> int:
         if args.only not in fault.module or fault.equivalent:
             continue
         begin = time.monotonic()
-        found = find(fault, *(["--tier=all"] if args.all else []))
+        found = find(fault, *(["--tier=all"] if args.all else []), is_near=args.near)
         missed += not found
         row = (fault.module, fault.line, fault.operator, found or "**not found**", f"{time.monotonic() - begin:.0f}")
         print("| " + " | ".join(map(str, row)) + " |", flush=True)

@@ -39,7 +39,7 @@ def tier_of(item: pytest.Item) -> str:
     for mark in item.iter_markers():
         if mark.name in TIERS:
             return mark.name
-    if item.get_closest_marker("hypothesis"):
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return "random"
     fixtures = set(getattr(item, "fixturenames", ()))
     if "zarr2" in fixtures:

@@ -158,7 +158,7 @@ async def ingest(
 
     Returns:
         A report of the written blocks, with bytes and requests. For files also with counts of files and rows, notes about
-        repeated rows and gaps, and in ``left_out`` the parts that are not stored although nobody has excluded them.
+        repeated rows and gaps, and in ``left_out`` the parts that are not stored although no argument excludes them.
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.

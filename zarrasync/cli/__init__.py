@@ -1,8 +1,8 @@
 """The command ``zarrasync``, which shows, validates, changes and serves stores.
 
 Exit codes: 0 for success; 1 for an error, which is printed as one line, or if ``validate`` finds an error; 2 for
-invalid arguments; 3 if the result lacks parts of the source that nobody has excluded, which the report names; 130 after
-Ctrl-C.
+invalid arguments; 130 after Ctrl-C. The code is 3 if the result lacks parts of the source that no option excludes. The
+report names them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from zarrasync.display.values import strict
 __all__ = ["INCOMPLETE", "Console", "prints_unicode", "show_log"]
 
 INCOMPLETE = 3
-"""The exit code of a command whose result lacks parts of the source that nobody has excluded."""
+"""The exit code of a command whose result lacks parts of the source that no option excludes."""
 
 
 class Console:

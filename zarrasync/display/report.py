@@ -39,7 +39,7 @@ class JobReport(ABC):
         return ()
 
     def losses(self) -> Sequence[str]:
-        """Return the parts of the source that the result lacks although nobody has excluded them. Remarks contain them."""
+        """Return the parts of the source that the result lacks although no argument excludes them. Remarks contain them."""
         return ()
 
     def to_json(self) -> str:

@@ -67,7 +67,7 @@ class MemoryStore(Store):
         self.writeable = self.conditional = self.exclusive = False
 
     def _check_writeable(self, verb: str) -> None:
-        """Raise an error for a copy: what is written to it would be lost."""
+        """Raise an error for a copy, because written values would be lost."""
         if not self.writeable:
             raise self._unsupported(verb, COPY_OF_MEMORY)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from zarrasync import stores
 xr: Any = pytest.importorskip("xarray")
 
 from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray.grids import _parts
 
 
 def day(number: int, lat: Any = (0.0, 1.0, 2.0), crs: str = "WGS 84") -> Any:
@@ -80,6 +82,18 @@ def test_coordinates_that_were_rounded_are_equal(encoding: dict[str, Any]):
     write_dataset(day(2, lat), store, append_dim="time")
     with pytest.raises(ValueError, match="'lat' differs"):
         write_dataset(day(3, (0.1, 0.2, 0.4)), store, append_dim="time")
+
+
+@pytest.mark.parametrize(
+    ("shape", "together", "count"), [((10,), 24, 4), ((10, 4), 1, 10), ((10,), 1 << 20, 1), ((), 8, 1)]
+)
+def test_large_coordinates_are_compared_in_parts(shape: tuple[int, ...], together: int, count: int):
+    variable = xr.Variable(
+        [f"d{axis}" for axis in range(len(shape))], np.arange(math.prod(shape), dtype="f8").reshape(shape)
+    )
+    parts = [variable[part].values for part in _parts(variable, together)]
+    assert len(parts) == count
+    np.testing.assert_array_equal(np.concatenate([part.ravel() for part in parts]), variable.values.ravel())
 
 
 def test_unknown_choices(store: stores.MemoryStore):

@@ -250,6 +250,7 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out:
     if not isinstance(metadata, ArrayMetadata) or path == array.path or metadata.shape != (size,):
         return axis
     node = AsyncArray(handle.at(path), metadata)
+    reason, values, step = "", np.zeros(0), 0.0
     if size < 2:
         reason = "a single element has no step"
     elif size > _MOST_COORDINATES:
@@ -260,8 +261,8 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out:
         values = _unpack(np.asarray(await node.view[:].read()), node)
         steps = np.diff(values)
         step = float(values[-1] - values[0]) / len(steps)
-        is_regular = step and np.isfinite(values).all() and np.abs(steps - step).max() <= _TOLERANCE * abs(step)
-        reason = "" if is_regular else "their steps differ"
+        if not step or not np.isfinite(values).all() or np.abs(steps - step).max() > _TOLERANCE * abs(step):
+            reason = "their steps differ"
     if reason:
         left_out.append(
             f"the coordinates of {axis.name!r} are left out, because {reason}; the levels count elements instead"

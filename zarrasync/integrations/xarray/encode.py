@@ -157,7 +157,7 @@ def _has_dates(variable: Variable) -> bool:
     requested = variable.encoding.get("dtype", object)
     vlen_dtype: Any = check_vlen_dtype  # untyped
     if vlen_dtype(variable.dtype) is not None or requested is str or np.dtype(requested).kind in "SUT":
-        return False  # strings, as their data type says
+        return False  # they are strings
     data: Any = variable.data
     first = data[(slice(0, 1),) * variable.ndim]  # computes one element of dask arrays, as xarray does
     return are_dates(np.asarray(first)) or (not hasattr(data, "dask") and are_dates(np.asarray(data)))

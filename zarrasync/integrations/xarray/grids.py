@@ -97,9 +97,9 @@ def _unequal(values: Any, others: Any) -> Any:
     return np.asarray(values != others) & ~(np.asarray(isnull(values)) & np.asarray(isnull(others)))
 
 
-def _parts(variable: Variable) -> Iterator[Any]:
-    """Return selections of a variable, each of which takes little memory."""
-    rows = max(1, variable.shape[0] * _TOGETHER // max(1, variable.nbytes)) if variable.ndim else 1
+def _parts(variable: Variable, together: int = _TOGETHER) -> Iterator[Any]:
+    """Return selections of a variable, none of which has more bytes than ``together``, or more than one row."""
+    rows = max(1, variable.shape[0] * together // max(1, variable.nbytes)) if variable.ndim else 1
     starts = range(0, variable.shape[0], rows) if variable.ndim else [0]
     return iter([(slice(start, start + rows),) if variable.ndim else () for start in starts])
 

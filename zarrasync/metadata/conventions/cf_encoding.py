@@ -38,7 +38,7 @@ Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"
 _NATIVE_CALENDARS = ("", "standard", "proleptic_gregorian")
-"""Calendars of ``datetime64``, and that of durations."""
+"""Calendars of ``datetime64``, and the empty calendar of durations."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
 
@@ -354,7 +354,7 @@ class CFEncoding:
         dtype = self.number_dtype.newbyteorder("=")
         if packed.dtype.kind == "c" != dtype.kind:
             report.refuse((np.imag(packed) != 0) & ~missing, f"it is complex, and the stored numbers are {dtype}")
-            packed = packed.real
+            packed = np.real(packed)
         if dtype.kind in "fc":
             with np.errstate(all="ignore"):
                 result = packed.astype(dtype)

@@ -44,7 +44,7 @@ class Variables:
         dim: The dimension along which files are joined.
         stacks: Whether no file has an axis of rows, so that each file is one row.
         notes: Messages for the report.
-        left_out: Messages about parts of the files that are not stored although nobody has excluded them.
+        left_out: Messages about parts of the files that are not stored although no argument excludes them.
         names: The names of the variables to store, with the coordinates of their dimensions.
 
     Raises:

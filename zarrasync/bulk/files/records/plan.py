@@ -131,7 +131,7 @@ class JobPlan:
         parameters: A digest of the parameters that determine stored values.
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
-        left_out: Parts of the files that the plan does not write although nobody has excluded them, with the reason.
+        left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
         duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
         lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
     """

@@ -24,7 +24,7 @@ class FilesReport(IngestReport):
         tasks: The number of tasks that this job ran.
         skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
-        left_out: Parts of the files that are not stored although nobody has excluded them, with the reason.
+        left_out: Parts of the files that are not stored although no argument excludes them, with the reason.
         statistics: Statistics of the values in the files and of the stored values, if they were requested.
     """
 

@@ -53,7 +53,7 @@ _FURTHER_KEYS = (
 )
 """Keys outside of these namespaces in which messages of one parameter differ."""
 _MOST_VALUES = 4
-"""The number of keys, and of values of a key, that texts contain."""
+"""The number of keys, and of values of a key, that messages contain."""
 _MOST_COMPARED = 20
 """The number of similar messages to which a message that is left out is compared."""
 
@@ -85,7 +85,7 @@ def message_problem(variable: Any) -> str:
 def skipped_parameters(dataset: Any, path: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters that cfgrib left out of a dataset, by name, with the reason.
 
-    It leaves parameters out if its option ``errors`` allows that, because their coordinates differ from those of others.
+    It leaves parameters out if its option ``errors`` allows that, because their coordinates differ from the coordinates of others.
 
     Args:
         dataset: A dataset that cfgrib opened.
@@ -94,8 +94,8 @@ def skipped_parameters(dataset: Any, path: str, options: Mapping[str, Any]) -> d
     """
     if options.get("errors", "raise") == "raise" or "GRIB_edition" not in dataset.attrs:
         return {}
-    from cfgrib.dataset import open_fileindex
-    from cfgrib.messages import FileStream
+    from cfgrib.dataset import open_fileindex  # pyright: ignore[reportMissingImports]  # optional
+    from cfgrib.messages import FileStream  # pyright: ignore[reportMissingImports]
 
     filters = dict(options.get("filter_by_keys", {}))
     index = open_fileindex(FileStream(path, errors="ignore"), "", ["paramId", "shortName"], filter_by_keys=filters)
@@ -117,7 +117,7 @@ def _array_on_disk(variable: Any) -> Any:
 
 
 def _lost_messages(index: Any, kept: set[_Number]) -> Iterator[_Message]:
-    """Yield messages that the variable does not contain. Repetitions with the same bytes are no loss."""
+    """Yield messages that the variable does not contain. Repetitions with the same bytes do not count."""
     for values, numbers in index.iter_index():
         first = numbers[0]
         for number in numbers:
@@ -136,7 +136,7 @@ def _bytes_of(index: Any, number: _Number) -> tuple[bytes, int]:
 
 
 def _text_of_lost(index: Any, lost: Sequence[_Message]) -> str:
-    """Return a text about messages that are left out, with the keys in which they differ from the most similar ones."""
+    """Describe messages that are left out, with the keys in which they differ from the most similar ones."""
     messages = [(values, number) for values, numbers in index.iter_index() for number in numbers]
     values, number = lost[0]
     others = [(_distance(values, own), other) for own, other in messages if other != number]
@@ -161,7 +161,7 @@ def _distance(values: Sequence[Any], others: Sequence[Any]) -> int:
 
 def _identity(message: Any) -> dict[str, str]:
     """Return the keys of a message by which it can be identified, as strings."""
-    import eccodes
+    import eccodes  # pyright: ignore[reportMissingImports]
 
     found: dict[str, str] = {}
     for namespace in _NAMESPACES:
@@ -178,7 +178,7 @@ def _identity(message: Any) -> dict[str, str]:
 
 
 def _key(message: Any, name: str) -> Iterator[tuple[str, str]]:
-    import eccodes
+    import eccodes  # pyright: ignore[reportMissingImports]
 
     try:
         yield name, str(eccodes.codes_get_string(message.codes_id, name))

@@ -15,11 +15,11 @@ __all__ = ["find_unsafe", "unread_variables"]
 _FLOATS = (4, 8)
 """The sizes of the floats that netCDF supports, in bytes."""
 _PURE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
-"""The beginning of the name of a scale that is no variable."""
+"""The beginning of the name of a scale that is not a variable."""
 
 
 def find_unsafe(path: str) -> str:
-    """Return a variable with which the library of netCDF would end the process; an empty string if there is none.
+    """Return a variable with which the library of netCDF would end the process; an empty string if all can be read.
 
     These are floats of other sizes than 32 and 64 bits. All groups are searched, because the library opens them together.
 
@@ -57,7 +57,7 @@ def unread_variables(path: str, group: str, names: set[str]) -> dict[str, Variab
         parent = file.get(group or "/")
         if not isinstance(parent, h5py.Group):
             return {}
-        members = [(name.removeprefix(HIDDEN), parent.get(name)) for name in parent]
+        members = [(str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent]
         return {
             name: _header_of(dataset)
             for name, dataset in members
@@ -78,7 +78,7 @@ def _all_datasets(group: Any, visited: set[Any]) -> Iterator[Any]:
     """Yield the datasets below a group. Groups with several names are searched once."""
     import h5py
 
-    identity = h5py.h5o.get_info(group.id)
+    identity = h5py.h5o.get_info(group.id)  # pyright: ignore[reportAttributeAccessIssue]  # a compiled module
     if (place := (identity.fileno, identity.addr)) in visited:
         return
     visited.add(place)
@@ -105,7 +105,7 @@ def _dtype_of(dataset: Any) -> Any:
 
 
 def _type_text(dataset: Any) -> str:
-    """Return a text about the data type of a dataset."""
+    """Describe the data type of a dataset."""
     import h5py
 
     dtype = _dtype_of(dataset)

@@ -93,7 +93,7 @@ sync.open("data.n5|n5:path")
 group = sync.create_group({})
 array = group.create_array("a", shape=3, dtype="i4", compressors="zstd")
 array = group.create_array("b", shape=3, dtype="i4", compressors="zstd")
-group.store.values["b/zarr.json"] = group.store.values["b/zarr.json"].replace(b"zstd", b"example.zip")
+group.store.values["b/zarr.json"] = group.store.values["b/zarr.json"].replace(b"zstd", b"acme.squeeze")
 array = sync.open_array(group.store, path="a")
 sync.open_array(group.store, path="b")
 """,

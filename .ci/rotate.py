@@ -1,9 +1,9 @@
 """Run tests in CI: those of the packages that a change touches in full, and a part of the others that rotates.
 
-    .venv/bin/python .ci/rotate.py [--share N] [options of pytest]
+    .venv/bin/python .ci/rotate.py [--share N] [--most N] [options of pytest]
 
-The part is drawn by the hash of the commit, so that a commit always has the same one, and the next commit another. The
-change is what has come since the commit that ZARRASYNC_BASE names; without it, the commits of the last four hours.
+The part is drawn by the hash of the commit, so that a commit always has the same one, and the next commit another. After
+a change of many packages, at most N tests run, so that the run takes minutes. The change is what has come since the commit that ZARRASYNC_BASE names; without it, the commits of the last four hours.
 
 A test outside of the touched packages that fails is run again with the code of the base. If it fails there as well, it is
 reported, and does not block the change.
@@ -74,12 +74,20 @@ def main() -> int:
     parser.add_argument(
         "--share", type=int, default=10, metavar="N", help="run one test out of N of untouched packages"
     )
+    parser.add_argument("--most", type=int, default=700, metavar="N", help="run at most N tests")
     args, options = parser.parse_known_args()
     base, head = find_base(), git("rev-parse", "HEAD")
     touched = touched_directories(base)
     print(f"The change since {base[:9]} touches {', '.join(touched) or 'no package'}.")
-    print(f"Of the other tests, one out of {args.share} runs, drawn by {head[:9]}.", flush=True)
-    options += [f"--share={args.share}", f"--draw={head}", *(f"--whole={directory}" for directory in touched)]
+    print(
+        f"Of the other tests, one out of {args.share} runs, drawn by {head[:9]}; at most {args.most} tests.", flush=True
+    )
+    options += [
+        f"--share={args.share}",
+        f"--most={args.most}",
+        f"--draw={head}",
+        *(f"--whole={directory}" for directory in touched),
+    ]
     code, failed = run_pytest(sys.executable, ROOT, options)
     if code in (0, 5):  # 5: no test was chosen
         return 0

@@ -73,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--draw", default="", metavar="TEXT", help="draw other tests with --share, such as those of a commit"
     )
     group.addoption("--slow", type=int, default=0, metavar="N", help="run one slow test out of N; by default, none")
+    group.addoption("--most", type=int, default=0, metavar="N", help="run at most N tests; by default, any number")
     group.addoption("--whole", action="append", default=[], metavar="DIRECTORY", help="run all tests of a directory")
 
 
@@ -85,11 +86,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the chosen tiers. The choice is the same in every process and on every machine."""
-    is_chosen = _chooser(config)
-    left_out = [item for item in items if not is_chosen(item)]
+    chosen = set(filter(_chooser(config), items))
+    if most := config.getoption("most"):
+        draw = config.getoption("draw")
+        chosen = set(sorted(chosen, key=lambda item: zlib.crc32(f"{draw}{item.nodeid}".encode()))[:most])
+    left_out = [item for item in items if item not in chosen]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_chosen(item)]
+        items[:] = [item for item in items if item in chosen]
     counts = Counter(map(tier_of, items))
     config.stash[_COUNTS] = ", ".join(f"{counts[name]:,} {name}" for name in TIERS if counts[name])
 

@@ -247,13 +247,12 @@ class _Run:
                 self.check_field(field, group[field.name], decoded[field.name], attributes)
 
     def names(self) -> set[str]:
-        """Return the names of the arrays: all, or the chosen ones and their labels."""
+        """Return the names of the arrays: all, or the chosen ones with their coordinates and the bounds of these."""
         present, chosen = {*self.form.stored}, {*self.job.chosen}
         linked = [own.attributes.get("coordinates") for own in self.job.fields if own.name in chosen]
         chosen |= {name for name in linked if name is not None}
         dims = {dim for own in self.job.fields if own.name in chosen for dim in own.dims} | {"row"}
-        bounds = {"row_bnds"} & present & chosen
-        return present & (chosen | dims | bounds) if chosen else present
+        return present & (chosen | dims | {"row_bnds"}) if chosen else present
 
     def check_labels(self, group: Any) -> None:
         labels = self.job.labels

@@ -116,6 +116,14 @@ def test_dates_of_other_calendars_are_computed_once(tmp_path: Path):
     assert xr.open_dataset(tmp_path, engine="zarrasync").v.values.tolist() == blocks.values.tolist()
 
 
+def test_dates_that_xarray_has_chunked(tmp_path: Path):
+    """A single element of such an array is an array, too."""
+    pytest.importorskip("cftime")
+    dataset = xr.Dataset({"v": ("x", xr.date_range("2000-01-01", periods=3, calendar="noleap", use_cftime=True))})
+    write_dataset(dataset.chunk(x=1), tmp_path)
+    assert xr.open_dataset(tmp_path, engine="zarrasync").v.values.tolist() == dataset.v.values.tolist()
+
+
 def test_a_fill_value_replaces_missing_strings(tmp_path: Path):
     blocks = Blocks(lambda n: None if n % 2 else "a")
     write(blocks, tmp_path, compute=False, encoding={"v": {"_FillValue": "none"}})

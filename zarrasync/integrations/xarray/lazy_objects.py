@@ -68,8 +68,10 @@ def with_stored_type(name: str, variable: Variable) -> Variable:
 
 def _samples(data: Any) -> Iterator[Any]:
     """Yield values that are not missing, computing one block after the other."""
-    if data.size and not isnull(first := data[(0,) * data.ndim].compute()):
-        yield first
+    if data.size:
+        first = np.asarray(data[(slice(0, 1),) * data.ndim].compute(), object).flat[0]
+        if not isnull(first):
+            yield first
     for place in np.ndindex(data.numblocks):
         block = np.asarray(data.blocks[place].compute(), object)
         yield from block[~isnull(block)]

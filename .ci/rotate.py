@@ -2,8 +2,10 @@
 
     .venv/bin/python .ci/rotate.py [--share N] [--most N] [options of pytest]
 
-The part is drawn by the hash of the commit, so that a commit always has the same one, and the next commit another. After
-a change of many packages, at most N tests run, so that the run takes minutes. The change is what has come since the commit that ZARRASYNC_BASE names; without it, the commits of the last four hours.
+The part is drawn by the hash of the commit, so that a commit always has the same one, and the next commit another. Of the
+tests of touched packages and this part, at most N run (500 by default), drawn in the same way, so that a change of many
+packages takes minutes as well. The change begins at the commit that ZARRASYNC_BASE names, or else four hours before the
+last commit.
 
 A test outside of the touched packages that fails is run again with the code of the base. If it fails there as well, it is
 reported, and does not block the change.
@@ -74,7 +76,7 @@ def main() -> int:
     parser.add_argument(
         "--share", type=int, default=10, metavar="N", help="run one test out of N of untouched packages"
     )
-    parser.add_argument("--most", type=int, default=700, metavar="N", help="run at most N tests")
+    parser.add_argument("--most", type=int, default=500, metavar="N", help="run at most N tests")
     args, options = parser.parse_known_args()
     base, head = find_base(), git("rev-parse", "HEAD")
     touched = touched_directories(base)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMappi
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import run
@@ -20,6 +21,7 @@ from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import Accessor, AsyncSelection, select
+from zarrasync.stores.local import LocalStore
 
 __all__ = [
     "ArrayBase",
@@ -93,8 +95,8 @@ class Facade:
             shorten(error)  # without the frame of this method
             raise
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Facade) and bool(self._async == other._async)
+    def __eq__(self, other: object) -> Any:
+        return self._async == other._async if isinstance(other, Facade) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # the asynchronous object changes
 
@@ -199,7 +201,38 @@ class LazyIndexer:
         return to_sync(self._accessor[key])
 
 
-class ArrayBase(NodeBase):
+class ValuesBase(Facade):
+    """Base class of arrays and selections: what Python and NumPy do with a sequence of values. It reads them."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self._async)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("cannot convert without a copy, because the values are read: omit copy=False")
+        values: npt.NDArray[Any] = self._run(self._view[...].read())
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the elements along the first axis. Each chunk is read once."""
+        if len(self):
+            axis = self._view._block_axes("auto")[0]
+            for number in range(axis.nchunks):
+                start = axis.start(number)
+                yield from self._run(self._view[start : start + axis.size(number)].read())
+
+    def __contains__(self, value: object) -> bool:
+        return value in np.asarray(self)
+
+    @property
+    def _view(self) -> AsyncSelection:
+        """The selection of all values."""
+        return self._async if isinstance(self._async, AsyncSelection) else self._async.view
+
+
+class ArrayBase(ValuesBase, NodeBase):
     """An N-dimensional array of chunks in a store.
 
     Indexing reads and writes immediately, as in NumPy; ``view`` is a lazy selection. Arrays are returned by
@@ -221,9 +254,6 @@ class ArrayBase(NodeBase):
         """The asynchronous object for the same node."""
         return self._async
 
-    def __len__(self) -> int:
-        return len(self._async)
-
     def __getitem__(self, key: Any) -> Any:
         selection = select(self._async, key)
         values = selection._read_at_once()
@@ -232,12 +262,6 @@ class ArrayBase(NodeBase):
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(select(self._async, key).write(value))
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        if copy is False:
-            raise ValueError("cannot convert an array without a copy, because its values are read: omit copy=False")
-        values: npt.NDArray[Any] = self._run(self._async.view[...].read())
-        return values if dtype is None else values.astype(dtype, copy=False)
-
     def __dask_tokenize__(self) -> Any:
         """Return a token for dask: the location, the metadata, and the versions of the documents, if known."""
         metadata = self._async.metadata
@@ -245,11 +269,19 @@ class ArrayBase(NodeBase):
         node = (repr(self._async.store), self._async.path, repr(metadata), dict(metadata.attributes))
         return (type(self).__name__, node, sorted((key, repr(version)) for key, version in versions.items()))
 
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over the elements along the first axis. Each chunk is read once."""
-        step = self._async.metadata.write_chunks[0] if self._async.ndim else 0
-        for start in range(0, len(self), max(step, 1)):
-            yield from self._run(self._async.view[start : start + step].read())
+    def __fspath__(self) -> str:
+        """Return the directory of an array in local files, by which functions such as ``dask.array.from_zarr`` open it.
+
+        Raises:
+            TypeError: If the array is in another store.
+        """
+        store = self._async.store
+        if not isinstance(store, LocalStore):
+            raise TypeError(
+                f"{self._async.name} in {store!r} is not a local file; pass values, or for dask use "
+                "zarrasync.integrations.dask.from_zarr(array)"
+            )
+        return str(store.root / self._async.path)
 
     @property
     def oindex(self) -> Indexer:
@@ -267,7 +299,7 @@ class ArrayBase(NodeBase):
         return Indexer(self._async.blocks, self._run)
 
 
-class SelectionBase(Facade):
+class SelectionBase(ValuesBase):
     """A part of an array that has not been read yet.
 
     Indexing a selection again returns a smaller selection. ``read`` and ``np.asarray`` read it.
@@ -291,20 +323,19 @@ class SelectionBase(Facade):
         """The asynchronous object for the same selection."""
         return self._async
 
-    def __len__(self) -> int:
-        return len(self._async)
-
     def __getitem__(self, key: Any) -> Any:
         return to_sync(self._async[key])
 
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(self._async[key].write(value))
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        if copy is False:
-            raise ValueError("cannot convert a selection without a copy, because its values are read: omit copy=False")
-        values: npt.NDArray[Any] = self._run(self._async[...].read())
-        return values if dtype is None else values.astype(dtype, copy=False)
+    def __eq__(self, other: object) -> Any:
+        return np.asarray(self) == other
+
+    def __ne__(self, other: object) -> Any:
+        return np.asarray(self) != other
+
+    __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
     @property
     def array(self) -> Any:
@@ -393,7 +424,7 @@ class GroupBase(NodeBase, Mapping[str, Any]):
     def __bool__(self) -> bool:
         return True  # also an empty group, so that no listing is needed
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other: object) -> Any:
         return Facade.__eq__(self, other)
 
     __hash__ = None  # type: ignore[assignment]  # as in Facade

@@ -37,6 +37,7 @@ from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
+from zarrasync.metadata.create import DEFAULT
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array
@@ -44,7 +45,7 @@ from zarrasync.nodes import functions as _functions
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
 from zarrasync.nodes.access import SourceLike, resolve_source, store_of
-from zarrasync.nodes.functions import UNSET, CodecsLike
+from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned
@@ -1414,7 +1415,7 @@ def create_array(
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
-    fill_value: Any = UNSET,
+    fill_value: Any = DEFAULT,
     order: Literal["C", "F"] = "C",
     zarr_format: int | str | None = None,
     attributes: Mapping[str, Any] | None = None,

@@ -196,10 +196,26 @@ def test_bad_v2_documents(change, message):
         opened({**ARRAY2, **change}, ".zarray")
 
 
-@pytest.mark.parametrize("member", [m for m in ARRAY2 if m != "zarr_format"])
+@pytest.mark.parametrize("member", [m for m in ARRAY2 if m not in ("zarr_format", "filters")])
 def test_missing_v2_members(member):
     with pytest.raises(MetadataError, match=rf"\$.{member}: this required member is missing"):
         opened({name: value for name, value in ARRAY2.items() if name != member}, ".zarray")
+
+
+@pytest.mark.parametrize(
+    ("key", "document", "location"),
+    [
+        (".zarray", {name: value for name, value in ARRAY2.items() if name != "filters"}, "$.filters"),
+        ("zarr.json", {**ARRAY3, "attributes": None}, "$.attributes"),
+        ("zarr.json", {"zarr_format": 3, "node_type": "group", "attributes": None}, "$.attributes"),
+    ],
+)
+async def test_tolerated_documents(api, key, document, location):
+    """zarr-python reads them as well."""
+    store = {key: json.dumps(document).encode()}
+    assert not (await api(api.open(store))).attrs
+    (finding,) = (await api(api.validate(store))).findings
+    assert (finding.severity, finding.location, finding.key) == ("warning", location, key)
 
 
 def test_unknown_v2_codec():

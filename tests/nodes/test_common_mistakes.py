@@ -69,6 +69,11 @@ def test_synchronous_protocols_of_asynchronous_nodes_raise():
             (lambda: list(a), "async for region, block"),
             (lambda: list(a[0]), "async for region, block"),
             (lambda: np.asarray(a), r"await array\[...\]"),
+            (lambda: a == np.ones(2), r"await array\[...\]"),
+            (lambda: a[0] == 1, r"await array\[...\]"),
+            (lambda: a[0] != 1, r"await array\[...\]"),
+            (lambda: 1 in a[0], r"await array\[...\]"),
+            (lambda: 1 in a, r"await array\[...\]"),
             (lambda: np.asarray(a[0]), r"await array\[...\]"),
             (lambda: a.__setitem__(0, 1), r"\.write\(values\)"),
             (lambda: a[0].__setitem__(0, 1), r"\.write\(values\)"),
@@ -95,6 +100,37 @@ async def test_assigning_to_a_group_stores_an_array(api):
     facade["b"] = [1, 2]
     assert facade["b"][...].tolist() == [1, 2]
     assert facade._ipython_key_completions_() == ["b"]
+
+
+@pytest.mark.parametrize("key", [..., np.s_[0], np.s_[::-1, 1], np.s_[:, [2, 0]]])
+def test_sequences_of_values(tmp_path, key):
+    """Selections and arrays are compared, searched and iterated as NumPy's arrays with the same values."""
+    values = np.arange(6.0).reshape(2, 3)
+    array = sync.create_array(tmp_path, data=values, chunks=(1, 2))
+    expected, found = values[key], array.view[key]
+    np.testing.assert_array_equal(found == expected, np.ones(expected.shape, bool))
+    np.testing.assert_array_equal(found != array.view[key], np.zeros(expected.shape, bool))
+    assert [value in found for value in (0.0, 2.0, 9.0)] == [value in expected for value in (0.0, 2.0, 9.0)]
+    np.testing.assert_array_equal(list(found), list(expected))
+    np.testing.assert_array_equal(array == values, np.ones((2, 3), bool))
+    assert array == sync.open_array(tmp_path, mode="r+")
+    assert 5 in array
+    assert not array == "zstd"  # noqa: SIM201  # the values are not read
+
+
+def test_pandas_takes_selections(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    view = sync.create_array(tmp_path, data=np.arange(6.0).reshape(2, 3)).view
+    assert pandas.DataFrame({"a": view[:, 0], "b": view[:, 1]}).to_numpy().tolist() == [[0, 1], [3, 4]]
+    assert pandas.Series(view[1]).dtype == "float64"
+
+
+def test_arrays_are_paths_of_dask(tmp_path):
+    dask = pytest.importorskip("dask.array")
+    array = sync.create_array(tmp_path, path="a", data=np.arange(6), chunks=2)
+    assert dask.from_zarr(array).sum().compute() == 15
+    with pytest.raises(TypeError, match=r"zarrasync\.integrations\.dask\.from_zarr\(array\)"):
+        dask.from_zarr(sync.create_array({}, data=np.arange(6)))
 
 
 async def test_codecs_of_zarr_python_are_taken(api):

@@ -68,7 +68,8 @@ from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.nodes.access import SourceLike, resolve_source, store_of
-from zarrasync.nodes.functions import UNSET, CodecsLike
+from zarrasync.metadata.create import DEFAULT
+from zarrasync.nodes.functions import CodecsLike
 from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode

@@ -100,6 +100,8 @@ class V2(Format):
                 continue
             deviations += [(f"$.{name}", "unknown member") for name in document if name not in members]
             kind = metadata.dtype.numpy.kind if isinstance(metadata, ArrayMetadata) else ""
+            if "filters" not in document:
+                deviations.append(("$.filters", "this required member is missing; the array has no filters"))
             fill = document["fill_value"]
             if fill is not None and not _has_standard_form(fill, kind):
                 message = f"{fill!r} does not have the standard form of a fill value for dtype {document['dtype']!r}"
@@ -165,7 +167,7 @@ def _unsupported(description: str, feature: str) -> UnsupportedByFormat:
 
 def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
     document = checker.document
-    checker.require(*_MEMBERS)
+    checker.require(*(name for name in _MEMBERS if name != "filters"))
     checker.raise_problems()
     shape = checker.sizes("shape", document["shape"], 0)
     chunks = checker.chunk_sizes("chunks", document["chunks"], shape)
@@ -207,7 +209,8 @@ def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: S
 def _codec_members(checker: DocumentChecker) -> tuple[Any, Any]:
     """Check the form of ``filters`` and ``compressor`` and return them."""
     document = checker.document
-    filters = [] if document["filters"] in (None, {}) else document["filters"]
+    filters = document.get("filters")
+    filters = [] if filters in (None, {}) else filters
     if not isinstance(filters, list) or not all(isinstance(item, Mapping) for item in filters):
         checker.add("filters", f"expected a list of codec configurations or null, found {filters!r}")
     compressor = document["compressor"]

@@ -75,7 +75,7 @@ class V3(Format):
         if document.get("node_type") != "array":
             checker.add("node_type", f"expected 'array' or 'group', found {document.get('node_type')!r}")
             checker.raise_problems()
-        attributes = checker.attributes(document.get("attributes", {}))
+        attributes = _attributes(checker)
         return parse_similar(checker, attributes, source, lambda: parse_array(checker, attributes, source))
 
     def render(self, path: str, metadata: ArrayMetadata | GroupMetadata) -> dict[str, bytes]:
@@ -98,6 +98,8 @@ class V3(Format):
         deviations = super().deviations(metadata)
         documents = metadata.source.documents.values() if metadata.source is not None else ()
         for document in documents:
+            if document.get("attributes", {}) is None:
+                deviations.append(("$.attributes", "null is not an object; the node has no attributes"))
             for number, item in enumerate(document.get("codecs", ())):
                 name, options = named_extension(item)
                 if name == "transpose" and isinstance(options.get("order"), str):
@@ -191,9 +193,15 @@ class V3(Format):
 
 def _parse_group(checker: DocumentChecker, source: Source) -> GroupMetadata:
     refuse_unknown_members(checker, ("attributes", _COPIES[0]))
-    attributes = checker.attributes(checker.document.get("attributes", {}))
+    attributes = _attributes(checker)
     checker.raise_problems()
     return GroupMetadata(attributes=attributes, source=source)
+
+
+def _attributes(checker: DocumentChecker) -> dict[str, Any]:
+    """Return the attributes of a node. Some writers store null instead of an object without members."""
+    attributes = checker.document.get("attributes")
+    return {} if attributes is None else checker.attributes(attributes)
 
 
 def _array_form(codec: Any) -> Any:

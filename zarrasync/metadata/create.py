@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from inspect import signature
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from zarrasync.model.dtypes import DataType
 from zarrasync.model.numpy_dtypes import packed
 
 __all__ = [
+    "DEFAULT",
     "check_axis_count",
     "check_matches",
     "check_options",
@@ -40,8 +42,20 @@ __all__ = [
 ]
 
 CodecLike = Codec | str | Mapping[str, Any] | Any
-_UNSET: Any = object()
 _REMEDY = "; omit the parameter to use the existing array, or pass mode='w' to replace it"
+
+
+class _Default(Enum):
+    """The type of ``DEFAULT``, which help() shows by its name."""
+
+    DEFAULT = "default"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEFAULT: Any = _Default.DEFAULT
+"""The default of parameters that accept ``None`` as a value."""
 
 
 def plan_array(
@@ -55,7 +69,7 @@ def plan_array(
     filters: CodecLike | Sequence[CodecLike] | None = "auto",
     serializer: CodecLike = "auto",
     compressors: CodecLike | Sequence[CodecLike] | None = "auto",
-    fill_value: Any = _UNSET,
+    fill_value: Any = DEFAULT,
     order: Literal["C", "F"] = "C",
     attributes: Mapping[str, Any] | None = None,
     chunk_key_encoding: Any = None,
@@ -89,7 +103,7 @@ def plan_array(
         largest = tuple(max(own_sizes) if own_sizes else n for own_sizes, n in zip(edges, sizes, strict=True))
         chunks, shards = (chunks, largest) if has_shards else (largest, shards)
     inner, outer = plan_chunk_shapes(array_shape, data_type.itemsize or 16, chunks, shards)
-    fill = data_type.default_fill() if fill_value is _UNSET else fill_values.as_fill(data_type, fill_value)
+    fill = data_type.default_fill() if fill_value is DEFAULT else fill_values.as_fill(data_type, fill_value)
     fill = format_.fill_value(data_type, fill)
     spec = ArraySpec(outer, data_type, data_type.default_fill() if fill is None else fill)
     requested = RequestedCodecs(

@@ -86,6 +86,8 @@ class AsyncNode(ABC, Generic[M]):
         return self._cell.handle
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AsyncNode):
+            return NotImplemented
         if type(other) is not type(self):
             return False
         one, two = self._cell, other._cell

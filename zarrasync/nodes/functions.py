@@ -18,7 +18,7 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
-from zarrasync.metadata.create import check_matches, check_options
+from zarrasync.metadata.create import DEFAULT, check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of
@@ -55,8 +55,6 @@ __all__ = [
 ]
 
 CodecsLike: TypeAlias = Any
-UNSET: Any = object()
-"""The default of parameters that accept ``None`` as a value."""
 
 
 @short_tracebacks
@@ -238,7 +236,7 @@ async def create_array(
     filters: CodecsLike = "auto",
     serializer: CodecsLike = "auto",
     compressors: CodecsLike = "auto",
-    fill_value: Any = UNSET,
+    fill_value: Any = DEFAULT,
     order: Literal["C", "F"] = "C",
     zarr_format: int | str | None = None,
     attributes: Mapping[str, Any] | None = None,
@@ -298,7 +296,6 @@ async def create_array(
     if name is not None and path:
         raise TypeError("create_array() takes name or path, not both")
     handle, _ = resolve_node(store, path if name is None else name, zarr_format, storage_options, config)
-    fill = {} if fill_value is UNSET else {"fill_value": fill_value}
     return await create_array_at(
         handle,
         overwrite=overwrite,
@@ -310,11 +307,11 @@ async def create_array(
         filters=filters,
         serializer=serializer,
         compressors=compressors,
+        fill_value=fill_value,
         order=order,
         attributes=attributes,
         chunk_key_encoding=chunk_key_encoding,
         dimension_names=dimension_names,
-        **fill,
     )
 
 

@@ -42,6 +42,9 @@ class NotAwaited:
     def __array__(self, dtype: object = None, copy: object = None) -> Never:
         raise TypeError("NumPy cannot await a selection; use np.asarray(await array[...])")
 
+    def __contains__(self, value: object) -> Never:
+        raise TypeError("a value cannot be searched in an asynchronous selection; use value in await array[...]")
+
     def __iter__(self) -> Never:
         raise TypeError(
             "an asynchronous selection cannot be iterated; use await array[...], or async for region, block in "
@@ -133,6 +136,11 @@ class AsyncSelection(NotAwaited):
         if not self.shape:
             raise TypeError("a selection without dimensions has no length")
         return self.shape[0]
+
+    def __eq__(self, other: object) -> Never:
+        raise TypeError("asynchronous selections cannot be compared; use (await array[...]) == values")
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.array.name} shape={self.shape} dtype={self.dtype}>"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zarrasync import codecs, stores, sync
-from zarrasync.errors import ShapeError
+from zarrasync.errors import NodeTypeError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -110,6 +110,19 @@ def test_empty_chunks(keep: Any, where: str):
     if keep is not None and where == "encoding":
         with pytest.raises(ValueError, match=r"write_empty_chunks is .* but the encoding of a specifies"):
             write_dataset(values, {}, encoding=encoding, write_empty_chunks=not keep)
+
+
+def test_groups_are_named_by_strings_and_are_not_arrays(tmp_path: Path):
+    for group in (None, "0"):
+        write_dataset(xr.Dataset({"u": ("x", [1.0])}), tmp_path, group=group)
+    for call in (xr.open_dataset, xr.open_datatree):
+        with pytest.raises(TypeError, match="path must be a string, found 0"):
+            call(tmp_path, engine="zarrasync", group=0)
+    with pytest.raises(TypeError, match="path must be a string, found 0"):
+        write_dataset(xr.Dataset({"u": ("x", [1.0])}), tmp_path, group=0)
+    for group in ("u", "0/u"):
+        with pytest.raises(NodeTypeError, match=group):
+            xr.open_dataset(tmp_path, engine="zarrasync", group=group)
 
 
 def test_arrays_keep_their_names():

@@ -59,7 +59,7 @@ class ZarrasyncBackend(BackendEntrypoint):
             drop_variables: Likewise.
             use_cftime: Likewise.
             decode_timedelta: Likewise.
-            group: The path of the group, or of an array, in the store.
+            group: The path of the group in the store, or of a level of a pyramid.
             level: The level of a pyramid, from 0 for the finest one; negative numbers count from the coarsest one. By
                 default, the finest level if the levels are arrays.
             storage_options: Options for the filesystem of a URL.
@@ -73,7 +73,9 @@ class ZarrasyncBackend(BackendEntrypoint):
                 group_store = filename_or_obj.result()
             else:
                 source = Source.of(filename_or_obj, storage_options, zarr_format, consolidated, config)
-                opening = open_content(source, normalize_path(group or ""), level, names_of(drop_variables))
+                opening = open_content(
+                    source, normalize_path("" if group is None else group), level, names_of(drop_variables)
+                )
                 content = bridge.run(opening, blocking=source.store.blocking)
                 group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
                 fetch_coordinates([group_store])
@@ -99,7 +101,7 @@ class ZarrasyncBackend(BackendEntrypoint):
         names = ("storage_options", "zarr_format", "consolidated", "config")
         source = Source.of(filename_or_obj, **{name: options.pop(name, None) for name in names})
         mask, dropped = options.pop("use_zarr_fill_value_as_mask", None), names_of(options.get("drop_variables"))
-        opening = open_tree(source, normalize_path(group or ""), dropped)
+        opening = open_tree(source, normalize_path("" if group is None else group), dropped)
         contents = bridge.run(opening, blocking=source.store.blocking)
         stores = {path: GroupDataStore(content, mask=mask, path=path) for path, content in contents.items()}
         fetch_coordinates(stores.values())

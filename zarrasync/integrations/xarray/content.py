@@ -56,7 +56,7 @@ def group_content(group: sync.Group, arrays: Mapping[str, sync.Array], meaning: 
 
 
 def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Meaning) -> Content:
-    """Return the content of a dataset with one array of a group, such as a level of a pyramid.
+    """Return the content of a dataset with a level of a pyramid.
 
     The attributes of the group describe all levels, so the dataset does not have them.
 
@@ -66,10 +66,8 @@ def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Mean
         path: The path of the array relative to the group.
         meaning: What conventions specify about the group.
     """
-    is_level = any(level.path == path for level in meaning.levels)
-    name = meaning.variable if is_level else array.basename
     own = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
-    return Content(group, {name: array}, {name: own}, {})
+    return Content(group, {meaning.variable: array}, {meaning.variable: own}, {})
 
 
 def names_of(variables: str | Iterable[str] | None) -> set[str]:
@@ -82,21 +80,23 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
 
     Args:
         source: The store.
-        path: The path of the group or array.
+        path: The path of the group, or of a level that is an array.
         level: The level of a pyramid; ``None`` for the finest level if the levels are arrays, otherwise the group itself.
         dropped: Names of variables that are left out.
 
     Raises:
         NodeNotFoundError: If the node or the level does not exist.
+        NodeTypeError: If the node is an array, but not a level of a pyramid.
         ValueError: If the group does not have the level.
     """
     async with AsyncExitStack() as stack:
         try:
             opened = await stack.enter_async_context(source.open(path))
         except NodeTypeError:
-            if not path or level is not None:
+            content = await _level_at(source, path) if path and level is None else None
+            if content is None:
                 raise
-            return await _array_content(source, path)
+            return content
         group = opened.group
         meaning = meaning_of(group.metadata)
         if level is not None:
@@ -111,13 +111,18 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
     return group_content(sync.Group(group), _arrays(members, dropped), meaning)
 
 
-async def _array_content(source: Source, path: str) -> Content:
-    """Return the content of a dataset with the array at a path."""
+async def _level_at(source: Source, path: str) -> Content | None:
+    """Return the content of a dataset with the array at a path; ``None`` if no group above it has it as a level."""
     parent, _, name = path.rpartition("/")
-    async with source.open(parent) as opened:
-        array = await opened.group.getitem(name)
-    assert isinstance(array, AsyncArray)
-    return level_content(sync.Group(opened.group), sync.Array(array), name, meaning_of(opened.group.metadata))
+    while True:
+        async with source.open(parent) as opened:
+            meaning = meaning_of(opened.group.metadata)
+            if any(level.path == name for level in meaning.levels):
+                return await _level(opened.group, name, meaning, ())
+        if not parent:
+            return None
+        parent, _, last = parent.rpartition("/")
+        name = join(last, name)
 
 
 def _arrays(members: Iterable[tuple[str, AsyncArray | AsyncGroup]], dropped: Collection[str]) -> dict[str, sync.Array]:

@@ -120,7 +120,7 @@ async def write_dataset_async(
     datasets = datasets_of(dataset, inherit=write_inherited_coords)
     request = WriteRequest(
         resolve(store, storage_options, config),
-        normalize_path(group or ""),
+        normalize_path("" if group is None else group),
         _checked_mode(datasets, mode, append_dim, region),
         append_dim=append_dim,
         region=region,

@@ -82,7 +82,7 @@ def _prepare(
 
     Errors are raised when xarray opens the store that they concern.
     """
-    path, dropped = normalize_path(group or ""), names_of(drop_variables)
+    path, dropped = normalize_path("" if group is None else group), names_of(drop_variables)
 
     async def open_one(store: StoreLike) -> GroupDataStore | Exception:
         try:

@@ -10,7 +10,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -223,9 +223,6 @@ class ValuesBase(Facade):
                 start = axis.start(number)
                 yield from self._run(self._view[start : start + axis.size(number)].read())
 
-    def __contains__(self, value: object) -> bool:
-        return value in np.asarray(self)
-
     @property
     def _view(self) -> AsyncSelection:
         """The selection of all values."""
@@ -334,6 +331,9 @@ class SelectionBase(ValuesBase):
 
     def __ne__(self, other: object) -> Any:
         return np.asarray(self) != other
+
+    def __contains__(self, value: object) -> Never:
+        raise TypeError("a selection that is not read cannot be searched; use value in selection.read()")
 
     __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 

@@ -10,7 +10,7 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync.errors import NodeTypeError, StoreError
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.stores import LocalStore, MemoryStore, Store, WrapperStore
 
 
@@ -72,7 +72,8 @@ async def test_consolidating_keeps_what_others_store_meanwhile(api: Api, zarr_fo
 
     async def change(store: Store) -> None:
         """As another machine does: without the locks of this one."""
-        await (await za.open_array(store, path="a", mode="r+")).update_attributes({"new": 1})
+        array = await za.open_array(store, path="a", mode="r+")
+        await with_handle(array, handle_of(array).without_consolidated()).update_attributes({"new": 1})
         key = ".zmetadata" if zarr_format == 2 else "zarr.json"
         document = json.loads(await store.get(key))
         if zarr_format == 2:
@@ -82,7 +83,7 @@ async def test_consolidating_keeps_what_others_store_meanwhile(api: Api, zarr_fo
             document["consolidated_metadata"]["metadata"]["a"]["attributes"] = {"new": 1}
         await store.put(key, json.dumps(document).encode())
 
-    await (await za.open_group(inner, mode="r+", use_consolidated=False)).create_group("b")
+    await with_handle(group, handle_of(group).without_consolidated()).create_group("b")
     key = ".zmetadata" if zarr_format == 2 else "zarr.json"
     await api(api.consolidate_metadata(Interrupted(inner, key, change)))
     found = await za.open_group(inner, use_consolidated=True)

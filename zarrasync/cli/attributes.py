@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Never
 
-from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._util.suggestions import suggest
 from zarrasync.cli.arguments import Commands, open_node
 from zarrasync.cli.console import Console
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted
-from zarrasync.nodes.access import handle_of, replace_attributes
-from zarrasync.nodes.copies_above import update_copies_above
-from zarrasync.nodes.node import run_on_store
+from zarrasync.nodes.access import replace_attributes
 
 __all__ = ["add"]
 
@@ -82,7 +79,6 @@ def _set(args: argparse.Namespace, console: Console) -> int:
         run(change, blocking=node.store.blocking)
     else:
         node.update_attributes(new)
-    _update_copies(node)
     if console.as_json:
         console.data(dict(node.attrs))
     else:
@@ -93,16 +89,6 @@ def _set(args: argparse.Namespace, console: Console) -> int:
 
 
 _ABSENT = object()
-
-
-def _update_copies(node: sync.Array | sync.Group) -> None:
-    """Update the copies of a node's documents in the groups above it."""
-    handle = handle_of(node.async_)
-
-    async def update() -> None:
-        await update_copies_above(handle, handle.format.document_keys(handle.path))
-
-    run(run_on_store(update, handle.store), blocking=handle.store.blocking)
 
 
 def _refuse_unknown(args: argparse.Namespace, key: str, known: Mapping[str, Any]) -> Never:

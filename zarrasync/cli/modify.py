@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import Any
 
 from zarrasync import sync
@@ -26,7 +27,6 @@ from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ZarrError
 from zarrasync.formats import may_be_zarr
 from zarrasync.nodes.access import handle_of
-from zarrasync.nodes.copies_above import update_copies_above
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.node import run_on_store
 
@@ -162,14 +162,7 @@ def _sizes(node: sync.Array | sync.Group) -> dict[str, int]:
 
 
 def _erase(node: sync.Array | sync.Group, *, all_files: bool) -> None:
-    """Erase a node, and its copies in the groups above it."""
-    handle = handle_of(node.async_)
-
-    async def erase() -> None:
-        await erase_node(handle, all_files=all_files)
-        format_ = handle.format
-        await update_copies_above(handle, format_.erase_keys(handle.path), format_.erase_prefixes(handle.path))
-
+    erase = partial(erase_node, handle_of(node.async_), all_files=all_files)
     run(run_on_store(erase, node.store), blocking=node.store.blocking)
 
 

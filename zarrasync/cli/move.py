@@ -6,17 +6,15 @@ import argparse
 import os
 from typing import NamedTuple
 
-from zarrasync import config, formats, sync
+from zarrasync import config, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.arguments import Commands, options
 from zarrasync.cli.console import Console
 from zarrasync.cli.places import hierarchy_of, open_group, split_url
 from zarrasync.errors import NodeExistsError, ZarrError
 from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.access import handle_of
-from zarrasync.nodes.copies_above import update_copies_above
 from zarrasync.nodes.move import move_values
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import LocalStore, resolve
 from zarrasync.stores.pipelines import is_pipeline
 
@@ -47,7 +45,7 @@ def _mv(args: argparse.Namespace, console: Console) -> int:
         root, below = hierarchy_of(place.url, storage_options)
         group = open_group(root, storage_options) or group
         source, dest = join(below, place.source), join(below, place.dest)
-        _move_node(group, source, dest)
+        group.move(source, dest)
         source, dest = f"/{source}", f"/{dest}"
     if console.as_json:
         console.data({"source": source, "dest": dest})
@@ -91,26 +89,6 @@ def _places(args: argparse.Namespace) -> _Places:
         raise NodeExistsError(f"cannot move {args.url} to {args.dest}: one contains the other", path="/".join(dest))
     url = source_top + "/".join(source[:common])
     return _Places(url, "/".join(source[common:]), "/".join(dest[common:]))
-
-
-def _move_node(group: sync.Group, source: str, dest: str) -> None:
-    """Move a node below a group, and update the copies of its documents in the groups above both places."""
-    group.move(source, dest)
-    root = handle_of(group.async_)
-    old, new = root.child(source), root.child(dest)
-
-    async def update() -> None:
-        format_ = old.format
-        await update_copies_above(old, format_.document_keys(old.path), format_.erase_prefixes(old.path))
-        await update_copies_above(new, await _documents(new))
-
-    run(run_on_store(update, group.store), blocking=group.store.blocking)
-
-
-async def _documents(node: NodeHandle) -> list[str]:
-    """Return the keys of all documents at and below a node."""
-    keys = [*node.format.document_keys(node.path), *await node.list_keys()]
-    return [key for key in dict.fromkeys(keys) if formats.is_document(key)]
 
 
 def _move_hierarchy(args: argparse.Namespace, place: _Places, storage_options: dict[str, object] | None) -> None:

@@ -47,7 +47,7 @@ __all__ = [
     "with_handle",
 ]
 
-N = TypeVar("N", AsyncArray, AsyncGroup)
+N = TypeVar("N", bound=AsyncArray | AsyncGroup)
 
 
 def as_async(value: Any) -> Any:

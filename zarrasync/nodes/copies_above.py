@@ -1,39 +1,72 @@
-"""Updating consolidated metadata in the groups above a node that was opened by its path, without its root group."""
+"""Consolidated metadata after a change: the copies of documents in the groups above a node."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from zarrasync._concurrency.gather import gather
+from zarrasync.errors import ZarrError
+from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["update_copies_above"]
+__all__ = ["update_copies"]
 
 
-async def update_copies_above(node: NodeHandle, keys: Iterable[str], erased_prefixes: Sequence[str] = ()) -> None:
-    """Update the copies of documents in all groups above a node, with one batch of requests if no group has copies.
+async def update_copies(
+    node: NodeHandle, keys: Iterable[str], erased_prefixes: Sequence[str] = (), *, paths: Iterable[str] | None = None
+) -> None:
+    """Update the copies of documents in all groups above a node. One batch of requests finds the groups that have any.
+
+    A group that was found by its path, without the caller opening it, may be out of the caller's reach. If its copies
+    cannot be stored, a warning names it.
 
     Args:
-        node: The location of the node.
-        keys: The keys of changed documents at and below the node. Documents of groups above it are included.
+        node: The location of the node. Nothing is done if its caller updates the copies.
+        keys: The keys of changed documents at and below the node, and of new groups above it.
         erased_prefixes: Prefixes below which everything was erased.
+        paths: The paths of all changed nodes, if they are others than that of the node.
 
     Raises:
-        WriteConflictError: If other writers kept changing the copies.
+        WriteConflictError: If other writers kept changing the copies that the node was opened with.
+        StoreError: If those copies cannot be stored.
     """
-    if not node.path or not node.store.supports_consolidated_metadata:
+    changed = list(keys)
+    if not node.keeps_copies or not (changed or erased_prefixes):
         return
-    changed, paths, path = list(keys), list[str](), node.path
-    while path:
-        path = path.rpartition("/")[0]
-        paths.append(path)
-    found = await find_all(node.without_consolidated(), paths, (node.format,), strict=False, consolidated=None)
-    updates = []
-    for path, group in zip(paths, found, strict=True):  # from the node upwards
-        if group is not None and group.consolidated is not None:
-            changes = (node.store, tuple(changed), tuple(erased_prefixes))
-            updates.append(partial(group.consolidated.update, *changes, config=node.config))
-        changed.extend(node.format.document_keys(path))
-    await gather(updates)
+    opened = node.consolidated
+    if opened is not None:
+        await opened.update(node.store, changed, erased_prefixes, config=node.config)
+    above = _paths_above([node.path] if paths is None else paths)
+    if opened is not None:
+        above.discard(opened.path)
+    if not above or not node.store.supports_consolidated_metadata:
+        return
+    handle = node.without_consolidated()
+    found = await find_all(handle, sorted(above), (node.format,), strict=False, consolidated=None)
+    copies = [group.consolidated for group in found if group is not None and group.consolidated is not None]
+    await gather([partial(_update_or_warn, group, node, changed, erased_prefixes) for group in copies])
+
+
+def _paths_above(paths: Iterable[str]) -> set[str]:
+    above: set[str] = set()
+    for path in paths:
+        while path and (path := path.rpartition("/")[0]) not in above:
+            above.add(path)
+    return above
+
+
+async def _update_or_warn(
+    group: Consolidated, node: NodeHandle, changed: Sequence[str], erased_prefixes: Sequence[str]
+) -> None:
+    try:
+        await group.update(node.store, changed, erased_prefixes, config=node.config)
+    except ZarrError as error:
+        warnings.warn(
+            f"the consolidated metadata of the group /{group.path} in {node.store!r} does not contain the change of "
+            f"{node.name}, because it cannot be stored: {error}; consolidate the group again",
+            UserWarning,
+            stacklevel=2,
+        )

@@ -17,6 +17,7 @@ from zarrasync.errors import (
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.erase import erase_node, leftover_chunks
 from zarrasync.nodes.find import FoundNode, find_all
@@ -264,8 +265,7 @@ async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
         missing = [path for path, node in surroundings.ancestors.items() if node is None]
         documents.update(await _create_groups(handle, missing))
     await _put_new(creation, creation.documents)
-    if handle.consolidated is not None:
-        await handle.consolidated.update(handle.store, documents, config=handle.config)
+    await update_copies(handle, documents)
 
 
 async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:

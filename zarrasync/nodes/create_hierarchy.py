@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
 from zarrasync.nodes.find import load_metadata
 from zarrasync.nodes.group import AsyncGroup, create_group_at, make_node
@@ -25,31 +27,55 @@ async def create_levels(
     root: NodeHandle,
     paths: Iterable[str],
     create: Callable[[NodeHandle, str], Coroutine[Any, Any, AsyncArray | AsyncGroup]],
+    *,
+    replaced: Iterable[str] = (),
 ) -> dict[str, AsyncArray | AsyncGroup]:
-    """Create nodes level by level. Groups that were just created are not looked up again.
+    """Create nodes level by level. Groups that were just created are not looked up again, and copies are updated once.
 
     Args:
         root: The node that paths are relative to.
         paths: The paths of the nodes, including all groups above them.
         create: A function that creates a node, called with its handle and its relative path.
+        replaced: The paths of nodes that are erased first, if they exist.
 
     Returns:
         The nodes by relative path.
     """
     created: dict[str, AsyncArray | AsyncGroup] = {}
+    without_copies, places = root.without_consolidated(), list[str]()
 
     def handle_at(path: str) -> NodeHandle:
         parent_path, _, name = path.rpartition("/")
         parent = created.get(parent_path) if path else None
-        return handle_of(parent).child(name) if isinstance(parent, AsyncGroup) else root.at(join(root.path, path))
+        return (
+            handle_of(parent).child(name)
+            if isinstance(parent, AsyncGroup)
+            else without_copies.at(join(root.path, path))
+        )
+
+    async def update() -> None:
+        keys = [key for place in places for key in root.format.document_keys(place)]
+        erased = [prefix for path in replaced for prefix in root.format.erase_prefixes(join(root.path, path))]
+        await update_copies(root, keys, erased, paths=places)
 
     levels: dict[int, list[str]] = {}
     for path in paths:
         levels.setdefault(path.count("/") + bool(path), []).append(path)
-    for _, level in sorted(levels.items()):
-        nodes = await gather([partial(create, handle_at(path), path) for path in level])
-        created.update(zip(level, nodes, strict=True))
-    return created
+    try:
+        for _, level in sorted(levels.items()):
+            places += [join(root.path, path) for path in level]
+            nodes = await gather([partial(create, handle_at(path), path) for path in level])
+            created.update(zip(level, nodes, strict=True))
+    except BaseException:
+        await run_cleanup(update)
+        raise
+    await update()
+    return {path: _with_copies(node, root) for path, node in created.items()} if root.keeps_copies else created
+
+
+def _with_copies(node: AsyncArray | AsyncGroup, root: NodeHandle) -> AsyncArray | AsyncGroup:
+    """Return a node whose changes update the copies again."""
+    return with_handle(node, replace(handle_of(node), consolidated=root.consolidated, keeps_copies=True))
 
 
 # ------------------------------------------------------------------ create_hierarchy
@@ -114,7 +140,7 @@ async def create_all(
             return await create_group_at(handle, attributes=options.get("attributes"), overwrite=overwrite)
         return await _require_group(handle)
 
-    return await create_levels(root, plan, create)
+    return await create_levels(root, plan, create, replaced=requested_paths if overwrite else ())
 
 
 def _is_array(options: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from zarrasync import formats
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
@@ -39,8 +40,7 @@ async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:
         await handle.store.erase_values(keys)
     for prefix in prefixes:
         await _erase_below(handle.store, prefix, all_files=all_files)
-    if handle.consolidated is not None:
-        await handle.consolidated.update(handle.store, keys, prefixes, config=handle.config)
+    await update_copies(handle, keys, prefixes)
 
 
 async def _erase_below(store: Store, prefix: str, *, all_files: bool) -> None:

@@ -12,6 +12,7 @@ from zarrasync._concurrency.shield import shielded
 from zarrasync._util.json_members import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.find import load_metadata
 from zarrasync.nodes.kinds import wrong_kind
@@ -95,8 +96,7 @@ class MetadataCell(Generic[M]):
                     if store.conditional:
                         raise
                     cached = None  # the store no longer uses conditional writes
-        if handle.consolidated is not None and changed:
-            await handle.consolidated.update(store, changed, config=handle.config)
+        await update_copies(handle, changed)
         versions = {**before.versions, **new_versions} if before.versions else {}
         self.metadata = replace(target, source=Source(format_.zarr_format, rendered, versions))
         return self.metadata

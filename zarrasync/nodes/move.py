@@ -10,6 +10,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import WriteConflictError
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
 
@@ -36,13 +37,17 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
         sizes.update(listed)
         new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
     copied = await _copy_values(store, new_keys, sizes, config)
-    copies = source.consolidated
-    if copies is not None:
-        await copies.update(store, [new_keys[key] for key in copies.documents if key in new_keys], config=config)
+    await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
     remaining = await _erase(store, copied, old_prefixes)
-    if copies is not None:
-        await copies.update(store, source.format.erase_keys(source.path), old_prefixes, config=config)
+    await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
     _refuse_remaining(remaining, source.name, dest.name)
+
+
+def _is_own_document(node: NodeHandle, key: str) -> bool:
+    """Return whether a value is a document of one node, rather than a chunk or the copies of several documents."""
+    copies = node.format.consolidated_key("")
+    has_only_copies = copies is not None and copies not in node.format.document_keys("")
+    return formats.is_document(key) and not (has_only_copies and key.endswith(f"/{copies}"))
 
 
 async def move_values(store: Store, prefix: str, new_prefix: str, config: Config) -> None:

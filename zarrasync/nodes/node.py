@@ -43,6 +43,7 @@ class NodeHandle:
         is_format_known: Whether the store is known to use the format. Otherwise the format is an assumption.
         ancestor_group: The path of a group above the node that is known to exist, or ``None``.
         consolidated: The consolidated metadata of this group or a group above it, or ``None``.
+        keeps_copies: Whether changes update the copies in groups above. Otherwise the caller does it.
     """
 
     store: Store
@@ -52,6 +53,7 @@ class NodeHandle:
     is_format_known: bool = field(default=False, compare=False)
     ancestor_group: str | None = field(default=None, compare=False, repr=False)
     consolidated: Consolidated | None = field(default=None, compare=False, repr=False)
+    keeps_copies: bool = field(default=True, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class NodeHandle:
     def _at(self, path: str, ancestor_group: str | None) -> NodeHandle:
         # replace() takes several times as long, which matters where groups have many members.
         known, copies = self.is_format_known, self.consolidated
-        return NodeHandle(self.store, path, self.format, self.config, known, ancestor_group, copies)
+        return NodeHandle(self.store, path, self.format, self.config, known, ancestor_group, copies, self.keeps_copies)
 
     def child(self, name: str) -> NodeHandle:
         """Return the handle of a member of this group, or of a node further below.
@@ -96,8 +98,8 @@ class NodeHandle:
         return self._at(join(self.path, relative_path), self.path)
 
     def without_consolidated(self) -> NodeHandle:
-        """Return a handle that reads the original documents, because their copies may be outdated."""
-        return self if self.consolidated is None else replace(self, consolidated=None)
+        """Return a handle that reads and writes the original documents. The caller updates the copies of changed ones."""
+        return replace(self, consolidated=None, keeps_copies=False) if self.keeps_copies else self
 
     def chunk_store(self, metadata: ArrayMetadata) -> Store:
         """Return the store of an array's chunks, with keys relative to the array."""

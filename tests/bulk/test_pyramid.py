@@ -28,6 +28,7 @@ from zarrasync.errors import (
     StoreError,
     UnsupportedOperation,
 )
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (3, 600, 500)).astype("u2")
 CYX = ("c", "y", "x")
@@ -185,7 +186,7 @@ async def test_geographic_grids(api: Api, tmp_path: Path):
     assert group.info["CRS"] == "EPSG:32633"
     assert levels_of(tmp_path / "p", "bands/b")["2"] == [("y", -40.0, 4599980.0), ("x", 40.0, 500020.0)]
     one = sync.open_array(tmp_path / "p", path="bands/b/1")
-    np.testing.assert_array_equal(one[...], downsample(values, (2, 2), "mean", -9999))
+    np.testing.assert_array_equal(one[...], downsample(values, (2, 2), "mean", CFEncoding.from_attributes({"_FillValue": -9999}, "i2")))
     assert one.attrs["spatial:transform"] == [20.0, 0.0, 500000.0, 0.0, -20.0, 4600000.0]
     rasterio = pytest.importorskip("rasterio")
     with rasterio.Env() as environment:

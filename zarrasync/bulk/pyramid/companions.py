@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from zarrasync.bulk.copy.functions import copy
 from zarrasync.bulk.pyramid.source import PyramidSource
@@ -18,57 +20,85 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["copy_companions"]
+__all__ = ["Companions", "copy_companions", "find_companions", "without_coordinates"]
 
 
-async def copy_companions(
-    source: PyramidSource,
-    levels: Sequence[PyramidLevel],
-    group: AsyncGroup,
-    notes: list[str],
-    *,
-    overwrite: bool,
-) -> list[str]:
-    """Copy the arrays that all levels share into the group of the pyramid.
+@dataclass(frozen=True)
+class Companions:
+    """The arrays that the finest level refers to.
 
-    Shared are those without axes, and along axes that do not become coarser. Coordinates of spatial axes that levels
-    express as a step and an origin need no array.
+    Attributes:
+        shared: The arrays that belong to all levels, by name.
+        left_out: Messages about other coordinates, also about those that levels cannot express, by name.
+    """
+
+    shared: Mapping[str, AsyncArray] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+async def find_companions(source: PyramidSource, levels: Sequence[PyramidLevel]) -> Companions:
+    """Return the arrays that the finest level refers to.
+
+    Arrays without axes, and along axes that do not become coarser, belong to all levels. Coordinates of spatial axes that
+    levels express as a step and an origin need no array.
+    """
+    array, coarsest = source.array, levels[-1].total
+    if not array.path:
+        return Companions()
+    names = axis_names(array.metadata) or [None] * array.ndim
+    axes = zip(names, source.axes, array.shape, coarsest, strict=True)
+    kept = {axis.name: size for name, axis, size, total in axes if name == axis.name and total == 1}
+    linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
+    found = await _find(array, dict.fromkeys([*(name for name in names if name), *linked]))
+    found |= await _find(array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs])
+    shared: dict[str, AsyncArray] = {}
+    left_out: dict[str, str] = {}
+    for name, node in found.items():
+        dims = axis_names(node.metadata) or ([name] if node.ndim == 1 else [None] * node.ndim)
+        sizes = dict(zip(dims, node.shape, strict=True))
+        if None not in sizes and all(kept.get(str(dim)) == n for dim, n in sizes.items() if dim in names):
+            shared[name] = node  # along other dimensions are such as the ends of bounds
+        elif name not in source.located:
+            reason = "levels are coarser or named differently along its axes"
+            left_out[name] = f"the coordinate {name!r} of {array.name} is left out, because {reason}"
+    others = {name: text for name, text in source.left_out.items() if name not in shared}
+    return Companions(shared, left_out | others)
+
+
+async def copy_companions(companions: Companions, group: AsyncGroup, notes: list[str], *, overwrite: bool) -> None:
+    """Copy the arrays that belong to all levels into the group of the pyramid.
 
     Args:
-        source: The finest level.
-        levels: The levels, from the finest one on.
+        companions: The arrays.
         group: The group of the pyramid, which is not the group of the finest level.
         notes: Notes about conversions of metadata, which are added.
         overwrite: Whether to replace existing arrays. Otherwise copies of an interrupted run are completed.
 
-    Returns:
-        Messages about arrays that are left out.
-
     Raises:
         NodeExistsError: If another node has the name of an array.
     """
-    array, coarse = source.array, levels[-1].total
-    if not array.path:
-        return []
-    names = axis_names(array.metadata) or [None] * array.ndim
-    axes = list(zip(names, source.axes, array.shape, coarse, strict=True))
-    shared = {axis.name: size for name, axis, size, total in axes if name == axis.name and total == 1}
-    linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
-    found = await _find(array, dict.fromkeys([*(name for name in names if name), *linked]))
-    found |= await _find(array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs])
-    left_out: dict[str, str] = {}
-    for name, node in found.items():
-        dims = axis_names(node.metadata) or ([name] if node.ndim == 1 else [None] * node.ndim)
-        own = dict(zip(dims, node.shape, strict=True))
-        is_shared = None not in own and all(shared.get(str(dim)) == n for dim, n in own.items() if dim in names)
-        if is_shared:  # other dimensions are such as the ends of bounds
-            await _copy(node, name, group, notes, overwrite=overwrite)
-        elif name in source.left_out:
-            left_out[name] = source.left_out[name]
-        elif name not in source.located:
-            reason = "levels are coarser or named differently along its axes"
-            left_out[name] = f"the coordinate {name!r} of {array.name} is left out, because {reason}"
-    return [*left_out.values()]
+    for name, node in companions.shared.items():
+        report = await copy(
+            node,
+            group.store,
+            dest_path=join(group.path, name),
+            zarr_format=group.zarr_format,
+            overwrite=overwrite,
+            resume=not overwrite,
+            config=node.config,
+        )
+        notes += report.notes
+
+
+def without_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return attributes that do not refer to coordinates with some names."""
+    result, text = dict(attributes), attributes.get("coordinates")
+    if names and isinstance(text, str):
+        kept = [name for name in text.split() if name not in names]
+        result |= {"coordinates": " ".join(kept)}
+        if not kept:
+            del result["coordinates"]
+    return result
 
 
 async def _find(array: AsyncArray, names: Iterable[str]) -> dict[str, AsyncArray]:
@@ -83,16 +113,3 @@ async def _find(array: AsyncArray, names: Iterable[str]) -> dict[str, AsyncArray
         for (name, path), node in pairs
         if node is not None and isinstance(node.metadata, ArrayMetadata)
     }
-
-
-async def _copy(node: AsyncArray, name: str, group: AsyncGroup, notes: list[str], *, overwrite: bool) -> None:
-    report = await copy(
-        node,
-        group.store,
-        dest_path=join(group.path, name),
-        zarr_format=group.zarr_format,
-        overwrite=overwrite,
-        resume=not overwrite,
-        config=node.config,
-    )
-    notes += report.notes

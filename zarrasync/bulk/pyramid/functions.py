@@ -18,7 +18,7 @@ from zarrasync.bulk.copy.values import copy_array
 from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
-from zarrasync.bulk.pyramid.companions import copy_companions
+from zarrasync.bulk.pyramid.companions import Companions, copy_companions, find_companions
 from zarrasync.bulk.pyramid.downsample import Method, check_method
 from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.plan import Factors, plan_levels
@@ -31,6 +31,7 @@ from zarrasync.display.text import Table, counted, duration_text, printable, siz
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.ome_versions import is_version_for, ome_version_of
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -269,6 +270,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
     if request.axes.steps:  # the caller located the axes
         source = replace(source, located=frozenset(axis.name for axis in source.axes), left_out={})
     is_geo = source.is_geographic if request.convention == "auto" else request.convention == "zarr-conventions"
+    source = source.as_grid() if is_geo else source.as_image()
     encoding = source.encoding(request.missing, has_named_axes=is_geo)
     has_codes = source.meaning.labels is not None or encoding.flags is not None
     method: Method = ("mode" if has_codes else "mean") if request.method == "auto" else request.method
@@ -277,15 +279,16 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
     planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.factors, method)
     group = await _open_target(source, dest, dest_path, request.version)
     origin = {"method": method, **_missing_of(encoding)}
+    companions = Companions() if dest is None else await find_companions(source, planned)
     target = PyramidTarget(
         group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite,
-        copies_finest=dest is not None,
+        copies_finest=dest is not None, left_out=companions.left_out.keys(),
     )  # fmt: skip
     report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
     target.check(report.notes)
     if dest is None:
         await _check_names(source, group)
-    report.left_out += source.left_out.values() if dest is None else ()
+    report.left_out += source.left_out.values() if dest is None else companions.left_out.values()
     total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
     with report_progress(
         request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report
@@ -294,9 +297,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
             finest = source.array
             if dest is not None:
                 finest = await _copy_finest(source.array, target, request, report, callback or ignore_progress)
-                report.left_out += await copy_companions(
-                    source, planned, group, report.notes, overwrite=request.overwrite
-                )
+                await copy_companions(companions, group, report.notes, overwrite=request.overwrite)
             await _compute(finest, target, encoding, request, report, callback or ignore_progress)
             await target.publish(finest)
     return report
@@ -403,11 +404,10 @@ def _version(group: AsyncGroup, requested: str | None) -> str:
     Raises:
         MetadataError: If the format of the group does not allow it.
     """
-    ome = group.attrs.get("ome")
+    ome, format_ = group.attrs.get("ome"), formats.by_name(group.zarr_format)
     present = ome.get("version") if isinstance(ome, Mapping) else None
-    is_old = formats.by_name(group.zarr_format) is formats.by_name(2)
-    version = requested or (present if isinstance(present, str) else "0.4" if is_old else "0.5")
-    if is_old != (version < "0.5"):
+    version = requested or (present if isinstance(present, str) else ome_version_of(format_))
+    if not is_version_for(version, format_):
         raise MetadataError(
             f"OME-Zarr {version} cannot be written in Zarr format {group.zarr_format}: version 0.4 needs format 2, and later "
             "ones need format 3"

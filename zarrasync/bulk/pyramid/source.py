@@ -111,10 +111,28 @@ class PyramidSource:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_image(self) -> bool:
+        """Whether the group of the array is in OME-Zarr."""
+        return any(title.startswith("OME-Zarr") for title in self.meaning.titles)
+
+    @property
     def is_geographic(self) -> bool:
-        """Whether the array is a geographic grid, and not an image."""
-        has_title = any(title.startswith("OME-Zarr") for title in self.meaning.titles)
-        return not has_title and (self.affine is not None or self.crs is not None)
+        """Whether the array is a geographic grid, and not an image. Coordinates of images do not descend."""
+        is_grid = self.affine is not None or self.crs is not None
+        return not self.is_image and (is_grid or any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes))
+
+    def as_grid(self) -> PyramidSource:
+        """Return the source with an affine transformation, if the coordinates of the last two axes are known."""
+        is_located = len(self.axes) > 1 and all(axis.name in self.located for axis in self.axes[-2:])
+        return replace(self, affine=_affine(*self.axes[-2:])) if self.affine is None and is_located else self
+
+    def as_image(self) -> PyramidSource:
+        """Return the source without coordinates that OME-Zarr cannot express."""
+        falling = [axis.name for axis in self.axes if (axis.step or 0) < 0 and not self.is_image]
+        reason = "OME-Zarr has no descending ones; the levels count elements instead (or pass convention='zarr-conventions')"
+        messages = {name: f"the coordinates of {name!r} are left out, because {reason}" for name in falling}
+        axes = [replace(axis, step=1.0, origin=0.0, unit="") if axis.name in falling else axis for axis in self.axes]
+        return replace(self, axes=tuple(axes), left_out={**self.left_out, **messages})
 
     def encoding(self, missing: Any, *, has_named_axes: bool) -> CFEncoding:
         """Return the meaning of the stored numbers.
@@ -236,8 +254,12 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
         return None
     rows, columns = axes[-2:]
     is_map = context.crs is not None or (rows.unit, columns.unit) == _GLOBES or {"axis"} <= rows.attributes.keys()
-    if not is_map or not rows.step or not columns.step:
-        return None
+    return _affine(rows, columns) if is_map and rows.step and columns.step else None
+
+
+def _affine(rows: Axis, columns: Axis) -> Affine:
+    assert rows.step is not None
+    assert columns.step is not None
     return (columns.step, 0.0, columns.origin - columns.step / 2, 0.0, rows.step, rows.origin - rows.step / 2)
 
 

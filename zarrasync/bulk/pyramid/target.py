@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from zarrasync.bulk.pyramid.companions import without_coordinates
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -42,6 +43,7 @@ class PyramidTarget:
         origin: The parameters of the computation.
         overwrite: Whether to replace levels.
         copies_finest: Whether the finest level is copied into the group. Otherwise it is a member of it.
+        left_out: The names of coordinates of the finest level that the group does not contain.
     """
 
     group: AsyncGroup
@@ -52,6 +54,7 @@ class PyramidTarget:
     origin: Mapping[str, Any]
     overwrite: bool
     copies_finest: bool
+    left_out: Collection[str] = ()
 
     def check(self, notes: list[str]) -> None:
         """Check that the pyramid follows its convention, before anything is written.
@@ -142,7 +145,7 @@ class PyramidTarget:
 
     def _attributes(self, level: PyramidLevel, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a level."""
-        values = dict(attributes)
+        values = without_coordinates(attributes, self.left_out)
         if self.convention == "geo":
             names = [axis.name for axis in self.source.axes[-2:]]
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)

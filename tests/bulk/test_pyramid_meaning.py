@@ -134,7 +134,7 @@ async def test_a_cell_without_values_is_the_missing_number(api: Api):
         assert (sync.open_array(store, path="v_1")[:, :3] == fill).all()
     store = {}
     sync.create_array(store, path="0", data=np.full((2, 2), 7), dimension_names=("y", "x"))
-    with pytest.raises(ValueError, match="no element of the data type int64 is equal to 0.5"):
+    with pytest.raises(ValueError, match=r"no element of the data type int64 is equal to 0\.5"):
         await api(api.pyramid(store, levels=2, missing=0.5))
     await api(api.pyramid(store, levels=2, missing=[8, 7]))
     assert sync.open_array(store, path="1")[...].tolist() == [[8]]

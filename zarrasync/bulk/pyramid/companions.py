@@ -50,15 +50,19 @@ async def find_companions(source: PyramidSource, levels: Sequence[PyramidLevel])
     kept = {axis.name: size for name, axis, size, total in axes if name == axis.name and total == 1}
     linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
     found = await _find(array, dict.fromkeys([*(name for name in names if name), *linked]))
-    found |= await _find(array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs])
+    found |= await _find(
+        array, [str(node.attrs[key]) for node in found.values() for key in BOUNDS if key in node.attrs]
+    )
     shared: dict[str, AsyncArray] = {}
     left_out: dict[str, str] = {}
     for name, node in found.items():
+        if name in source.located and name not in source.left_out:
+            continue
         dims = axis_names(node.metadata) or ([name] if node.ndim == 1 else [None] * node.ndim)
         sizes = dict(zip(dims, node.shape, strict=True))
         if None not in sizes and all(kept.get(str(dim)) == n for dim, n in sizes.items() if dim in names):
             shared[name] = node  # along other dimensions are such as the ends of bounds
-        elif name not in source.located:
+        elif name not in source.left_out:
             reason = "levels are coarser or named differently along its axes"
             left_out[name] = f"the coordinate {name!r} of {array.name} is left out, because {reason}"
     others = {name: text for name, text in source.left_out.items() if name not in shared}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product, zip_longest
+from itertools import product
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -87,8 +87,10 @@ def _reduced(cells: Sequence[Values], method: Method, encoding: CFEncoding) -> V
     reduced = numbers[0] if len(cells) == 1 else _REDUCERS[method](numbers, masks)
     result = _stored(reduced, cells[0].dtype)
     is_empty = np.logical_and.reduce(masks) if masks is not None else None
-    if method == "mean" and encoding.missing and numbers[0].dtype.kind in "iuf":
-        is_marked = encoding.is_missing(result) & ~(np.zeros(result.shape, bool) if is_empty is None else is_empty)
+    if method == "mean" and encoding.may_be_missing and numbers[0].dtype.kind in "iuf":
+        is_marked = encoding.is_missing(result) & (result == result)  # noqa: PLR0124  # means of infinities are NaN
+        if is_empty is not None:
+            is_marked &= ~is_empty
         if is_marked.any():
             part = [cell[is_marked] for cell in numbers], [mask[is_marked] for mask in masks or ()]
             result[is_marked] = _next_valid(result[is_marked], *part, encoding)
@@ -124,12 +126,10 @@ def _is_missing(values: Values, numbers: Values, encoding: CFEncoding) -> Mask:
     return np.isnan(numbers) if values.dtype.kind == "V" else encoding.is_missing(values)
 
 
-def _next_valid(
-    means: Values, cells: Sequence[Values], masks: Sequence[Mask], encoding: CFEncoding
-) -> Values:
+def _next_valid(means: Values, cells: Sequence[Values], masks: Sequence[Mask], encoding: CFEncoding) -> Values:
     """Return the valid numbers that are next to means that stand for missing values.
 
-    These exist, because a mean is between two valid numbers.
+    A mean is between two valid numbers, and only the missing numbers can be between it and the next valid one.
 
     Args:
         means: The rounded means.
@@ -139,11 +139,11 @@ def _next_valid(
     """
     numbers = encoding.numbers(means)
     rests = np.zeros(means.shape)
-    for cell, mask in zip_longest(cells, masks, fillvalue=False):
+    for cell, mask in zip(cells, masks or [np.zeros(means.shape, bool)] * len(cells), strict=True):
         rests += np.where(mask, 0.0, cell.astype(np.float64) - numbers)
     found, is_found = numbers.copy(), np.zeros(means.shape, bool)
     above = below = numbers
-    while not is_found.all():
+    for _ in range(len(encoding.missing) + 1):
         above, below = _next(above, 1), _next(below, -1)
         for is_first in (True, False):
             candidates = np.where((rests >= 0) == is_first, above, below)
@@ -153,9 +153,10 @@ def _next_valid(
 
 
 def _next(numbers: Values, step: int) -> Values:
+    one = numbers.dtype.type(1)
     if numbers.dtype.kind == "f":
-        return np.nextafter(numbers, numbers.dtype.type(step * np.inf))
-    return numbers + numbers.dtype.type(1) if step > 0 else numbers - numbers.dtype.type(1)
+        return np.asarray(np.nextafter(numbers, one * np.inf * step))
+    return np.asarray(numbers + one if step > 0 else numbers - one)
 
 
 def _nearest(values: Values, factors: Sequence[int]) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from zarrasync import config as settings
@@ -267,8 +267,6 @@ class _Request:
 
 async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: _Request) -> PyramidReport:
     source = await find_source(node, request.axes)
-    if request.axes.steps:  # the caller located the axes
-        source = replace(source, located=frozenset(axis.name for axis in source.axes), left_out={})
     is_geo = source.is_geographic if request.convention == "auto" else request.convention == "zarr-conventions"
     source = source.as_grid() if is_geo else source.as_image()
     encoding = source.encoding(request.missing, has_named_axes=is_geo)
@@ -347,9 +345,7 @@ async def _copy_finest(
 # ------------------------------------------------------------------ places
 
 
-async def _open_target(
-    source: PyramidSource, dest: Store | None, dest_path: str, version: str | None
-) -> AsyncGroup:
+async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str, version: str | None) -> AsyncGroup:
     """Open or create the group of the pyramid, in format 2 for version 0.4 of OME-Zarr."""
     handle = handle_of(source.array)
     if dest is not None:

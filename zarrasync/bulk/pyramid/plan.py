@@ -82,7 +82,9 @@ def check_factors(factors: LevelFactors | None, axes: Sequence[Axis]) -> tuple[i
             raise ValueError(f"factors: no axis has the name {unknown[0]!r}; the axes are {', '.join(names)}")
     values: Any = factors.values() if isinstance(factors, Mapping) else [2 if factors is None else factors]
     if not all(type(n) is int and n >= 1 for n in values):
-        raise ValueError(f"factors must be numbers of at least 1, or a list with those of each level, found {factors!r}")
+        raise ValueError(
+            f"factors must be numbers of at least 1, or a list with those of each level, found {factors!r}"
+        )
     if isinstance(factors, Mapping):
         return tuple(factors.get(name, 1) for name in names)
     default = 2 if factors is None else factors

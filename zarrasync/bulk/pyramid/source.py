@@ -119,7 +119,9 @@ class PyramidSource:
     def is_geographic(self) -> bool:
         """Whether the array is a geographic grid, and not an image. Coordinates of images do not descend."""
         is_grid = self.affine is not None or self.crs is not None
-        return not self.is_image and (is_grid or any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes))
+        return not self.is_image and (
+            is_grid or any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes)
+        )
 
     def as_grid(self) -> PyramidSource:
         """Return the source with an affine transformation, if the coordinates of the last two axes are known."""
@@ -129,7 +131,9 @@ class PyramidSource:
     def as_image(self) -> PyramidSource:
         """Return the source without coordinates that OME-Zarr cannot express."""
         falling = [axis.name for axis in self.axes if (axis.step or 0) < 0 and not self.is_image]
-        reason = "OME-Zarr has no descending ones; the levels count elements instead (or pass convention='zarr-conventions')"
+        reason = (
+            "OME-Zarr has no descending ones; the levels count elements instead (or pass convention='zarr-conventions')"
+        )
         messages = {name: f"the coordinates of {name!r} are left out, because {reason}" for name in falling}
         axes = [replace(axis, step=1.0, origin=0.0, unit="") if axis.name in falling else axis for axis in self.axes]
         return replace(self, axes=tuple(axes), left_out={**self.left_out, **messages})
@@ -186,6 +190,7 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> Py
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
     located: set[str] = set()
     left_out: dict[str, str] = {}
+    located |= (changes.steps or {}).keys()
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
     return PyramidSource(array, axes, affine, crs, meaning, name, frozenset(located), left_out)
@@ -272,14 +277,17 @@ async def _with_stored_coordinates(
         array: The array.
         axes: Its axes.
         context: What conventions specify about the array and its group.
-        located: The names of axes with such coordinates, which are added.
+        located: The names of axes that the caller has located. Those with stored coordinates are added.
         left_out: Messages about coordinates that levels cannot express, which are added by the name of the axis.
     """
     above = array.path.rpartition("/")[0]
     if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
         return axes, context.crs
     pairs = zip(axes[-2:], array.shape[-2:], strict=True)
-    plane = [await _locate(array, join(above, axis.name), axis, size, left_out) for axis, size in pairs]
+    plane = [
+        axis if axis.name in located else await _locate(array, join(above, axis.name), axis, size, left_out)
+        for axis, size in pairs
+    ]
     located |= {new.name for new, old in zip(plane, axes[-2:], strict=True) if new is not old}
     crs = context.crs
     for link in context.links:

@@ -54,7 +54,9 @@ def convert_ome(
     members = attributes["ome"] if is_new else {key: attributes[key] for key in _MEMBERS if key in attributes}
     version = members.get("version", _NEW) if is_new else _version_of(members)
     others = {key: value for key, value in attributes.items() if key != "ome" and key not in members}
-    reason = "" if version == (_NEW if is_new else _OLD) else f"only version {_NEW if is_new else _OLD} can be converted"
+    reason = (
+        "" if version == (_NEW if is_new else _OLD) else f"only version {_NEW if is_new else _OLD} can be converted"
+    )
     if is_new and not attributes.keys().isdisjoint(members):
         reason = "other attributes have the same names"
     if reason:

@@ -2099,8 +2099,8 @@ def pyramid(
             ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
             2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
             axis is known to be spatial, the last two are.
-        missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: those that
-            CF attributes and the format specify, and numbers outside of the valid range; ``None``: none.
+        missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
+            numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
         axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
         scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
         units: The units by the names of axes, such as ``{"x": "micrometer"}``.

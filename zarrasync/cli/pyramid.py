@@ -136,6 +136,6 @@ def _factors(text: str) -> list[Any]:
 
 
 def _factors_of_levels(options: list[list[Any]] | None) -> Any:
-    """Return the same factors for all levels, or a list of those of each level."""
+    """Return the same factors for all levels, or a list with the factors of each level."""
     items = [item for option in options or () for item in option]
     return items if len(items) > 1 else items[0] if items else None

@@ -20,7 +20,7 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["Companions", "copy_companions", "find_companions", "without_coordinates"]
+__all__ = ["Companions", "copy_companions", "find_companions", "with_coordinates"]
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,12 @@ async def copy_companions(companions: Companions, group: AsyncGroup, notes: list
         notes += report.notes
 
 
-def without_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return attributes that do not refer to coordinates with some names."""
+def with_coordinates(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return attributes that refer to no other coordinates than those with some names."""
     result, text = dict(attributes), attributes.get("coordinates")
-    if names and isinstance(text, str):
-        kept = [name for name in text.split() if name not in names]
-        result |= {"coordinates": " ".join(kept)}
-        if not kept:
+    if isinstance(text, str):
+        result["coordinates"] = " ".join(name for name in text.split() if name in names)
+        if not result["coordinates"]:
             del result["coordinates"]
     return result
 

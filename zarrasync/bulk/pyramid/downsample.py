@@ -60,7 +60,7 @@ def downsample(values: Values, factors: Sequence[int], method: Method, encoding:
     Args:
         values: The stored numbers.
         factors: The number of elements of a cell along each axis.
-        method: The method. The largest and the smallest are those of the values that the numbers stand for.
+        method: The method. ``max`` and ``min`` compare the values that the numbers stand for.
         encoding: The meaning of the numbers; by default only NaN and NaT are missing.
 
     Returns:

@@ -131,21 +131,21 @@ class PyramidSource:
     def as_image(self) -> PyramidSource:
         """Return the source without coordinates that OME-Zarr cannot express."""
         falling = [axis.name for axis in self.axes if (axis.step or 0) < 0 and not self.is_image]
-        reason = (
-            "OME-Zarr has no descending ones; the levels count elements instead (or pass convention='zarr-conventions')"
-        )
+        reason = "OME-Zarr has no descending ones; the levels have only their distances (or pass convention='zarr-conventions')"
         messages = {name: f"the coordinates of {name!r} are left out, because {reason}" for name in falling}
-        axes = [replace(axis, step=1.0, origin=0.0, unit="") if axis.name in falling else axis for axis in self.axes]
+        axes = [
+            replace(axis, step=-(axis.step or 0), origin=0.0) if axis.name in falling else axis for axis in self.axes
+        ]
         return replace(self, axes=tuple(axes), left_out={**self.left_out, **messages})
 
     def encoding(self, missing: Any, *, has_named_axes: bool) -> CFEncoding:
         """Return the meaning of the stored numbers.
 
         Args:
-            missing: The numbers of missing elements: one or several, ``None`` for none but NaN, or ``"auto"`` for those that
-                the attributes and the format specify.
+            missing: The numbers of missing elements: one or several, ``None`` for none but NaN, or ``"auto"`` for what the
+                attributes and the format specify.
             has_named_axes: Whether the axes count as named, so that a defined fill value of format 2 marks missing
-                values. Those of images have no meaning.
+                values. The fill values of images have no meaning.
 
         Raises:
             ValueError: If the data type cannot represent a number.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from zarrasync.bulk.pyramid.companions import without_coordinates
+from zarrasync.bulk.pyramid.companions import with_coordinates
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -42,8 +42,7 @@ class PyramidTarget:
         version: The version of OME-Zarr.
         origin: The parameters of the computation.
         overwrite: Whether to replace levels.
-        copies_finest: Whether the finest level is copied into the group. Otherwise it is a member of it.
-        left_out: The names of coordinates of the finest level that the group does not contain.
+        shared: The names of arrays that are copied into the group with the finest level; ``None`` if that is a member of it.
     """
 
     group: AsyncGroup
@@ -53,8 +52,7 @@ class PyramidTarget:
     version: str
     origin: Mapping[str, Any]
     overwrite: bool
-    copies_finest: bool
-    left_out: Collection[str] = ()
+    shared: Collection[str] | None = None
 
     def check(self, notes: list[str]) -> None:
         """Check that the pyramid follows its convention, before anything is written.
@@ -74,7 +72,7 @@ class PyramidTarget:
                     "pass axes with other names, or convention='zarr-conventions'"
                 )
         separator = planned.key_separator
-        if separator and not self.copies_finest and array.metadata.keys.separator != separator:
+        if separator and self.shared is None and array.metadata.keys.separator != separator:
             message = (
                 f"OME-Zarr {self.version} requires chunk keys with the separator {separator!r}, but {array.name} has "
                 f"{array.metadata.keys.separator!r}; pass dest, to which the array is copied with other keys"
@@ -145,7 +143,7 @@ class PyramidTarget:
 
     def _attributes(self, level: PyramidLevel, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a level."""
-        values = without_coordinates(attributes, self.left_out)
+        values = dict(attributes) if self.shared is None else with_coordinates(attributes, self.shared)
         if self.convention == "geo":
             names = [axis.name for axis in self.source.axes[-2:]]
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)

@@ -37,7 +37,7 @@ def convert_ome(
     """Return the attributes of a group in the version of OME-Zarr for another format.
 
     Args:
-        attributes: The attributes. Others than those of OME-Zarr are kept.
+        attributes: The attributes. Other attributes than OME-Zarr's are kept.
         name: The name of the group, for notes.
         source_format: The format of the group.
         target_format: The format to convert to.

@@ -31,7 +31,7 @@ from zarrasync.display.text import Table, counted, duration_text, printable, siz
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.ome_versions import is_version_for, ome_version_of
+from zarrasync.metadata.conventions.ome_versions import is_version_for
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -402,7 +402,7 @@ def _version(group: AsyncGroup, requested: str | None) -> str:
     """
     ome, format_ = group.attrs.get("ome"), formats.by_name(group.zarr_format)
     present = ome.get("version") if isinstance(ome, Mapping) else None
-    version = requested or (present if isinstance(present, str) else ome_version_of(format_))
+    version = requested or (present if isinstance(present, str) else format_.ome_version)
     if not is_version_for(version, format_):
         raise MetadataError(
             f"OME-Zarr {version} cannot be written in Zarr format {group.zarr_format}: version 0.4 needs format 2, and later "

@@ -12,7 +12,7 @@ from typing import Any
 from zarrasync.metadata.conventions.ome import ATTRIBUTES, interpret_ome
 from zarrasync.metadata.format import Format
 
-__all__ = ["convert_ome", "is_version_for", "ome_version_of"]
+__all__ = ["convert_ome", "is_version_for"]
 
 _OLD, _NEW = "0.4", "0.5"
 _MEMBERS = (*(name for name in ATTRIBUTES if name != "ome"), "omero", "series")
@@ -21,14 +21,9 @@ _WITH_VERSION = ("multiscales", "plate", "well", "image-label")
 """The members that contain the version up to version 0.4."""
 
 
-def ome_version_of(format_: Format) -> str:
-    """Return the version of OME-Zarr for new images in a format."""
-    return _OLD if format_.zarr_format == 2 else _NEW
-
-
 def is_version_for(version: str, format_: Format) -> bool:
     """Return whether images of a version of OME-Zarr can be in a format: 0.4 in format 2, and later ones in others."""
-    return (version < _NEW) == (format_.zarr_format == 2)
+    return (version < _NEW) == (format_.ome_version == _OLD)
 
 
 def convert_ome(
@@ -43,8 +38,8 @@ def convert_ome(
         target_format: The format to convert to.
         notes: A list, to which a note is added if the version cannot be converted, so that the attributes are kept.
     """
-    expected = ome_version_of(target_format)
-    if ome_version_of(source_format) == expected:
+    expected = target_format.ome_version
+    if source_format.ome_version == expected:
         return attributes
     is_new = isinstance(attributes.get("ome"), Mapping)
     title = next(iter(meaning.titles), "") if (meaning := interpret_ome(attributes)) is not None else ""

@@ -27,6 +27,7 @@ from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.pyramid import PyramidReport
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method
+from zarrasync.bulk.pyramid.plan import Factors
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
@@ -1767,6 +1768,7 @@ def copy(
     Chunks that remain valid in the new format and layout are copied unchanged. Other chunks are decoded and encoded
     again, within ``config.memory_budget``. Metadata that the new format cannot express is converted if possible
     (dimension names to xarray's attribute, filtered chunks to unfiltered ones), and the report lists such conversions.
+    Images in OME-Zarr 0.4 become version 0.5 in format 3, and the reverse; the report names other versions, which are kept.
     Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
@@ -2057,7 +2059,7 @@ def pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: int | Mapping[str, int] | None = None,
+    factors: Factors = None,
     missing: Any = "auto",
     axes: Sequence[str] | None = None,
     scale: Mapping[str, float] | None = None,
@@ -2092,12 +2094,14 @@ def pyramid(
         levels: The number of levels, with the finest one. ``"auto"``: until no axis that becomes coarser has more than 256
             elements.
         method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
-            become one. ``"auto"``: ``"mode"`` for label images, and ``"mean"`` for others.
-        factors: The factor between levels along spatial axes, or along axes by name. Default: 2 along spatial axes whose
-            step is at most 1.5 times the smallest one, so that steps become more even. If no axis is known to be spatial,
-            the last two are.
-        missing: The value of missing elements, which are left out like NaN. ``"auto"``: the one that CF attributes of a
-            geographic grid specify; ``None``: none.
+            become one, computed from what stored numbers mean by CF. ``"auto"``: ``"mode"`` for label images and for flags,
+            and ``"mean"`` for others.
+        factors: The factor from each level to the next along spatial axes, or along axes by name, such as
+            ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
+            2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
+            axis is known to be spatial, the last two are.
+        missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
+            numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
         axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
         scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
         units: The units by the names of axes, such as ``{"x": "micrometer"}``.
@@ -2126,7 +2130,8 @@ def pyramid(
         NodeTypeError: If it is a group with several arrays, or an array without a group, and ``dest`` is omitted.
         NodeExistsError: If a level exists that was not computed with the same parameters, and ``overwrite`` is not set.
         MetadataError: If axes have no names, or the coordinates of the finest level cannot be described.
-        UnsupportedOperation: If the method cannot reduce the data type.
+        ValueError: If an argument is invalid.
+        UnsupportedOperation: If the method cannot reduce the data type, or would compute means of flags.
         StoreError: If the store failed, or the executor runs in other processes and the store exists only in this one.
 
     Example:

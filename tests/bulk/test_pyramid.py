@@ -19,7 +19,6 @@ from tests.support.api import Api
 from tests.support.conventions import geo_attributes, ome_attributes, write_ome_image
 from zarrasync import stores, sync
 from zarrasync.bulk.pyramid.downsample import downsample
-from zarrasync.cli import main
 from zarrasync.errors import (
     MetadataError,
     NodeExistsError,
@@ -28,6 +27,7 @@ from zarrasync.errors import (
     StoreError,
     UnsupportedOperation,
 )
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (3, 600, 500)).astype("u2")
 CYX = ("c", "y", "x")
@@ -96,6 +96,72 @@ async def test_versions_of_ome_zarr(api: Api, tmp_path: Path, version):
         "1": [("y", 1.0, 0.25), ("x", 0.5, 0.125)],
         "2": [("y", 2.0, 0.75), ("x", 1.0, 0.375)],
     }
+
+
+async def test_factors_of_each_level(api: Api):
+    store: dict[str, bytes] = {}
+    write(store)
+    report = await api(api.pyramid(store, factors=[2, {"y": 3, "x": 2}, 4]))
+    assert [level.shape for level in report.levels] == [(3, 300, 250), (3, 100, 125), (3, 25, 32)]
+    expected = downsample(downsample(VALUES, (1, 2, 2), "mean"), (1, 3, 2), "mean")
+    np.testing.assert_array_equal(sync.open_array(store, path="2")[...], expected)
+    assert sync.open_group(store).info["Levels"] == "0 (y 1, x 1), 1 (y 2, x 2), 2 (y 6, x 4), 3 (y 24, x 16)"
+    assert (await api(api.validate(store))).findings == []
+
+
+def read_by_others(path: Path) -> list[np.ndarray]:
+    """Return the levels that two independent readers of OME-Zarr find."""
+    ngff_zarr, reader = pytest.importorskip("ngff_zarr"), pytest.importorskip("ome_zarr.reader")
+    io = pytest.importorskip("ome_zarr.io")
+    (node,) = reader.Reader(io.parse_url(str(path)))()
+    levels = [np.asarray(level) for level in node.data]
+    images = ngff_zarr.from_ngff_zarr(str(path)).images
+    for one, other in zip(levels, images, strict=True):
+        np.testing.assert_array_equal(one, np.asarray(other.data))
+    return levels
+
+
+@pytest.mark.filterwarnings("ignore")  # of these packages
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_readers_of_images_accept_packed_and_unsigned_levels(api: Api, tmp_path: Path, zarr_format: int):
+    """Also after a conversion to the other format and back."""
+    attributes: dict[str, Any] = {"_Unsigned": "true", "scale_factor": 0.1, "valid_range": [0, -2]}
+    names: dict[str, Any] = {"dimension_names": ("y", "x")}
+    if zarr_format == 2:
+        names, attributes["_ARRAY_DIMENSIONS"] = {"fill_value": -1}, ["y", "x"]
+    else:
+        attributes["_FillValue"] = -1
+    values = np.random.default_rng(0).integers(0, 65535, (120, 90)).astype("u2")
+    source = sync.create_group(tmp_path / "a", zarr_format=zarr_format)
+    source.create_array("v", data=values.view("i2"), chunks=(32, 32), attributes=attributes, **names)
+    version = "0.4" if zarr_format == 2 else "0.5"
+    await api(api.pyramid(tmp_path / "a", path="v", dest=tmp_path / "p", factors=[2, 2], version=version))
+    levels = read_by_others(tmp_path / "p")
+    for number, expected in enumerate([values, downsample(values, (2, 2), "mean")]):
+        np.testing.assert_array_equal(levels[number].view("u2"), expected)
+    for name, format_ in (("q", 5 - zarr_format), ("r", zarr_format)):
+        report = await api(api.copy(tmp_path / {"q": "p", "r": "q"}[name], tmp_path / name, zarr_format=format_))
+        assert not [note for note in report.notes if "OME" in note]
+        assert (
+            sync.open_group(tmp_path / name).info["Conventions"] == f"OME-Zarr {'0.4' if format_ == 2 else '0.5'} image"
+        )
+        for found, expected in zip(read_by_others(tmp_path / name), levels, strict=True):
+            np.testing.assert_array_equal(found, expected)
+    for name in "pqr":
+        assert (await api(api.validate(tmp_path / name))).findings == []
+    assert sync.open_group(tmp_path / "r").attrs == sync.open_group(tmp_path / "p").attrs
+
+
+async def test_separators_that_images_do_not_allow(api: Api):
+    store: dict[str, bytes] = {}
+    sync.create_group(store, zarr_format=2)
+    write(store, zarr_format=2, dimension_names=None)
+    before = dict(store)
+    with pytest.raises(MetadataError, match=r"requires chunk keys with the separator '/', but /0 has '\.'; pass dest"):
+        await api(api.pyramid(store, axes="cyx"))
+    assert store == before
+    await api(api.pyramid(store, axes="cyx", dest=(dest := {}), version="0.4"))
+    assert (await api(api.validate(dest))).findings == []
 
 
 def test_the_nearest_element_keeps_its_coordinates():
@@ -185,7 +251,9 @@ async def test_geographic_grids(api: Api, tmp_path: Path):
     assert group.info["CRS"] == "EPSG:32633"
     assert levels_of(tmp_path / "p", "bands/b")["2"] == [("y", -40.0, 4599980.0), ("x", 40.0, 500020.0)]
     one = sync.open_array(tmp_path / "p", path="bands/b/1")
-    np.testing.assert_array_equal(one[...], downsample(values, (2, 2), "mean", -9999))
+    np.testing.assert_array_equal(
+        one[...], downsample(values, (2, 2), "mean", CFEncoding.from_attributes({"_FillValue": -9999}, "i2"))
+    )
     assert one.attrs["spatial:transform"] == [20.0, 0.0, 500000.0, 0.0, -20.0, 4600000.0]
     rasterio = pytest.importorskip("rasterio")
     with rasterio.Env() as environment:
@@ -223,8 +291,9 @@ async def test_coordinates_in_arrays_of_a_dataset(api: Api, tmp_path: Path):
 def test_conventions_can_be_chosen():
     store: dict[str, bytes] = {}
     write_geo(store, "image")
-    sync.pyramid(store, path="image", levels=2, convention="ome", missing=None)
-    assert sync.open_group(store).info["Levels"] == "image (y -10, x 10), image_1 (y -20, x 20)"
+    report = sync.pyramid(store, path="image", levels=2, convention="ome", missing=None)
+    assert report.left_out[0].startswith("the coordinates of 'y' are left out, because OME-Zarr has no descending ones")
+    assert sync.open_group(store).info["Levels"] == "image (y 10, x 10), image_1 (y 20, x 20)"
     other: dict[str, bytes] = {}
     write(other)
     assert sync.pyramid(other, levels=2, convention="zarr-conventions").convention == "zarr-conventions"
@@ -418,6 +487,9 @@ def test_other_grids_and_little_memory(chunks):
         ({"levels": 0}, ValueError, "from 1 to 64"),
         ({"factors": {"q": 2}}, ValueError, "no axis has the name 'q'; the axes are c, y, x"),
         ({"factors": 0}, ValueError, "at least 1"),
+        ({"factors": [2, 0]}, ValueError, "at least 1"),
+        ({"factors": [2, 2], "levels": 2}, ValueError, "factors lists those of 2 levels"),
+        ({"factors": [600, 2, 2]}, ValueError, r"factors\[1\] would repeat the level"),
         ({"axes": "yx"}, MetadataError, "a name for each of the 3 axes"),
         ({"scale": {"q": 1}}, MetadataError, "no axis has the name 'q'"),
         ({"version": "0.4"}, MetadataError, "needs format 2"),
@@ -480,51 +552,3 @@ def test_consolidated_metadata_contains_the_levels():
     group = sync.open_group(store, use_consolidated=True)
     assert sorted(group.array_keys()) == ["0", "1", "2"]
     assert group.info["Levels"].startswith("0 (y 1, x 1), 1 ")
-
-
-PACKED: dict[str, Any] = {"scale_factor": 0.5, "add_offset": -90.0}
-
-
-def grid(store: Any, y: Any, attributes: dict[str, Any]) -> None:
-    """Write an array with stored coordinates."""
-    sync.create_group(store)
-    write(store, VALUES, "v")
-    latitudes = {"units": "degrees_north", **attributes}
-    sync.create_array(store, path="y", data=y, dimension_names=["y"], attributes=latitudes)
-    longitudes = {"units": "degrees_east"}
-    sync.create_array(store, path="x", data=np.arange(500.0), dimension_names=["x"], attributes=longitudes)
-
-
-def test_packed_coordinates_are_unpacked():
-    grid(store := {}, np.arange(600, dtype="i2"), PACKED)
-    report = sync.pyramid(store, path="v", dest=(dest := {}), levels=2)
-    assert report.left_out == []
-    assert levels_of(dest)["1"][0] == ("y", 1.0, -89.75)
-
-
-def test_unsigned_coordinates_have_their_sign():
-    numbers = np.arange(32500, 33100, dtype="u2").view("i2")
-    grid(store := {}, numbers, {"scale_factor": 0.25, "_Unsigned": "true"})
-    sync.pyramid(store, path="v", dest=(dest := {}), levels=2)
-    assert levels_of(dest)["1"][0] == ("y", 0.5, 8125.125)
-
-
-@pytest.mark.parametrize(
-    ("y", "attributes", "reason"),
-    [
-        (np.arange(600.0) ** 2, {}, "their steps differ"),
-        (np.arange(600, dtype="i2"), {"_FillValue": 7}, "their steps differ"),
-        (np.array([f"{n}" for n in range(600)]), {}, "their data type is <U3"),
-    ],
-)
-def test_coordinates_that_levels_cannot_express_are_named(
-    y: Any, attributes: dict[str, Any], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    grid(tmp_path / "a", y, attributes)
-    report = sync.pyramid(tmp_path / "a", path="v", dest={}, levels=2)
-    assert report.left_out == [
-        f"the coordinates of 'y' are left out, because {reason}; the levels count elements instead"
-    ]
-    assert main(["pyramid", str(tmp_path / "a"), str(tmp_path / "b"), "--path", "v", "--levels", "2"]) == 3
-    assert reason in capsys.readouterr().out
-    assert sync.pyramid(tmp_path / "a", path="v", dest={}, levels=2, scale={"y": 2}).left_out == []

@@ -11,6 +11,7 @@ import pytest
 from zarrasync import sync
 from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.cli import main
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (2, 300, 200)).astype("i4")
 
@@ -45,7 +46,9 @@ def test_levels_are_written_to_a_destination(url: str, tmp_path: Path, capsys: p
     assert "2 levels" in capsys.readouterr().out
     coarse = sync.open_array(tmp_path / "p", path="a/b/1")
     assert (coarse.chunks, coarse.shards) == ((1, 50, 50), None)
-    np.testing.assert_array_equal(coarse[...], downsample(VALUES, (1, 2, 2), "mean", 0))
+    np.testing.assert_array_equal(
+        coarse[...], downsample(VALUES, (1, 2, 2), "mean", CFEncoding.from_attributes({"_FillValue": 0}, "i4"))
+    )
     assert main(["pyramid", url, str(tmp_path / "p.ozx"), "--axes", "cyx", "--levels", "2"]) == 0
     assert sync.validate(tmp_path / "p.ozx").ok
 

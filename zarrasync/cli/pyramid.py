@@ -36,8 +36,17 @@ def add(command: Commands) -> None:
         "--levels", type=_levels, default="auto", help="the number of levels, with the finest one (default: auto)"
     )
     pyramid.add_argument("--method", choices=("auto", *METHODS), default="auto", help="how elements become one")
-    pyramid.add_argument("--factors", type=_factors, metavar="N | y=N,x=N", help="the factors between levels")
-    pyramid.add_argument("--missing", type=_missing, default="auto", help="the value of missing elements, or none")
+    pyramid.add_argument(
+        "--factors",
+        type=_factors,
+        action="append",
+        metavar="N | y=N,x=N | N,N,…",
+        help="the factors from each level to the next; the factors of each level if there are several numbers, or if the "
+        "option is repeated",
+    )
+    pyramid.add_argument(
+        "--missing", type=_missing, default="auto", help="the stored number of missing elements, or none"
+    )
     pyramid.add_argument(
         "--axes", type=_names, metavar="NAMES", help="the names of all axes, such as czyx or time,lat,lon"
     )
@@ -66,7 +75,7 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
             dest_path=args.dest_path,
             levels=args.levels,
             method=args.method,
-            factors=args.factors,
+            factors=_factors_of_levels(args.factors),
             missing=args.missing,
             axes=args.axes,
             scale=args.scale,
@@ -119,5 +128,14 @@ def _numbers(text: str) -> dict[str, float]:
         raise argparse.ArgumentTypeError(f"expected NAME=NUMBER,…, found {text!r}") from None
 
 
-def _factors(text: str) -> int | dict[str, int]:
-    return {name: count(value) for name, value in _pairs(text).items()} if "=" in text else count(text)
+def _factors(text: str) -> list[Any]:
+    """Parse the factors of one level, such as ``y=2,x=2``, or the numbers of several."""
+    if "=" in text:
+        return [{name: count(value) for name, value in _pairs(text).items()}]
+    return [count(value) for value in text.split(",")]
+
+
+def _factors_of_levels(options: list[list[Any]] | None) -> Any:
+    """Return the same factors for all levels, or a list with the factors of each level."""
+    items = [item for option in options or () for item in option]
+    return items if len(items) > 1 else items[0] if items else None

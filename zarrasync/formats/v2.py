@@ -47,6 +47,7 @@ class V2(Format):
     """Zarr format 2."""
 
     zarr_format = 2
+    ome_version = "0.4"
     has_shards = False
     has_undefined_fill = True
 

@@ -34,6 +34,7 @@ class Format(ABC):
         has_shards: Whether arrays can have shards.
         has_dimension_names: Whether axes can have names.
         has_undefined_fill: Whether a fill value can be undefined.
+        ome_version: The version of OME-Zarr for new images.
         implicit_groups: Whether groups exist without a document if nodes exist below them.
         separates_metadata: Whether documents and chunks have different prefixes, so that one listing finds all nodes
             of a hierarchy.
@@ -45,6 +46,7 @@ class Format(ABC):
     has_shards: ClassVar[bool] = True
     has_dimension_names: ClassVar[bool] = False
     has_undefined_fill: bool = False
+    ome_version: ClassVar[str] = "0.5"
     implicit_groups: ClassVar[bool] = False
     separates_metadata: ClassVar[bool] = False
 

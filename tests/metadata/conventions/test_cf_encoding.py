@@ -12,6 +12,7 @@ import pytest
 from zarrasync.errors import EncodingError
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds, without_nan
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_flags import Flags
 
 PACKED = {"scale_factor": 0.01, "add_offset": 0.0, "_FillValue": -32767}
 
@@ -209,7 +210,7 @@ def test_flags():
     both = encoding({"flag_masks": [1, 12, 12], "flag_values": [1, 4, 8], "flag_meanings": "day low high"}, "u1").flags
     assert both is not None
     assert both.names_of(9) == ("day", "high")
-    assert encoding({"flag_values": [0, 1], "flag_meanings": "one"}, "i1").flags is None
+    assert encoding({"flag_values": [0, 1], "flag_meanings": "one"}, "i1").flags == Flags(())
 
 
 def test_kinds_of_values_that_do_not_match():

@@ -73,6 +73,7 @@ async def copy(
     Chunks that remain valid in the new format and layout are copied unchanged. Other chunks are decoded and encoded
     again, within ``config.memory_budget``. Metadata that the new format cannot express is converted if possible
     (dimension names to xarray's attribute, filtered chunks to unfiltered ones), and the report lists such conversions.
+    Images in OME-Zarr 0.4 become version 0.5 in format 3, and the reverse; the report names other versions, which are kept.
     Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 

@@ -12,6 +12,8 @@ from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import NodeExistsError, UnsupportedByFormat, UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import meaning_of
+from zarrasync.metadata.conventions.ome_versions import convert_ome
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
@@ -63,6 +65,8 @@ def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report
         target.format.check_path(join(target.path, path))
         own = changes if isinstance(node, AsyncGroup) else layout_of(changes, path or node.basename, node.metadata)
         planned[path] = _plan_copy(node, target.format, own, report, has_names=has_names)
+    if not handle_of(nodes[0][1]).format.is_same(target.format):
+        _fit_images(planned, target.format)
     report.notes[:] = dict.fromkeys(report.notes)
     return planned
 
@@ -79,19 +83,37 @@ def _plan_copy(
         report: The report to add counts and notes to.
         has_names: Whether an array of the hierarchy has dimension names. Arrays without axes then count as named.
     """
-    metadata = node.metadata
+    metadata, source = node.metadata, handle_of(node).format
     planned: Metadata
     if isinstance(metadata, ArrayMetadata):
-        source = handle_of(node).format
         planned = convert_metadata(
             metadata, node.name, source, target, changes, report.notes, has_named_dimensions=has_names
         )
         report.arrays += 1
     else:
-        planned = GroupMetadata(attributes=metadata.attributes)
+        planned = GroupMetadata(attributes=convert_ome(metadata.attributes, node.name, source, target, report.notes))
         report.groups += 1
     target.render("", planned)  # raises an error if the format cannot express it
     return planned
+
+
+def _fit_images(planned: dict[str, Metadata], target: Format) -> None:
+    """Change the levels of images to what conventions require in the new format: names of axes and separators of keys."""
+    groups = {path: node for path, node in planned.items() if isinstance(node, GroupMetadata)}
+    for path, group in groups.items():
+        meaning = meaning_of(group)
+        for level in meaning.levels if meaning.is_ordered else ():
+            place = join(path, level.path)
+            array = planned.get(place)
+            if not isinstance(array, ArrayMetadata):
+                continue
+            names = tuple(axis.name or None for axis in level.axes)
+            is_unnamed = target.has_dimension_names and array.dimension_names is None and len(names) == array.ndim
+            planned[place] = replace(
+                array,
+                keys=replace(array.keys, separator=meaning.key_separator or array.keys.separator),
+                dimension_names=names if is_unnamed and all(names) else array.dimension_names,
+            )
 
 
 async def create_copies(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import UnsupportedOperation
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 __all__ = ["METHODS", "Method", "check_method", "coarser_shape", "downsample"]
 
@@ -17,8 +18,10 @@ Method: TypeAlias = Literal["mean", "mode", "nearest", "max", "min"]
 Values: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 METHODS: tuple[Method, ...] = get_args(Method)
-_KINDS: dict[str, str] = {"mean": "biufc", "max": "biufmM", "min": "biufmM", "mode": "biufmMSUT", "nearest": ""}
+_KINDS: dict[str, str] = {"mean": "biufcmM", "max": "biufmM", "min": "biufmM", "mode": "biufmMSUT", "nearest": ""}
 """NumPy's kinds of data types that a method supports; an empty string for all."""
+_OPPOSITES: dict[str, Method] = {"max": "min", "min": "max"}
+"""The methods for numbers that become larger where values become smaller."""
 _FLOATS = ("bfloat16", "float8")
 """Beginnings of the names of small floating-point types, whose kind in NumPy is "V"."""
 
@@ -28,46 +31,132 @@ def coarser_shape(shape: Sequence[int], factors: Sequence[int]) -> tuple[int, ..
     return tuple(-(-n // factor) for n, factor in zip(shape, factors, strict=True))
 
 
-def check_method(method: str, dtype: np.dtype[Any]) -> None:
-    """Check that a method can reduce a data type.
+def check_method(method: str, encoding: CFEncoding) -> None:
+    """Check that a method can reduce numbers with a meaning.
 
     Raises:
         ValueError: If the method is unknown.
-        UnsupportedOperation: If it does not support the data type.
+        UnsupportedOperation: If it does not support the data type, or the numbers are codes and it computes new ones.
     """
+    dtype = encoding.dtype
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; found {method!r}")
     if _KINDS[method] and dtype.kind not in _KINDS[method] and not _is_small_float(dtype):
         raise UnsupportedOperation(f"the method {method!r} cannot reduce {dtype} elements; use 'nearest'")
+    if method == "mean" and encoding.flags is not None:
+        raise UnsupportedOperation(
+            "the method 'mean' cannot reduce flags: a mean of codes is another code; use 'mode' or 'nearest'"
+        )
 
 
-def downsample(values: Values, factors: Sequence[int], method: Method, missing: Any = None) -> Values:
+def downsample(values: Values, factors: Sequence[int], method: Method, encoding: CFEncoding | None = None) -> Values:
     """Reduce cells of neighbouring elements to one element each.
 
-    NaN and missing values are left out. A cell without other values becomes one of them. Means of integers are rounded to
-    the nearest integer, and halves upwards. If several values are the most frequent ones, ``"mode"`` returns the largest.
-    ``"nearest"`` returns the element nearest to the centre of the cell, or the first of them.
+    Missing elements are left out. A cell without others becomes the number for missing values of the encoding, or stays
+    its first element. Means are rounded to the nearest number of the data type, and halves upwards. A mean that is a
+    number for missing values becomes the next valid number. If several numbers are the most frequent ones, ``"mode"``
+    returns the largest. ``"nearest"`` returns the element nearest to the centre of the cell, or the first of them.
 
     Args:
-        values: The values.
+        values: The stored numbers.
         factors: The number of elements of a cell along each axis.
-        method: The method.
-        missing: The value of missing elements; ``None`` if all elements have values.
+        method: The method. ``max`` and ``min`` compare the values that the numbers stand for.
+        encoding: The meaning of the numbers; by default only NaN and NaT are missing.
 
     Returns:
         An array of the same data type, whose shape is ``coarser_shape(values.shape, factors)``.
     """
     if method == "nearest":
         return _nearest(values, factors)
-    if _is_small_float(values.dtype):
-        wide = downsample(values.astype(np.float32), factors, method, None if missing is None else np.float32(missing))
-        return wide.astype(values.dtype)
+    encoding = encoding or CFEncoding.from_attributes({}, values.dtype)
+    if method in _OPPOSITES and encoding.scale is not None and encoding.scale < 0:
+        method = _OPPOSITES[method]
     result = np.empty(coarser_shape(values.shape, factors), values.dtype)
     for source, target, sizes in _whole_cells(values.shape, factors):
-        part = values[source]
-        cells = [part[offset] for offset in product(*(_offsets(size) for size in sizes))]
-        result[target] = cells[0] if len(cells) == 1 else _REDUCERS[method](cells, missing)
+        cells = [values[source][offset] for offset in product(*(_offsets(size) for size in sizes))]
+        result[target] = _reduced(cells, method, encoding)
     return result
+
+
+def _reduced(cells: Sequence[Values], method: Method, encoding: CFEncoding) -> Values:
+    """Return the reduced elements of cells, the first of which are in the first array, and so on."""
+    numbers = [_numbers(cell, encoding) for cell in cells]
+    masks: list[Mask] | None = [_is_missing(*pair, encoding) for pair in zip(cells, numbers, strict=True)]
+    if masks is not None and not any(mask.any() for mask in masks):
+        masks = None
+    reduced = numbers[0] if len(cells) == 1 else _REDUCERS[method](numbers, masks)
+    result = _stored(reduced, cells[0].dtype)
+    is_empty = np.logical_and.reduce(masks) if masks is not None else None
+    if method == "mean" and encoding.may_be_missing and numbers[0].dtype.kind in "iuf":
+        is_marked = encoding.is_missing(result) & (result == result)  # noqa: PLR0124  # means of infinities are NaN
+        if is_empty is not None:
+            is_marked &= ~is_empty
+        if is_marked.any():
+            part = [cell[is_marked] for cell in numbers], [mask[is_marked] for mask in masks or ()]
+            result[is_marked] = _next_valid(result[is_marked], *part, encoding)
+    if is_empty is None:
+        return result
+    marker = encoding.missing_number
+    if marker is None or encoding.is_boolean:
+        return np.where(is_empty, cells[0], result)
+    empty = np.asarray(marker, encoding.number_dtype.newbyteorder("=")).view(result.dtype)
+    return np.where(is_empty, empty, result)
+
+
+def _numbers(values: Values, encoding: CFEncoding) -> Values:
+    """Return stored numbers as numbers that NumPy can add and compare."""
+    if values.dtype.kind in "mM":
+        return values.view(f"{values.dtype.str[0]}i8")
+    if _is_small_float(values.dtype):
+        return values.astype(np.float32)
+    return values != 0 if encoding.is_boolean else encoding.numbers(values)
+
+
+def _stored(numbers: Values, dtype: np.dtype[Any]) -> Values:
+    """Return numbers in the data type in which they are stored, in native byte order."""
+    native = dtype if dtype.kind in "VSUT" else dtype.newbyteorder("=")
+    if numbers.dtype.kind in "iufc" and numbers.dtype.itemsize == dtype.itemsize:
+        return numbers.astype(numbers.dtype.newbyteorder("="), copy=False).view(native)
+    return numbers.astype(native, copy=False)
+
+
+def _is_missing(values: Values, numbers: Values, encoding: CFEncoding) -> Mask:
+    if encoding.is_boolean:
+        return np.zeros(values.shape, np.bool_)
+    return np.isnan(numbers) if values.dtype.kind == "V" else encoding.is_missing(values)
+
+
+def _next_valid(means: Values, cells: Sequence[Values], masks: Sequence[Mask], encoding: CFEncoding) -> Values:
+    """Return the valid numbers that are next to means that stand for missing values.
+
+    A mean is between two valid numbers, and only the missing numbers can be between it and the next valid one.
+
+    Args:
+        means: The rounded means.
+        cells: The elements that they are means of.
+        masks: Which of them are missing; empty if none is.
+        encoding: The meaning of the stored numbers.
+    """
+    numbers = encoding.numbers(means)
+    rests = np.zeros(means.shape)
+    for cell, mask in zip(cells, masks or [np.zeros(means.shape, bool)] * len(cells), strict=True):
+        rests += np.where(mask, 0.0, cell.astype(np.float64) - numbers)
+    found, is_found = numbers.copy(), np.zeros(means.shape, bool)
+    above = below = numbers
+    for _ in range(len(encoding.missing) + 1):
+        above, below = _next(above, 1), _next(below, -1)
+        for is_first in (True, False):
+            candidates = np.where((rests >= 0) == is_first, above, below)
+            is_new = ~is_found & ~encoding.is_missing(candidates.view(means.dtype))
+            found[is_new], is_found = candidates[is_new], is_found | is_new
+    return found.view(means.dtype)
+
+
+def _next(numbers: Values, step: int) -> Values:
+    one = numbers.dtype.type(1)
+    if numbers.dtype.kind == "f":
+        return np.asarray(np.nextafter(numbers, one * np.inf * step))
+    return np.asarray(numbers + one if step > 0 else numbers - one)
 
 
 def _nearest(values: Values, factors: Sequence[int]) -> Values:
@@ -99,23 +188,6 @@ def _offsets(size: int) -> list[slice]:
     return [slice(offset, None, size) for offset in range(size)]
 
 
-def _left_out(cells: Sequence[Values], missing: Any) -> list[Mask] | None:
-    """Return which elements are missing or NaN, or ``None`` if no element is."""
-    masks = [mask for cell in cells if (mask := _is_left_out(cell, missing)) is not None]
-    return masks if any(mask.any() for mask in masks) else None
-
-
-def _is_left_out(values: Values, missing: Any) -> Mask | None:
-    """Return which elements are missing or NaN, or ``None`` if no element can be."""
-    mask: Mask | None = None
-    if values.dtype.kind in "fcmM":
-        mask = np.isnat(values) if values.dtype.kind in "mM" else np.isnan(values)
-    if missing is None or missing != missing:  # noqa: PLR0124  NaN
-        return mask
-    is_equal: Mask = values == missing
-    return is_equal if mask is None else mask | is_equal
-
-
 def _count(masks: Sequence[Mask]) -> npt.NDArray[np.int32]:
     """Return the number of elements of each cell that are not left out."""
     counts = np.full(masks[0].shape, len(masks), np.int32)
@@ -127,11 +199,10 @@ def _count(masks: Sequence[Mask]) -> npt.NDArray[np.int32]:
 # ------------------------------------------------------------------ methods
 
 
-def _mean(cells: Sequence[Values], missing: Any) -> Values:
+def _mean(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Values:
     dtype = cells[0].dtype
     if dtype.kind == "b":
-        return _mean([cell.astype(np.uint8) for cell in cells], missing).astype(bool)
-    masks = _left_out(cells, missing)
+        return _mean([cell.astype(np.uint8) for cell in cells], masks).astype(bool)
     if dtype.kind in "fc":
         return _mean_of_floats(cells, masks)
     if masks is None and (wide := _wide_type(cells)) is not None:
@@ -147,8 +218,7 @@ def _mean(cells: Sequence[Values], missing: Any) -> Values:
     counts, sums = _count(masks), np.zeros(cells[0].shape, np.float64)  # exact, as sums have less than 53 bits
     for cell, mask in zip(cells, masks, strict=True):
         sums += np.where(mask, 0, cell)
-    means = np.floor(sums / np.maximum(counts, 1) + 0.5).astype(dtype)
-    return np.where(counts > 0, means, cells[0])
+    return np.floor(sums / np.maximum(counts, 1) + 0.5).astype(dtype)
 
 
 def _wide_type(cells: Sequence[Values]) -> np.dtype[Any] | None:
@@ -178,7 +248,7 @@ def _mean_of_floats(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Va
         shares, total = np.maximum(counts, 1).astype(dtype), np.zeros(cells[0].shape, dtype)
         for cell, mask in zip(cells, masks, strict=True):
             total += np.where(mask, 0, cell) / shares
-        return np.where(counts > 0, total, cells[0])
+        return total
 
 
 def _mean_of_long_integers(cells: Sequence[Values], masks: Sequence[Mask]) -> Values:
@@ -191,14 +261,13 @@ def _mean_of_long_integers(cells: Sequence[Values], masks: Sequence[Mask]) -> Va
         whole += np.where(mask, dtype.type(0), quotient)
         rest += np.where(mask, dtype.type(0), remainder)
     whole += (rest + divisor // dtype.type(2)) // divisor
-    return np.where(counts > 0, whole, cells[0])
+    return whole
 
 
 def _extreme(choose: Callable[..., Values]) -> Callable[..., Values]:
     """Return the method that chooses between two elements with a function such as ``numpy.maximum``."""
 
-    def reduce(cells: Sequence[Values], missing: Any) -> Values:
-        masks = _left_out(cells, missing)
+    def reduce(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Values:
         result = cells[0].copy()
         if masks is None:
             for cell in cells[1:]:
@@ -213,21 +282,25 @@ def _extreme(choose: Callable[..., Values]) -> Callable[..., Values]:
     return reduce
 
 
-def _mode(cells: Sequence[Values], missing: Any) -> Values:
+def _mode(cells: Sequence[Values], masks: Sequence[Mask] | None) -> Values:
     is_mixed = np.zeros(cells[0].shape, bool)
     for cell in cells[1:]:
         is_mixed |= cell != cells[0]
     result = cells[0].copy()
     if is_mixed.any():
-        result[is_mixed] = _most_frequent(np.stack([cell[is_mixed] for cell in cells], axis=-1), missing)
+        left_out = None if masks is None else np.stack([mask[is_mixed] for mask in masks], axis=-1)
+        result[is_mixed] = _most_frequent(np.stack([cell[is_mixed] for cell in cells], axis=-1), left_out)
     return result
 
 
-def _most_frequent(values: Values, missing: Any) -> Values:
+def _most_frequent(values: Values, left_out: Mask | None) -> Values:
     """Return the most frequent value of each row. In sorted rows, equal values are runs, whose lengths are counted."""
-    values = np.sort(values, axis=-1)
-    left_out = _is_left_out(values, missing)
-    weights = np.ones(values.shape, np.int32) if left_out is None else (~left_out).astype(np.int32)
+    if left_out is None:
+        values, weights = np.sort(values, axis=-1), np.ones(values.shape, np.int32)
+    else:
+        order = np.argsort(values, axis=-1)
+        values = np.take_along_axis(values, order, axis=-1)
+        weights = (~np.take_along_axis(left_out, order, axis=-1)).astype(np.int32)
     best, run = values[:, 0].copy(), weights[:, 0]
     most = run
     for number in range(1, values.shape[1]):
@@ -242,7 +315,7 @@ def _is_small_float(dtype: np.dtype[Any]) -> bool:
     return dtype.name.startswith(_FLOATS) or dtype == np.float16
 
 
-_REDUCERS: dict[str, Callable[[Sequence[Values], Any], Values]] = {
+_REDUCERS: dict[str, Callable[[Sequence[Values], Sequence[Mask] | None], Values]] = {
     "mean": _mean,
     "max": _extreme(np.maximum),
     "min": _extreme(np.minimum),

@@ -18,6 +18,7 @@ from zarrasync.bulk.copy.values import copy_array
 from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import overlap
+from zarrasync.bulk.pyramid.companions import Companions, copy_companions, find_companions
 from zarrasync.bulk.pyramid.downsample import Method, check_method
 from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.plan import Factors, plan_levels
@@ -27,8 +28,10 @@ from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, report_progress, skip_of
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
-from zarrasync.errors import MetadataError, NodeExistsError, NodeTypeError
+from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.ome_versions import is_version_for
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -136,7 +139,7 @@ async def pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: int | Mapping[str, int] | None = None,
+    factors: Factors = None,
     missing: Any = "auto",
     axes: Sequence[str] | None = None,
     scale: Mapping[str, float] | None = None,
@@ -171,12 +174,14 @@ async def pyramid(
         levels: The number of levels, with the finest one. ``"auto"``: until no axis that becomes coarser has more than 256
             elements.
         method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
-            become one. ``"auto"``: ``"mode"`` for label images, and ``"mean"`` for others.
-        factors: The factor between levels along spatial axes, or along axes by name. Default: 2 along spatial axes whose
-            step is at most 1.5 times the smallest one, so that steps become more even. If no axis is known to be spatial,
-            the last two are.
-        missing: The value of missing elements, which are left out like NaN. ``"auto"``: the one that CF attributes of a
-            geographic grid specify; ``None``: none.
+            become one, computed from what stored numbers mean by CF. ``"auto"``: ``"mode"`` for label images and for flags,
+            and ``"mean"`` for others.
+        factors: The factor from each level to the next along spatial axes, or along axes by name, such as
+            ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
+            2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
+            axis is known to be spatial, the last two are.
+        missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
+            numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
         axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
         scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
         units: The units by the names of axes, such as ``{"x": "micrometer"}``.
@@ -205,7 +210,8 @@ async def pyramid(
         NodeTypeError: If it is a group with several arrays, or an array without a group, and ``dest`` is omitted.
         NodeExistsError: If a level exists that was not computed with the same parameters, and ``overwrite`` is not set.
         MetadataError: If axes have no names, or the coordinates of the finest level cannot be described.
-        UnsupportedOperation: If the method cannot reduce the data type.
+        ValueError: If an argument is invalid.
+        UnsupportedOperation: If the method cannot reduce the data type, or would compute means of flags.
         StoreError: If the store failed, or the executor runs in other processes and the store exists only in this one.
 
     Example:
@@ -261,23 +267,26 @@ class _Request:
 
 async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: _Request) -> PyramidReport:
     source = await find_source(node, request.axes)
-    is_label = source.meaning.labels is not None
-    method: Method = ("mode" if is_label else "mean") if request.method == "auto" else request.method
-    check_method(method, source.array.dtype)
     is_geo = source.is_geographic if request.convention == "auto" else request.convention == "zarr-conventions"
+    source = source.as_grid() if is_geo else source.as_image()
+    encoding = source.encoding(request.missing, has_named_axes=is_geo)
+    has_codes = source.meaning.labels is not None or encoding.flags is not None
+    method: Method = ("mode" if has_codes else "mean") if request.method == "auto" else request.method
+    check_method(method, encoding)
     path = source.path if dest is None else _FIRST
     planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.factors, method)
-    group = await _open_target(source, dest, dest_path)
-    missing = (source.missing_value if is_geo else None) if _is_auto(request.missing) else request.missing
-    origin = {"method": method, **({"missing": _as_json(missing)} if missing is not None else {})}
+    group = await _open_target(source, dest, dest_path, request.version)
+    origin = {"method": method, **_missing_of(encoding)}
+    companions = Companions() if dest is None else await find_companions(source, planned)
     target = PyramidTarget(
-        group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite
-    )
-    target.check()
+        group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite,
+        shared=None if dest is None else companions.shared.keys(),
+    )  # fmt: skip
+    report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
+    target.check(report.notes)
     if dest is None:
         await _check_names(source, group)
-    report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
-    report.left_out += [] if request.axes.steps else source.left_out
+    report.left_out += source.left_out.values() if dest is None else companions.left_out.values()
     total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
     with report_progress(
         request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report
@@ -286,7 +295,8 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
             finest = source.array
             if dest is not None:
                 finest = await _copy_finest(source.array, target, request, report, callback or ignore_progress)
-            await _compute(finest, target, missing, request, report, callback or ignore_progress)
+                await copy_companions(companions, group, report.notes, overwrite=request.overwrite)
+            await _compute(finest, target, encoding, request, report, callback or ignore_progress)
             await target.publish(finest)
     return report
 
@@ -294,7 +304,7 @@ async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: s
 async def _compute(
     finest: AsyncArray,
     target: PyramidTarget,
-    missing: Any,
+    encoding: CFEncoding,
     request: _Request,
     report: PyramidReport,
     progress: Progress,
@@ -307,7 +317,7 @@ async def _compute(
         begin = clock.monotonic()
         array, is_new = await target.make_level(level, request.changes, report.notes)
         done = await compute_level(
-            Reduction(above, array, level.factors, target.origin["method"], missing),
+            Reduction(above, array, level.factors, target.origin["method"], encoding),
             resume=not is_new,
             executor=request.executor,
             concurrency=request.concurrency,
@@ -335,8 +345,8 @@ async def _copy_finest(
 # ------------------------------------------------------------------ places
 
 
-async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str) -> AsyncGroup:
-    """Open or create the group of the pyramid."""
+async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str, version: str | None) -> AsyncGroup:
+    """Open or create the group of the pyramid, in format 2 for version 0.4 of OME-Zarr."""
     handle = handle_of(source.array)
     if dest is not None:
         path = normalize_path(dest_path)
@@ -346,7 +356,11 @@ async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str
                 "to add levels to the group of the array",
                 path=path,
             )
-        return await open_group(dest, path=path, mode="a", config=handle.config, use_consolidated=None)
+        try:
+            return await open_group(dest, path=path, mode="r+", config=handle.config)
+        except NodeNotFoundError:
+            format_ = 2 if version == "0.4" else None
+            return await open_group(dest, path=path, mode="a", zarr_format=format_, config=handle.config)
     if not handle.path:
         raise NodeTypeError(
             f"{source.array.name} in {handle.store!r} is the root of its store and has no group for more levels; pass dest, "
@@ -386,11 +400,10 @@ def _version(group: AsyncGroup, requested: str | None) -> str:
     Raises:
         MetadataError: If the format of the group does not allow it.
     """
-    ome = group.attrs.get("ome")
+    ome, format_ = group.attrs.get("ome"), formats.by_name(group.zarr_format)
     present = ome.get("version") if isinstance(ome, Mapping) else None
-    is_old = formats.by_name(group.zarr_format) is formats.by_name(2)
-    version = requested or (present if isinstance(present, str) else "0.4" if is_old else "0.5")
-    if is_old != (version < "0.5"):
+    version = requested or (present if isinstance(present, str) else format_.ome_version)
+    if not is_version_for(version, format_):
         raise MetadataError(
             f"OME-Zarr {version} cannot be written in Zarr format {group.zarr_format}: version 0.4 needs format 2, and later "
             "ones need format 3"
@@ -407,15 +420,15 @@ def _nbytes(array: AsyncArray, shape: Sequence[int]) -> int:
     return count
 
 
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
+def _missing_of(encoding: CFEncoding) -> dict[str, Any]:
+    """Return which numbers are missing, as attributes by which later calls recognize the same computation."""
+    numbers = [_as_json(number) for number in encoding.missing]
+    valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
+    return {**({"missing": numbers} if numbers else {}), **({"valid": valid} if valid != [None, None] else {})}
 
 
-def _as_json(value: Any) -> Any:
-    """Return a missing value as an attribute. NaN and infinities become strings."""
-    plain = getattr(value, "item", lambda: value)()
-    return (
-        plain
-        if isinstance(plain, int | str | bool) or (isinstance(plain, float) and abs(plain) < float("inf"))
-        else str(plain)
-    )
+def _as_json(number: Any) -> Any:
+    """Return a number as an attribute. Infinities and complex numbers become strings."""
+    plain = number.item()
+    is_plain = isinstance(plain, int) or (isinstance(plain, float) and abs(plain) < float("inf"))
+    return plain if is_plain else str(plain)

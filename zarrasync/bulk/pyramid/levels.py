@@ -25,6 +25,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
 from zarrasync.indexing.regions import Region
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
@@ -61,14 +62,14 @@ class Reduction:
         target: The level to compute.
         factors: The number of elements along each axis that become one.
         method: The method.
-        missing: The value of missing elements; ``None`` if all elements have values.
+        encoding: The meaning of the stored numbers.
     """
 
     source: AsyncArray
     target: AsyncArray
     factors: tuple[int, ...]
     method: Method
-    missing: Any
+    encoding: CFEncoding
 
     async def run(self, work: Work, progress: Progress, concurrency: int, *, is_new: bool) -> IngestReport:
         """Compute stored values of the level.
@@ -112,7 +113,7 @@ class Reduction:
             values = await self.source.view[above].read()
             place = tuple(slice(p.start - r.start, p.stop - r.start) for p, r in zip(part, region, strict=True))
             if not is_fill(values, fill, word):  # inner chunks of a shard may be absent
-                result[place] = await compute(partial(downsample, values, self.factors, self.method, self.missing))
+                result[place] = await compute(partial(downsample, values, self.factors, self.method, self.encoding))
         return result
 
     def _above(self, region: Region) -> Region:

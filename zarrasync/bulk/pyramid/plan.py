@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from zarrasync.bulk.pyramid.downsample import Method, coarser_shape
 from zarrasync.metadata.conventions import Axis
@@ -12,8 +12,10 @@ from zarrasync.metadata.conventions.pyramids import PyramidLevel
 
 __all__ = ["Factors", "check_factors", "plan_levels"]
 
-Factors = int | Mapping[str, int] | None
-"""The factor of all spatial axes, or factors by the names of axes; ``None``: 2 along axes with small steps."""
+LevelFactors: TypeAlias = int | Mapping[str, int]
+"""The factor of all spatial axes, or factors by the names of axes."""
+Factors: TypeAlias = LevelFactors | Sequence[LevelFactors] | None
+"""The same factors for all levels, or those from each level to the next; ``None``: 2 along axes with small steps."""
 _SMALLEST = 256
 """The extent along each axis below which no more levels are added: one tile of a viewer."""
 _ANISOTROPY = 1.5
@@ -44,22 +46,31 @@ def plan_levels(
     """
     if count != "auto" and (type(count) is not int or not 1 <= count <= _MOST_LEVELS):
         raise ValueError(f"levels must be 'auto' or a number from 1 to {_MOST_LEVELS}, found {count!r}")
-    requested = check_factors(factors, axes)
+    is_listed = isinstance(factors, Sequence) and not isinstance(factors, str)
+    items: Any = factors if is_listed else [factors]
+    each = [check_factors(item, axes) for item in items]
+    if is_listed and (not each or count not in ("auto", len(each) + 1)):
+        raise ValueError(f"levels is {count!r}, but factors lists those of {len(each)} levels after the finest one")
     ones, zeros = (1,) * len(shape), (0.0,) * len(shape)
     levels = [PyramidLevel(path, shape, ones, ones, zeros)]
-    while len(levels) < (_MOST_LEVELS if count == "auto" else count):
-        last = levels[-1]
-        if count == "auto" and _is_small(last.shape, requested):
+    while len(levels) < (len(each) + 1 if is_listed else _MOST_LEVELS if count == "auto" else count):
+        last, requested = levels[-1], each[len(levels) - 1 if is_listed else 0]
+        if count == "auto" and not is_listed and _is_small(last.shape, requested):
             break
         step = _next_factors(last, axes, requested, is_even=factors is None)
+        if step == ones and is_listed:
+            raise ValueError(
+                f"factors[{len(levels) - 1}] would repeat the level of the shape {last.shape}: no axis with a factor above "
+                "1 has more than one element; list fewer levels"
+            )
         if step == ones:
             break
         levels.append(_coarser(last, step, _path_of(path, len(levels)), method))
     return levels
 
 
-def check_factors(factors: Factors, axes: Sequence[Axis]) -> tuple[int, ...]:
-    """Return the factor of each axis.
+def check_factors(factors: LevelFactors | None, axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Return the factor of each axis from one level to the next.
 
     Raises:
         ValueError: If a factor is not a number of at least 1, or no axis has the name.
@@ -71,7 +82,9 @@ def check_factors(factors: Factors, axes: Sequence[Axis]) -> tuple[int, ...]:
             raise ValueError(f"factors: no axis has the name {unknown[0]!r}; the axes are {', '.join(names)}")
     values: Any = factors.values() if isinstance(factors, Mapping) else [2 if factors is None else factors]
     if not all(type(n) is int and n >= 1 for n in values):
-        raise ValueError(f"factors must be numbers of at least 1, found {factors!r}")
+        raise ValueError(
+            f"factors must be numbers of at least 1, or a list with those of each level, found {factors!r}"
+        )
     if isinstance(factors, Mapping):
         return tuple(factors.get(name, 1) for name in names)
     default = 2 if factors is None else factors

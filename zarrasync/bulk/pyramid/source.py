@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
-from zarrasync.metadata.conventions import CRS, Axis, Meaning, XarrayProperties, axes_of, meaning_of
+from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, meaning_of
+from zarrasync.metadata.conventions.cf_arrays import encoding_of
+from zarrasync.metadata.conventions.cf_attributes import numbers_with_sign
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.meaning import Affine
 from zarrasync.metadata.conventions.ome import interpret_ome
@@ -95,7 +97,8 @@ class PyramidSource:
         crs: The coordinate reference system, if it is known.
         meaning: What conventions specify about the group of the array.
         path: The path of the array relative to the group.
-        left_out: Messages about stored coordinates that levels cannot express.
+        located: The names of axes whose stored coordinates levels express.
+        left_out: Messages about stored coordinates that levels cannot express, by the name of the axis.
     """
 
     array: AsyncArray
@@ -104,18 +107,61 @@ class PyramidSource:
     crs: CRS | None
     meaning: Meaning
     path: str
-    left_out: tuple[str, ...] = ()
+    located: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the group of the array is in OME-Zarr."""
+        return any(title.startswith("OME-Zarr") for title in self.meaning.titles)
 
     @property
     def is_geographic(self) -> bool:
-        """Whether the array is a geographic grid, and not an image."""
-        has_title = any(title.startswith("OME-Zarr") for title in self.meaning.titles)
-        return not has_title and (self.affine is not None or self.crs is not None)
+        """Whether the array is a geographic grid, and not an image. Coordinates of images do not descend."""
+        is_grid = self.affine is not None or self.crs is not None
+        return not self.is_image and (
+            is_grid or any(axis.name in self.located and (axis.step or 0) < 0 for axis in self.axes)
+        )
 
-    @property
-    def missing_value(self) -> Any:
-        """The value of missing elements according to CF and xarray; ``None`` without such attributes."""
-        return _missing_value(self.array)
+    def as_grid(self) -> PyramidSource:
+        """Return the source with an affine transformation, if the coordinates of the last two axes are known."""
+        is_located = len(self.axes) > 1 and all(axis.name in self.located for axis in self.axes[-2:])
+        return replace(self, affine=_affine(*self.axes[-2:])) if self.affine is None and is_located else self
+
+    def as_image(self) -> PyramidSource:
+        """Return the source without coordinates that OME-Zarr cannot express."""
+        falling = [axis.name for axis in self.axes if (axis.step or 0) < 0 and not self.is_image]
+        reason = "OME-Zarr has no descending ones; the levels have only their distances (or pass convention='zarr-conventions')"
+        messages = {name: f"the coordinates of {name!r} are left out, because {reason}" for name in falling}
+        axes = [
+            replace(axis, step=-(axis.step or 0), origin=0.0) if axis.name in falling else axis for axis in self.axes
+        ]
+        return replace(self, axes=tuple(axes), left_out={**self.left_out, **messages})
+
+    def encoding(self, missing: Any, *, has_named_axes: bool) -> CFEncoding:
+        """Return the meaning of the stored numbers.
+
+        Args:
+            missing: The numbers of missing elements: one or several, ``None`` for none but NaN, or ``"auto"`` for what the
+                attributes and the format specify.
+            has_named_axes: Whether the axes count as named, so that a defined fill value of format 2 marks missing
+                values. The fill values of images have no meaning.
+
+        Raises:
+            ValueError: If the data type cannot represent a number.
+        """
+        metadata = self.array.metadata
+        if has_named_axes:
+            metadata = replace(metadata, dimension_names=tuple(axis.name for axis in self.axes))
+        encoding = encoding_of(metadata, handle_of(self.array).format)
+        if isinstance(missing, str) and missing == "auto":
+            return encoding
+        if missing is None:
+            return replace(encoding, missing=(), valid=(None, None))
+        numbers = numbers_with_sign(missing, encoding.dtype, encoding.number_dtype)
+        if not numbers or encoding.dtype.kind not in "biufc":
+            raise ValueError(f"missing: no element of the data type {encoding.dtype} is equal to {missing!r}")
+        return replace(encoding, missing=tuple(number for number in numbers if number == number))  # noqa: PLR0124  # NaN
 
 
 async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> PyramidSource:
@@ -142,10 +188,12 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> Py
             "described"
         )
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
-    left_out: list[str] = []
-    axes, crs = await _with_stored_coordinates(array, axes, context, left_out)
+    located: set[str] = set()
+    left_out: dict[str, str] = {}
+    located |= (changes.steps or {}).keys()
+    axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
-    return PyramidSource(array, axes, affine, crs, meaning, name, tuple(left_out))
+    return PyramidSource(array, axes, affine, crs, meaning, name, frozenset(located), left_out)
 
 
 def _without_common_transformations(
@@ -211,13 +259,17 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
         return None
     rows, columns = axes[-2:]
     is_map = context.crs is not None or (rows.unit, columns.unit) == _GLOBES or {"axis"} <= rows.attributes.keys()
-    if not is_map or not rows.step or not columns.step:
-        return None
+    return _affine(rows, columns) if is_map and rows.step and columns.step else None
+
+
+def _affine(rows: Axis, columns: Axis) -> Affine:
+    assert rows.step is not None
+    assert columns.step is not None
     return (columns.step, 0.0, columns.origin - columns.step / 2, 0.0, rows.step, rows.origin - rows.step / 2)
 
 
 async def _with_stored_coordinates(
-    array: AsyncArray, axes: tuple[Axis, ...], context: Meaning, left_out: list[str]
+    array: AsyncArray, axes: tuple[Axis, ...], context: Meaning, located: set[str], left_out: dict[str, str]
 ) -> tuple[tuple[Axis, ...], CRS | None]:
     """Return the last two axes with coordinates that are stored in arrays with their names, and the CRS of a grid mapping.
 
@@ -225,22 +277,27 @@ async def _with_stored_coordinates(
         array: The array.
         axes: Its axes.
         context: What conventions specify about the array and its group.
-        left_out: Messages about coordinates that levels cannot express, which are added.
+        located: The names of axes that the caller has located. Those with stored coordinates are added.
+        left_out: Messages about coordinates that levels cannot express, which are added by the name of the axis.
     """
     above = array.path.rpartition("/")[0]
     if not array.path or len(axes) < 2 or any(axis.kind for axis in context.axes):
         return axes, context.crs
     pairs = zip(axes[-2:], array.shape[-2:], strict=True)
-    located = [await _locate(array, join(above, axis.name), axis, size, left_out) for axis, size in pairs]
+    plane = [
+        axis if axis.name in located else await _locate(array, join(above, axis.name), axis, size, left_out)
+        for axis, size in pairs
+    ]
+    located |= {new.name for new, old in zip(plane, axes[-2:], strict=True) if new is not old}
     crs = context.crs
     for link in context.links:
         if crs is None and link.kind == "grid mapping":
             metadata = await _metadata_at(array, join(above, link.path))
             crs = meaning_of(metadata).crs if metadata is not None else None
-    return (*axes[:-2], *located), crs
+    return (*axes[:-2], *plane), crs
 
 
-async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out: list[str]) -> Axis:
+async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out: dict[str, str]) -> Axis:
     """Return an axis with regular coordinates that are stored in an array. Others are left out, with a message."""
     handle = handle_of(array)
     try:
@@ -264,7 +321,7 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out:
         if not step or not np.isfinite(values).all() or np.abs(steps - step).max() > _TOLERANCE * abs(step):
             reason = "their steps differ"
     if reason:
-        left_out.append(
+        left_out[axis.name] = (
             f"the coordinates of {axis.name!r} are left out, because {reason}; the levels count elements instead"
         )
         return axis
@@ -279,18 +336,5 @@ async def _locate(array: AsyncArray, path: str, axis: Axis, size: int, left_out:
 
 def _unpack(values: npt.NDArray[Any], node: AsyncArray) -> npt.NDArray[np.float64]:
     """Return the numbers that stored coordinates mean, with NaN for missing ones."""
-    encoding = CFEncoding.from_attributes(node.attrs, node.dtype, fill_value=_missing_value(node))
+    encoding = encoding_of(node.metadata, handle_of(node).format)
     return np.where(encoding.is_missing(values), np.nan, encoding.unpack(values).astype(np.float64))
-
-
-def _missing_value(array: AsyncArray) -> Any:
-    """Return the value of missing elements according to CF and xarray; ``None`` without such attributes."""
-    metadata = array.metadata
-    properties = XarrayProperties(
-        metadata.dtype,
-        metadata.attributes,
-        metadata.dimension_names,
-        metadata.fill_value,
-        handle_of(array).format.has_undefined_fill,
-    )
-    return properties.missing_value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from zarrasync.bulk.pyramid.companions import with_coordinates
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.conventions import meaning_of
+from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.pyramids import (
     PyramidLevel,
     geo_level_attributes,
@@ -41,6 +42,7 @@ class PyramidTarget:
         version: The version of OME-Zarr.
         origin: The parameters of the computation.
         overwrite: Whether to replace levels.
+        shared: The names of arrays that are copied into the group with the finest level; ``None`` if that is a member of it.
     """
 
     group: AsyncGroup
@@ -50,21 +52,37 @@ class PyramidTarget:
     version: str
     origin: Mapping[str, Any]
     overwrite: bool
+    shared: Collection[str] | None = None
 
-    def check(self) -> None:
+    def check(self, notes: list[str]) -> None:
         """Check that the pyramid follows its convention, before anything is written.
 
+        Args:
+            notes: A list, to which a note is added about a deviation that the group has already.
+
         Raises:
-            MetadataError: If the axes are not those that OME-Zarr allows.
+            MetadataError: If the axes or the chunk keys are not those that OME-Zarr allows.
         """
-        present = {violation.location for violation in meaning_of(self.group.metadata).violations}
-        planned = meaning_of(GroupMetadata(attributes=self._group_attributes()))
+        before, planned = meaning_of(self.group.metadata), self._meaning()
+        present, array = {violation.location for violation in before.violations}, self.source.array
         for violation in planned.violations:
             if violation.severity == "error" and violation.location not in present:
                 raise MetadataError(
-                    f"the pyramid of {self.source.array.name} would not be valid: {violation.message} ({violation.location}); "
+                    f"the pyramid of {array.name} would not be valid: {violation.message} ({violation.location}); "
                     "pass axes with other names, or convention='zarr-conventions'"
                 )
+        separator = planned.key_separator
+        if separator and self.shared is None and array.metadata.keys.separator != separator:
+            message = (
+                f"OME-Zarr {self.version} requires chunk keys with the separator {separator!r}, but {array.name} has "
+                f"{array.metadata.keys.separator!r}; pass dest, to which the array is copied with other keys"
+            )
+            if before.key_separator != separator:
+                raise MetadataError(f"{message}, or convention='zarr-conventions'")
+            notes.append(message)
+
+    def _meaning(self) -> Meaning:
+        return meaning_of(GroupMetadata(attributes=self._group_attributes()))
 
     async def make_level(
         self, level: PyramidLevel, changes: LayoutChanges, notes: list[str]
@@ -116,6 +134,8 @@ class PyramidTarget:
         )
         plain = replace(finest, shape=level.shape, edges=None) if not is_finest else finest
         planned = convert_metadata(plain, array.name, source_format, target, layout, notes)
+        if self._meaning().key_separator:
+            planned = replace(planned, keys=replace(planned.keys, separator=self._meaning().key_separator))
         names = tuple(axis.name or None for axis in self.source.axes)
         if target.has_dimension_names and any(names):
             planned = replace(planned, dimension_names=names)
@@ -123,7 +143,7 @@ class PyramidTarget:
 
     def _attributes(self, level: PyramidLevel, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a level."""
-        values = dict(attributes)
+        values = dict(attributes) if self.shared is None else with_coordinates(attributes, self.shared)
         if self.convention == "geo":
             names = [axis.name for axis in self.source.axes[-2:]]
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)

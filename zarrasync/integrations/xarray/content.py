@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeTypeError
 from zarrasync.integrations.xarray.source import Source
-from zarrasync.metadata.conventions import Axis, Meaning, axes_of, meaning_of
+from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
@@ -55,7 +56,13 @@ def group_content(group: sync.Group, arrays: Mapping[str, sync.Array], meaning: 
     return Content(group, arrays, meanings, group.attrs)
 
 
-def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Meaning) -> Content:
+def level_content(
+    group: sync.Group,
+    array: sync.Array,
+    path: str,
+    meaning: Meaning,
+    companions: Mapping[str, sync.Array] | None = None,
+) -> Content:
     """Return the content of a dataset with a level of a pyramid.
 
     The attributes of the group describe all levels, so the dataset does not have them.
@@ -65,9 +72,13 @@ def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Mean
         array: The array.
         path: The path of the array relative to the group.
         meaning: What conventions specify about the group.
+        companions: Stored coordinates and the grid mapping of the array, by name.
     """
     own = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
-    return Content(group, {meaning.variable: array}, {meaning.variable: own}, {})
+    name = meaning.variable
+    others = {key: other for key, other in (companions or {}).items() if key != name}
+    meanings = {key: meaning_of(other.metadata) for key, other in others.items()}
+    return Content(group, {name: array, **others}, {name: own, **meanings}, {})
 
 
 def names_of(variables: str | Iterable[str] | None) -> set[str]:
@@ -93,7 +104,7 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
         try:
             opened = await stack.enter_async_context(source.open(path))
         except NodeTypeError:
-            content = await _level_at(source, path) if path and level is None else None
+            content = await _level_at(source, path, dropped) if path and level is None else None
             if content is None:
                 raise
             return content
@@ -103,7 +114,7 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
             return await _level(group, _path_of_level(group, meaning, level), meaning, dropped)
         member = await group.get(meaning.levels[0].path) if meaning.levels else None
         if isinstance(member, AsyncArray):
-            return level_content(sync.Group(group), sync.Array(member), meaning.levels[0].path, meaning)
+            return await _array_level(group, member, meaning.levels[0].path, meaning, dropped)
         calls: list[Callable[[], Awaitable[Any]]] = [opened.members, opened.parent_metadata]
         members, parent_found = await gather(calls)
     if parent_found is not None:
@@ -111,14 +122,14 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
     return group_content(sync.Group(group), _arrays(members, dropped), meaning)
 
 
-async def _level_at(source: Source, path: str) -> Content | None:
+async def _level_at(source: Source, path: str, dropped: Collection[str]) -> Content | None:
     """Return the content of a dataset with the array at a path; ``None`` if no group above it has it as a level."""
     parent, _, name = path.rpartition("/")
     while True:
         async with source.open(parent) as opened:
             meaning = meaning_of(opened.group.metadata)
             if any(level.path == name for level in meaning.levels):
-                return await _level(opened.group, name, meaning, ())
+                return await _level(opened.group, name, meaning, dropped)
         if not parent:
             return None
         parent, _, last = parent.rpartition("/")
@@ -147,9 +158,28 @@ async def _level(group: AsyncGroup, path: str, meaning: Meaning, dropped: Collec
     """Return the content of a level, which is an array or a group."""
     member = await group.getitem(path)
     if isinstance(member, AsyncArray):
-        return level_content(sync.Group(group), sync.Array(member), path, meaning)
+        return await _array_level(group, member, path, meaning, dropped)
     meaning = meaning.for_member(path, meaning_of(member.metadata), is_array=False)
     return group_content(sync.Group(member), _arrays(await member.members(), dropped), meaning)
+
+
+async def _array_level(
+    group: AsyncGroup, array: AsyncArray, path: str, meaning: Meaning, dropped: Collection[str]
+) -> Content:
+    """Return the content of a level that is an array, with coordinates next to it that fit its axes."""
+    above = path.rpartition("/")[0]
+    own = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
+    sizes = {axis.name: n for axis, n in zip(axes_of(array.metadata, own.axes), array.shape, strict=True) if axis.name}
+    linked = [link.path for link in meaning_of(array.metadata).links if "/" not in link.path]
+    names = [name for name in dict.fromkeys([*sizes, *linked]) if join(above, name) != path and name not in dropped]
+    nodes = await gather([partial(group.get, join(above, name)) for name in names])
+    companions = {}
+    for name, node in zip(names, nodes, strict=True):
+        if isinstance(node, AsyncArray):
+            dims = axis_names(node.metadata) or ([name] if node.ndim == 1 else [None] * node.ndim)
+            if all(sizes.get(dim or "") == n for dim, n in zip(dims, node.shape, strict=True)):
+                companions[name] = sync.Array(node)
+    return level_content(sync.Group(group), sync.Array(array), path, meaning, companions)
 
 
 async def open_tree(source: Source, path: str, dropped: Collection[str]) -> dict[str, Content]:

@@ -126,6 +126,16 @@ class CFEncoding:
         return bool(self.missing) or self.valid != (None, None)
 
     @property
+    def missing_number(self) -> Any:
+        """The number that is written for missing values; ``None`` if the encoding does not specify one."""
+        if self.missing:
+            return self.missing[0]
+        if self.number_dtype.kind in "fc":
+            return np.nan
+        is_native = self.times is not None and self.times.calendar in _NATIVE_CALENDARS  # cftime has no NaT
+        return _NAT if is_native and self.number_dtype == np.int64 else None
+
+    @property
     def changes_values(self) -> bool:
         """Whether any value differs from the stored number."""
         is_signed = self.number_dtype != self.dtype
@@ -270,7 +280,7 @@ class CFEncoding:
         missing = _missing_values(source)
         numbers = self._numbers_of(source, missing, report)
         result = self._cast(self._packed(numbers), numbers, missing, report, exact=exact)
-        marker = self._marker()
+        marker = self.missing_number
         if marker is not None:
             result[missing] = marker
         else:
@@ -299,15 +309,6 @@ class CFEncoding:
             f"strings have at most {self.dtype.itemsize // (4 if kind == 'U' else 1)} characters",
         )
         return result
-
-    def _marker(self) -> Any:
-        """Return the number for missing values; ``None`` if the encoding does not specify one."""
-        if self.missing:
-            return self.missing[0]
-        if self.number_dtype.kind in "fc":
-            return np.nan
-        is_native = self.times is not None and self.times.calendar in _NATIVE_CALENDARS  # cftime has no NaT
-        return _NAT if is_native and self.number_dtype == np.int64 else None
 
     def _numbers_of(
         self, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], report: _Report
@@ -370,7 +371,7 @@ class CFEncoding:
         if dtype.kind == "b" or (exact and not self.is_packed):
             fits &= rounded == packed
         report.refuse(~fits & ~missing, f"{dtype} {self._limits(low, high, exact=exact)}", packed)
-        is_replaced = missing & (self._marker() is not None)
+        is_replaced = missing & (self.missing_number is not None)
         safe = np.where(is_replaced, np.zeros((), rounded.dtype), rounded)
         with np.errstate(all="ignore"):
             return np.asarray(safe.astype(dtype))

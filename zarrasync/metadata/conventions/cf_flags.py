@@ -18,7 +18,8 @@ class Flags:
     """The meanings of numbers.
 
     Attributes:
-        meanings: The names, such as ``"open_water"``.
+        meanings: The names, such as ``"open_water"``; empty if the attributes contradict each other, so that only the fact
+            remains that numbers are codes.
         values: The number of each name. Without masks it is the whole number; empty if only masks are specified.
         masks: The bits of each name; empty for names of whole numbers.
         colours: The colour of each name, such as ``"#1f77b4"``; empty if they are not specified.
@@ -44,21 +45,22 @@ class Flags:
 
 
 def flags_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Flags | None:
-    """Return the flags of a variable; ``None`` without any, or if the attributes contradict each other.
+    """Return the flags of a variable; ``None`` without any.
 
     Args:
         attributes: The attributes of the variable.
         dtype: The data type of its numbers.
     """
-    text = attributes.get("flag_meanings")
-    if not isinstance(text, str) or dtype.kind not in "iu":
+    if not any(key in attributes for key in ("flag_meanings", "flag_values", "flag_masks")):
         return None
-    meanings = tuple(text.split())
+    text = attributes.get("flag_meanings")
+    meanings = tuple(text.split()) if isinstance(text, str) and dtype.kind in "iu" else ()
     values, masks = (
-        tuple(int(number) for number in numbers_in(attributes.get(key), dtype)) for key in ("flag_values", "flag_masks")
+        tuple(int(number) for number in numbers_in(attributes.get(key), dtype)) if meanings else ()
+        for key in ("flag_values", "flag_masks")
     )
     if any(len(numbers) not in (0, len(meanings)) for numbers in (values, masks)) or not (values or masks):
-        return None
+        return Flags(())
     colours = attributes.get("flag_colors", attributes.get("flag_colours"))
     names = tuple(colours.split()) if isinstance(colours, str) else ()
     return Flags(meanings, values, masks, names if len(names) == len(meanings) else ())

@@ -13,8 +13,10 @@ from zipfile import ZipFile
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
+from zarrasync.display.presentation import Presentation
 from zarrasync.indexing.parse_text import parse_selection
 from zarrasync.metadata.conventions import axis_names
+from zarrasync.nodes.encodings import array_encoding
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
@@ -25,6 +27,7 @@ __all__ = [
     "Run",
     "add_destination",
     "add_layout",
+    "add_raw",
     "add_shapes",
     "arrays_of",
     "codec",
@@ -34,6 +37,7 @@ __all__ = [
     "open_node",
     "options",
     "port",
+    "presentation_of",
     "seconds",
     "select",
     "shape",
@@ -267,6 +271,19 @@ def arrays_of(args: argparse.Namespace) -> list[tuple[str, sync.Array]]:
     if isinstance(node, sync.Array):
         return [(node.name, node)]
     return [(f"/{name}", member) for name, member in node.members(None) if isinstance(member, sync.Array)]
+
+
+def add_raw(command: argparse.ArgumentParser) -> None:
+    """Add the argument of commands that show values."""
+    command.add_argument(
+        "--raw", action="store_true", help="use the stored numbers instead of the values that they stand for"
+    )
+
+
+def presentation_of(args: argparse.Namespace, array: sync.Array) -> Presentation:
+    """Return how to show the stored numbers of an array."""
+    encoding = run(array_encoding(array.async_), blocking=array.store.blocking)
+    return Presentation(encoding, decode=not args.raw)
 
 
 def select(array: sync.Array, text: str) -> sync.Selection:

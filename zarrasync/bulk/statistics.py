@@ -110,7 +110,8 @@ def statistics_facts(summary: Summary, presentation: Presentation) -> dict[str, 
     facts = summary.to_dict() | {"unit": presentation.unit, "decoded": presentation.decode}
     if presentation.has_dates:
         keys = ("minimum", "maximum", "mean")
-        facts["dates"] = {key: presentation.date_text(getattr(summary, key)) for key in keys}
+        dates, note = presentation.dates([facts[key] for key in keys])
+        facts |= {"decoded": False, "note": note} if note else {"dates": dict(zip(keys, dates, strict=True))}
     return facts
 
 

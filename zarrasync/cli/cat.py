@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync import sync
-from zarrasync.cli.arguments import Commands, add_raw, arrays_of, count, open_node, presentation_of, select
+from zarrasync.cli.arguments import Commands, add_raw, count, open_node, presentation_of, presented_arrays, select
 from zarrasync.cli.console import Console, prints_unicode
 from zarrasync.display.presentation import Presentation, Shown, with_short_dates
 from zarrasync.display.text import size_text
@@ -83,9 +83,8 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
 
 def _head(args: argparse.Namespace, console: Console) -> int:
     values: dict[str, Any] = {}
-    for name, array in arrays_of(args):
+    for name, array, presentation in presented_arrays(args):
         view = array.view[tuple(slice(0, max(args.n, 0)) for _ in array.shape)]
-        presentation = presentation_of(args, array)
         if console.as_json:
             values[name] = _shown(view, presentation).values
         else:
@@ -163,7 +162,8 @@ def _text_of(view: sync.Selection, presentation: Presentation) -> str:
     shown = _shown(view, presentation)
     values = with_short_dates(shown.values) if presentation.has_dates else shown.values
     with np.printoptions(linewidth=120, **options), _missing_as_nan():
-        return f"{values if values.ndim else values[()]} {shown.unit}".rstrip()
+        unit = "" if shown.unit == "1" else shown.unit  # after numbers it would look like one of them
+        return f"{values if values.ndim else values[()]} {unit}".rstrip()
 
 
 @contextmanager

@@ -16,12 +16,11 @@ from zarrasync.cli import cat
 from zarrasync.cli.arguments import (
     Commands,
     add_raw,
-    arrays_of,
     count,
     levels,
     open_node,
     options,
-    presentation_of,
+    presented_arrays,
     select,
 )
 from zarrasync.cli.console import Console
@@ -185,11 +184,11 @@ def _stored_bytes(node: sync.Array | sync.Group) -> int | None:
 def _stats(args: argparse.Namespace, console: Console) -> int:
     summaries: dict[str, tuple[Summary, Presentation]] = {}
     skipped = []
-    for name, array in arrays_of(args):
+    for name, array, presentation in presented_arrays(args):
         if array.dtype.kind not in "biuf":
             skipped.append(f"{name} ({array.dtype})")
             continue
-        view, presentation = select(array, args.select).async_, presentation_of(args, array)
+        view = select(array, args.select).async_
         summary = run(summarize(view, presentation, args.histogram), blocking=array.store.blocking)
         summaries[name] = summary, presentation
     if skipped:
@@ -204,6 +203,8 @@ def _stats(args: argparse.Namespace, console: Console) -> int:
         [(name, *_statistics_texts(*item)) for name, item in summaries.items()],
     )
     for name, (summary, presentation) in summaries.items():
+        if note := statistics_facts(summary, presentation).get("note"):
+            print(f"zarrasync: {name}: the times are shown as numbers: {note}", file=sys.stderr)
         if summary.histogram and summary.low is not None and summary.high is not None:
             console.text(f"\n{name}{f' [{presentation.unit}]' if presentation.unit else ''}")
             width = (summary.high - summary.low) / len(summary.histogram)
@@ -214,7 +215,9 @@ def _stats(args: argparse.Namespace, console: Console) -> int:
 
 def _statistics_texts(summary: Summary, presentation: Presentation) -> list[str]:
     counts = [f"{number:,}" for number in (summary.count, summary.invalid, summary.infinite)]
-    texts = [presentation.date_text(n) or number_text(n) for n in (summary.minimum, summary.maximum, summary.mean)]
+    numbers = (summary.minimum, summary.maximum, summary.mean)
+    dates, _ = presentation.dates(numbers)
+    texts = [date or number_text(number) for date, number in zip(dates, numbers, strict=True)]
     return [*counts, *texts, number_text(summary.std), presentation.unit]
 
 

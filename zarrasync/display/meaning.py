@@ -33,7 +33,9 @@ def encoding_facts(encoding: CFEncoding) -> dict[str, str]:
     low, high = encoding.valid
     facts = {
         "Times": "" if encoding.times is None else _times_text(encoding.times.units, encoding.times.calendar),
-        "Sign": "" if encoding.number_dtype == encoding.dtype else f"stored numbers are read as {encoding.number_dtype.name}",
+        "Sign": ""
+        if encoding.number_dtype == encoding.dtype
+        else f"stored numbers are read as {encoding.number_dtype.name}",
         "Packing": _packing_text(encoding),
         "Missing values": _listed(f"{number}" for number in encoding.missing),
         "Valid values": f"stored numbers{f' from {low}' if low is not None else ''}{f' to {high}' if high is not None else ''}"

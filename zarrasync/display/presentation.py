@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import CodecError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.cf_times import numbers_to_dates
+from zarrasync.metadata.conventions.cf_times import CALENDAR, numbers_to_dates
 
 __all__ = ["Presentation", "Shown", "with_short_dates"]
 
@@ -27,7 +28,7 @@ class Shown:
         values: The values. Missing ones are NaN, NaT or masked. Dates are ``datetime64``, or ISO 8601 strings and ``None``
             in calendars that NumPy does not know.
         unit: Their unit; empty for dates and without one.
-        calendar: The calendar of dates.
+        calendar: The calendar of times.
         is_decoded: Whether stored numbers were replaced by the values that they stand for.
         note: Why times are numbers.
     """
@@ -37,6 +38,12 @@ class Shown:
     calendar: str = ""
     is_decoded: bool = True
     note: str = ""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What to know about the values, as JSON values."""
+        texts = {CALENDAR: self.calendar, "note": self.note}
+        return {"decoded": self.is_decoded, "unit": self.unit, **{key: text for key, text in texts.items() if text}}
 
 
 @dataclass(frozen=True)
@@ -115,15 +122,20 @@ class Presentation:
             return _as_strings(values)
         return values.astype(np.float64).filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values
 
-    def date_text(self, number: float | None) -> str | None:
-        """Return a statistic of times as a date; ``None`` if it is not one."""
-        if number is None or not self.has_dates or self.encoding.times is None:
-            return None
+    def dates(self, numbers: Sequence[float | None]) -> tuple[list[str | None], str]:
+        """Return statistics of times as dates, with ``None`` for all that are none, and why they are not dates."""
+        nothing: list[str | None] = [None] * len(numbers)
+        known = [number for number in numbers if number is not None]
+        if not known or not self.has_dates or self.encoding.times is None:
+            return nothing, ""
         try:
-            dates = _as_iso(numbers_to_dates(np.asarray([number]), self.encoding.times))
-        except CodecError:
-            return None
-        return str(with_short_dates(dates)[0])
+            texts = (
+                str(with_short_dates(_as_iso(numbers_to_dates(np.asarray([number]), self.encoding.times)))[0])
+                for number in known
+            )
+            return [None if number is None else next(texts) for number in numbers], ""
+        except CodecError as error:
+            return nothing, str(error)
 
 
 def _as_iso(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -138,9 +150,10 @@ def _as_iso(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _is_exact(dates: npt.NDArray[Any], unit: str) -> bool:
-    return unit == np.datetime_data(dates.dtype)[0] or not (
-        (dates.astype(f"M8[{unit}]") != dates) & ~np.isnat(dates)
-    ).any()
+    return (
+        unit == np.datetime_data(dates.dtype)[0]
+        or not ((dates.astype(f"M8[{unit}]") != dates) & ~np.isnat(dates)).any()
+    )
 
 
 def with_short_dates(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from zarrasync.errors import ZarrError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
@@ -13,23 +15,30 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 __all__ = ["array_encoding"]
 
 
-async def array_encoding(array: AsyncArray) -> CFEncoding:
+async def array_encoding(array: AsyncArray, siblings: Mapping[str, ArrayMetadata] | None = None) -> CFEncoding:
     """Return the meaning of the stored numbers of an array.
 
-    Bounds inherit the units and the calendar of their coordinate. Members of the group are read only if the array may
-    contain bounds. If they cannot be listed, nothing is inherited.
+    Bounds inherit the units and the calendar of their coordinate.
+
+    Args:
+        array: The array.
+        siblings: The arrays of its group by name. By default they are read, if the array may contain bounds. If they
+            cannot be listed, nothing is inherited.
     """
     handle, metadata = handle_of(array), array.metadata
     parent = None
     if handle.path and may_be_bounds(metadata):
-        above, _, name = handle.path.rpartition("/")
-        group = await parent_metadata(array)
-        node = make_node(handle.at(above), group) if isinstance(group, GroupMetadata) else None
-        if isinstance(node, AsyncGroup):
-            try:
-                members, _ = await readable_members(node)
-            except ZarrError:
-                members = []
-            arrays = {key: member.metadata for key, member in members if isinstance(member.metadata, ArrayMetadata)}
-            parent = parent_of(name, arrays)
+        parent = parent_of(handle.basename, await _siblings(array) if siblings is None else siblings)
     return encoding_of(metadata, handle.format, parent)
+
+
+async def _siblings(array: AsyncArray) -> dict[str, ArrayMetadata]:
+    handle, group = handle_of(array), await parent_metadata(array)
+    node = make_node(handle.at(handle.path.rpartition("/")[0]), group) if isinstance(group, GroupMetadata) else None
+    if not isinstance(node, AsyncGroup):
+        return {}
+    try:
+        members, _ = await readable_members(node)
+    except ZarrError:  # the store cannot list
+        return {}
+    return {name: member.metadata for name, member in members if isinstance(member, AsyncArray)}

@@ -150,11 +150,9 @@ def _json_response(max_age: float, presentation: Presentation, stored: npt.NDArr
         "shape": list(values.shape),
         "dtype": str(values.dtype),
         "data": value_text.as_json(values),
-        "decoded": shown.is_decoded,
-        "unit": shown.unit,
+        **shown.facts,
     }
-    notes = {"calendar": shown.calendar, "note": shown.note}
-    return json_response(body | {name: text for name, text in notes.items() if text}, max_age)
+    return json_response(body, max_age)
 
 
 def _png_bytes(presentation: Presentation, query: Mapping[str, str], stored: npt.NDArray[Any]) -> bytes:

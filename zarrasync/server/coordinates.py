@@ -20,7 +20,10 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["is_south_first", "with_stored_coordinates"]
+__all__ = ["NOTE", "is_south_first", "with_stored_coordinates"]
+
+NOTE = "note"
+"""The attribute of an axis with the reason why its times are numbers."""
 
 _MOST_ELEMENTS = 100_000
 """The most elements of a coordinate that is read."""
@@ -92,6 +95,7 @@ def _described(presentation: Presentation, axis: Axis, stored: npt.NDArray[Any])
         shown = presentation.show(stored)
         if shown.is_decoded:
             return replace(axis, labels=tuple(map(str, with_short_dates(shown.values))), unit="")
+        axis = replace(axis, attributes={**axis.attributes, NOTE: shown.note})
     numbers = np.ma.filled(presentation.numbers(stored).astype(np.float64), np.nan)
     steps = np.diff(numbers)
     step = float(numbers[-1] - numbers[0]) / len(steps)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import NodeNotFoundError, NodeTypeError
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.metadata.conventions.cf_arrays import may_be_bounds
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.encodings import array_encoding
@@ -52,7 +56,16 @@ class Described:
     async def presentation(self, array: AsyncArray, *, decode: bool = True) -> Presentation:
         """Return how the stored numbers of an array are shown."""
         key = ("encoding", self.hierarchy.version_key(array))
-        return Presentation(await self.hierarchy.cached(key, partial(array_encoding, array)), decode)
+        return Presentation(await self.hierarchy.cached(key, partial(self._encoding, array)), decode)
+
+    async def _encoding(self, array: AsyncArray) -> CFEncoding:
+        siblings: dict[str, ArrayMetadata] = {}
+        path = self.hierarchy.relative_path(array)
+        if path and may_be_bounds(array.metadata):
+            with suppress(ZarrError):  # a store may contain arrays without a group
+                members = await self.hierarchy.members(path.rpartition("/")[0]) or ()
+                siblings = {name: node.metadata for name, node in members if isinstance(node, AsyncArray)}
+        return await array_encoding(array, siblings)
 
     async def levels(self, path: str) -> list[str]:
         """Return the paths of the arrays that show the same plane as a node, from its finest level on.

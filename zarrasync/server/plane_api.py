@@ -20,7 +20,7 @@ from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import is_south_first, with_stored_coordinates
+from zarrasync.server.coordinates import NOTE, is_south_first, with_stored_coordinates
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.images import Style, render
@@ -219,6 +219,8 @@ def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
     body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
     if axis.has_coordinates:
         body |= {"step": axis.step, "origin": axis.origin}
+    if NOTE in axis.attributes:
+        body[NOTE] = axis.attributes[NOTE]
     return body | ({"labels": list(axis.labels)} if axis.labels else {})
 
 

@@ -94,7 +94,8 @@ class Summary:
         if not finite.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            edges = np.percentile(finite, (0.5, 99.5)) if trim else (finite.min(), finite.max())
+            # As floats, because differences of small integers overflow.
+            edges = np.percentile(finite.astype(np.float64), (0.5, 99.5)) if trim else (finite.min(), finite.max())
         low, high = (float(edge) for edge in edges)
         if not low < high:
             low, high = float(finite.min()), float(finite.max())

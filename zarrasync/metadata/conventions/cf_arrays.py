@@ -21,17 +21,19 @@ _MOST_VERTICES = 64
 def encoding_of(metadata: ArrayMetadata, format_: Format, parent: Mapping[str, Any] | None = None) -> CFEncoding:
     """Return the meaning of the stored numbers of an array.
 
-    In formats in which a fill value can be undefined, a defined one marks missing values, as in xarray, if the array has
-    dimension names. Other arrays do not follow xarray's conventions. Booleans have no number for missing values.
+    In formats in which a fill value can be undefined, a defined one marks missing values, as in xarray. The default fill
+    value of an array without dimension names does not, because such arrays do not follow xarray's conventions. Booleans
+    have no number for missing values.
 
     Args:
         metadata: The metadata of the array.
         format_: Its format.
         parent: The attributes of the coordinate, if the array contains its bounds.
     """
-    dtype = metadata.dtype.numpy
-    is_missing = format_.has_undefined_fill and dtype.kind in "iufc" and axis_names(metadata) is not None
-    fill = metadata.fill_value if is_missing else None
+    dtype, fill = metadata.dtype.numpy, metadata.fill_value
+    is_default = fill is not None and axis_names(metadata) is None and bool(fill == metadata.dtype.default_fill())
+    if not format_.has_undefined_fill or dtype.kind not in "iufc" or is_default:
+        fill = None
     return CFEncoding.from_attributes(metadata.attributes, dtype, fill_value=fill, parent=parent)
 
 

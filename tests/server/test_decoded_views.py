@@ -17,6 +17,7 @@ from tests.support.server_client import serving
 from zarrasync import sync
 
 pytestmark = pytest.mark.servers
+NAT = np.iinfo("i8").min
 ALL = pytest.mark.parametrize("meant", MEANINGS.values(), ids=MEANINGS)
 
 
@@ -163,14 +164,17 @@ async def test_axes_of_packed_coordinates_and_dates():
     root.create_array("time", data=[0, 1, NAT], attributes={"units": "hours since 2000-01-01 12:00"})
     root.create_array("lat", data=np.array([0, 1, 2], "i2"), attributes={**LATITUDE, "scale_factor": 0.5})
     root.create_array("lon", data=np.array([0, 1, -9], "i2"), attributes={"missing_value": -9})
+    root.create_array("w", data=np.zeros((3, 3)), dimension_names=("irregular", "longer"))
+    root.create_array("irregular", data=[0.0, 1.0, 5.0], attributes={"units": "m"})
+    root.create_array("longer", data=[1, 2, 3, 4])
     async with serving(store) as client:
         time, lat, lon = (await client.json("/api/view?path=v"))["axes"]
+        irregular, longer = (await client.json("/api/view?path=w"))["axes"]
+    assert (irregular["labels"], irregular["unit"]) == (["0", "1", "5"], "m")
+    assert longer == {"name": "longer", "size": 3, "unit": "", "kind": ""}
     assert (time["labels"], time["unit"]) == (["2000-01-01T12:00:00", "2000-01-01T13:00:00", "NaT"], "")
     assert (lat["step"], lat["origin"], lat["unit"]) == (0.5, 0, "degrees_north")
     assert "step" not in lon
-
-
-NAT = np.iinfo("i8").min
 
 
 async def test_flags_have_names_and_colours():

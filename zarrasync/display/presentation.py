@@ -120,7 +120,8 @@ class Presentation:
         values = self.show(stored).values
         if values.dtype.kind == "O" and self.has_dates:
             return _as_strings(values)
-        return values.astype(np.float64).filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values
+        missing = np.ma.getmask(values)
+        return values if missing is np.ma.nomask else np.where(missing, np.nan, np.ma.getdata(values))
 
     def dates(self, numbers: Sequence[float | None]) -> tuple[list[str | None], str]:
         """Return statistics of times as dates, with ``None`` for all that are none, and why they are not dates."""

@@ -217,7 +217,7 @@ def _value_range(summary: Summary, dtype: np.dtype[Any]) -> tuple[float, float]:
 def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
     """Return an axis as JSON."""
     body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
-    if axis.has_coordinates:
+    if axis.has_coordinates or (axis.step is not None and axis.unit):
         body |= {"step": axis.step, "origin": axis.origin}
     if NOTE in axis.attributes:
         body[NOTE] = axis.attributes[NOTE]

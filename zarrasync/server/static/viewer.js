@@ -378,7 +378,7 @@ const histogram = latest(async (signal) => {
   const share = stats.count < stats.total ? ` (sample of ${stats.count.toLocaleString("en")})` : "";
   const missing = stats.invalid ? `, ${stats.invalid.toLocaleString("en")} missing` : "";
   const mean = stats.dates?.mean ?? `${trimmed(stats.mean)} ${SYMBOLS[stats.unit] ?? stats.unit}`.trim();
-  const told = (stats.mean === null ? "no values" : `mean ${mean}, σ ${trimmed(stats.std)}`) + missing + share;
+  const told = stats.mean === null ? "no values" : `mean ${mean}, σ ${trimmed(stats.std)}${missing}${share}`;
   byId("histogram").querySelector("figcaption").textContent = told;
   const [low, high] = byId("scale").children;
   low.textContent = stats.low === null ? "" : trimmed(stats.low);

@@ -56,6 +56,7 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
         names = ", ".join(name for name, member in node.members(None) if isinstance(member, sync.Array))
         raise SelectionError(f"{node.name} is a group; select an array with --path: {names or 'it contains none'}")
     view, presentation = select(node, args.select), presentation_of(args, node)
+    reader = _Reader(node.name, presentation)
     kind = "json" if console.as_json else args.format
     if kind == "npy" and not args.output and sys.stdout.isatty():
         raise ValueError("a .npy file cannot be printed on a terminal: use --output FILE or a pipe")
@@ -66,18 +67,18 @@ def _cat(args: argparse.Namespace, console: Console) -> int:
             "select less with -s, or use --format csv"
         )
     if kind == "text" and not args.output:
-        console.text(_text_of(view, presentation))
+        console.text(_text_of(view, reader))
         return 0
     with _open_output(args.output, binary=kind == "npy") as file:
         if kind == "npy":
             file.write(npy_bytes(presentation.array(view[...].read())))
         elif kind == "csv":
-            _write_csv(view, file, presentation)
+            _write_csv(view, file, reader)
         elif kind == "json":
-            values = _shown(view, presentation).values
+            values = reader.read(view).values
             file.write(as_json_members(values, ascii_only=not args.output and not prints_unicode()) + "\n")
         else:
-            file.write(_text_of(view, presentation) + "\n")
+            file.write(_text_of(view, reader) + "\n")
     return 0
 
 
@@ -85,11 +86,12 @@ def _head(args: argparse.Namespace, console: Console) -> int:
     values: dict[str, Any] = {}
     for name, array, presentation in presented_arrays(args):
         view = array.view[tuple(slice(0, max(args.n, 0)) for _ in array.shape)]
+        reader = _Reader(name, presentation)
         if console.as_json:
-            values[name] = _shown(view, presentation).values
+            values[name] = reader.read(view).values
         else:
             console.text(f"{name} {array.shape} {array.dtype}")
-            console.text(_text_of(view, presentation))
+            console.text(_text_of(view, reader))
     if console.as_json:
         console.data({name: as_json(block) for name, block in values.items()})
     return 0
@@ -126,41 +128,54 @@ def _is_replaceable(path: str) -> bool:
     return os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
-def _shown(view: sync.Selection, presentation: Presentation) -> Shown:
-    """Read and decode values. Print a note if times stay numbers."""
-    shown = presentation.show(np.asarray(view[...].read()))
-    if shown.note:
-        print(f"zarrasync: {view.array.name}: the numbers are shown as they are stored: {shown.note}", file=sys.stderr)
-    return shown
+class _Reader:
+    """Reads values to show. Prints a note, once, if times stay numbers.
+
+    Args:
+        name: The name of the array.
+        presentation: How its stored numbers are shown.
+    """
+
+    def __init__(self, name: str, presentation: Presentation) -> None:
+        self._name, self.presentation = name, presentation
+        self._is_noted = False
+
+    def read(self, view: sync.Selection) -> Shown:
+        """Return the values of a selection."""
+        shown = self.presentation.show(np.asarray(view[...].read()))
+        if shown.note and not self._is_noted:
+            print(f"zarrasync: {self._name}: the times are shown as numbers: {shown.note}", file=sys.stderr)
+            self._is_noted = True
+        return shown
 
 
-def _write_csv(view: sync.Selection, file: Any, presentation: Presentation, *, is_row: bool = False) -> None:
+def _write_csv(view: sync.Selection, file: Any, reader: _Reader, *, is_row: bool = False) -> None:
     """Write values as CSV, some rows at a time."""
     if is_row and view.ndim == 1:
-        file.write(as_csv(_shown(view, presentation).values[np.newaxis]))
+        file.write(as_csv(reader.read(view).values[np.newaxis]))
         return
     if view.nbytes <= _PIECE_BYTES or not view.ndim:
-        file.write(as_csv(_shown(view, presentation).values))
+        file.write(as_csv(reader.read(view).values))
         return
     row_bytes = max(view.nbytes // len(view), 1)
     if row_bytes > _PIECE_BYTES:
         for number in range(len(view)):
-            _write_csv(view[number], file, presentation, is_row=True)
+            _write_csv(view[number], file, reader, is_row=True)
         return
     step = max(_PIECE_BYTES // row_bytes, 1)
     for start in range(0, len(view), step):
-        file.write(as_csv(_shown(view[start : start + step], presentation).values))
+        file.write(as_csv(reader.read(view[start : start + step]).values))
 
 
-def _text_of(view: sync.Selection, presentation: Presentation) -> str:
+def _text_of(view: sync.Selection, reader: _Reader) -> str:
     """Return values with their unit as NumPy prints them. Of many values, only the edges are read and printed."""
     options: dict[str, Any] = {"threshold": _MOST_PRINTED}
     if view.size > _MOST_PRINTED and view.dtype.kind in "biufcmMSU":
         # One more value than is printed, so that NumPy prints an ellipsis.
         edges = tuple(np.r_[0:4, n - 3 : n] if n > 6 else np.arange(n) for n in view.shape)
         view, options = view.oindex[edges], {"threshold": 0, "edgeitems": 3}
-    shown = _shown(view, presentation)
-    values = with_short_dates(shown.values) if presentation.has_dates else shown.values
+    shown = reader.read(view)
+    values = with_short_dates(shown.values) if reader.presentation.has_dates else shown.values
     with np.printoptions(linewidth=120, **options), _missing_as_nan():
         unit = "" if shown.unit == "1" else shown.unit  # after numbers it would look like one of them
         return f"{values if values.ndim else values[()]} {unit}".rstrip()

@@ -67,7 +67,7 @@ class Presentation:
     def unit(self) -> str:
         """The unit of ``numbers``; ``days since 2000-01-01 (noleap)`` for times of another calendar than the standard one."""
         times = self.encoding.times
-        if not self.decode and self.encoding.is_packed:
+        if not self.decode and (self.encoding.is_packed or self.encoding.number_dtype != self.encoding.dtype):
             return ""
         if times is None:
             return self.encoding.unit
@@ -161,7 +161,7 @@ def with_short_dates(dates: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return dates without the time of day if it is midnight for all of them. Missing ones are NaT."""
     if dates.dtype.kind == "M":
         return dates.astype("M8[D]") if _is_exact(dates, "D") else dates
-    if dates.dtype.kind != "O":
+    if dates.dtype.kind != "O" or not dates.size:
         return dates
     texts = _as_strings(dates)
     times = np.char.endswith(texts, _MIDNIGHT)

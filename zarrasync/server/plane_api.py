@@ -126,7 +126,7 @@ class PlaneApi:
             "label_properties": _label_properties(pyramid.labels),
             "encoded": presentation.encoding.changes_values,
             "decoded": decode,
-            "unit": presentation.unit or ("" if presentation.encoding.is_packed else meaning.unit),
+            "unit": presentation.unit or (meaning.unit if decode else ""),
             "range": value_text.strict(_value_range(summary, finest.dtype)),
             "count": summary.count,
             "invalid": summary.invalid,

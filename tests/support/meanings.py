@@ -30,11 +30,9 @@ class Meant:
     def create(self, store: Any) -> sync.Array:
         """Write the array ``v``."""
         root = sync.create_group(store, zarr_format=3 if self.fill is None else 2)
-        own = (
-            {"dimension_names": ("y", "x")}
-            if self.fill is None
-            else {"fill_value": 0 if self.fill is NO_FILL else self.fill}
-        )
+        own: dict[str, Any] = {"dimension_names": ("y", "x")}
+        if self.fill is not None:
+            own = {"fill_value": 0 if self.fill is NO_FILL else self.fill}
         return root.create_array("v", data=self.stored, attributes=self.attributes, **own)
 
     @property

@@ -65,6 +65,7 @@ def test_texts(tmp_path: Path, capsys, monkeypatch):
     assert table[0] == ["array", "values", "missing", "inf", "min", "max", "mean", "std", "unit"]
     assert table[3] == ["/t2m", "2", "1", "0", "293.15", "293.15", "293.15", "0", "K"]
     assert table[4][:6] == ["/time", "2", "0", "0", "2001-02-28", "2001-03-01"]
+    assert "Times       : days since 2001-02-28, noleap calendar" in printed("info a.zarr --path ends", capsys)
     root.create_array("none", shape=(0, 3), dtype="i8", attributes=units)
     assert printed("cat a.zarr --path none", capsys) == "[]\n"
     monkeypatch.setitem(sys.modules, "cftime", None)

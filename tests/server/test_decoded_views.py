@@ -104,6 +104,8 @@ async def test_bounds_have_the_units_of_their_coordinate(zarr_format):
     root.create_array("other", data=[[0, 1]])
     async with serving(store) as client:
         found = {name: await client.json(f"/api/data?path={name}") for name in ("gtime", "gmonth", "other")}
+        info = (await client.json("/api/node?path=gtime"))["info"]
+    assert info["Times"] == "days since 2000-02-28, noleap calendar"
     assert found["gtime"]["data"] == found["gmonth"]["data"] == [["2000-02-28T00:00:00", "2000-03-01T00:00:00"]]
     assert (found["gtime"]["calendar"], found["other"]["data"]) == ("noleap", [[0, 1]])
 

@@ -107,7 +107,7 @@ class Summary:
 
 
 def statistics_facts(summary: Summary, presentation: Presentation) -> dict[str, Any]:
-    """Return statistics as a dict of JSON values, with their unit; those of times also as dates."""
+    """Return statistics as a dict of JSON values, and their unit. Statistics of times are dates as well."""
     facts = summary.to_dict() | {"unit": presentation.unit, "decoded": presentation.decode}
     if presentation.has_dates:
         keys = ("minimum", "maximum", "mean")

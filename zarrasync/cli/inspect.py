@@ -25,9 +25,11 @@ from zarrasync.cli.arguments import (
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
+from zarrasync.display.meaning import encoding_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
+from zarrasync.nodes.encodings import array_encoding
 
 __all__ = ["add"]
 
@@ -85,6 +87,8 @@ def _info(args: argparse.Namespace, console: Console) -> int:
     if args.stored and isinstance(node, sync.Group):
         raise ValueError(f"{node.name} is a group; `ls -l -r` lists the stored sizes of the arrays below")
     items = (node.info_complete() if args.stored and isinstance(node, sync.Array) else node.info).items
+    if isinstance(node, sync.Array):  # bounds have the units of their coordinate
+        items = {**items, **encoding_facts(run(array_encoding(node.async_), blocking=node.store.blocking))}
     if not console.as_json:
         console.facts(items)
         return 0

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
-from zarrasync.display.meaning import meaning_facts
+from zarrasync.display.meaning import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
@@ -78,7 +78,8 @@ class Api:
                 else [self._summary(join(path, name), member) for name, member in members[:most]]
             )
         else:
-            body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"}
+            inherited = encoding_facts((await self._described.presentation(node)).encoding)  # by bounds
+            body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"} | inherited
         return json_response(body, self._hierarchy.max_age)
 
     def _summary(self, path: str, node: Member | InvalidMember) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Presentation:
         return values if missing is np.ma.nomask else np.where(missing, np.nan, np.ma.getdata(values))
 
     def dates(self, numbers: Sequence[float | None]) -> tuple[list[str | None], str]:
-        """Return statistics of times as dates, with ``None`` for all that are none, and why they are not dates."""
+        """Return statistics of times as dates; otherwise ``None`` for each, and the reason."""
         nothing: list[str | None] = [None] * len(numbers)
         known = [number for number in numbers if number is not None]
         if not known or not self.has_dates or self.encoding.times is None:

@@ -52,7 +52,7 @@ class ChunkReader:
         Args:
             view: The selection.
             as_text: Whether the response formats the elements, as JSON or CSV.
-            itemsize: The bytes of an element of the response, if they are more than those of a stored one.
+            itemsize: The bytes of an element of the response, if it is larger than a stored element.
 
         Returns:
             The chunks and bytes that it touches.

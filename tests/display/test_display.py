@@ -18,10 +18,12 @@ from tests.support.api import Api
 from tests.support.demo import create_temperature
 from zarrasync import stores, sync
 from zarrasync.bulk.statistics import sample, summarize
+from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.coverage import Coverage
 from zarrasync.indexing.parse_text import parse_selection, selection_text
 from zarrasync.indexing.split import split_chunks
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 VOID = {"input", "br", "meta", "link"}
 
@@ -252,7 +254,7 @@ async def test_summaries(dtype):
     if dtype[0] == "f":
         values[3, 4:9] = np.nan
     array = sync.create_array({}, data=values, chunks=(16, 16)).async_
-    found = await summarize(array.view, 12)
+    found = await summarize(array.view, Presentation(CFEncoding.from_attributes({}, array.dtype)), 12)
     wide = values.astype("f8")
     assert (found.count, found.invalid) == (values.size, int(np.isnan(wide).sum()))
     assert (found.minimum, found.maximum) == (np.nanmin(wide), np.nanmax(wide))

@@ -136,21 +136,6 @@ async def test_levels_that_are_groups():
         assert set(np.asarray(Image.open(io.BytesIO(body)).convert("L"))[:60, :80].flat) == {255}  # the coarser level
 
 
-@pytest.mark.servers
-async def test_stored_coordinates():
-    store: dict[str, bytes] = {}
-    group = sync.create_group(store, path="g")
-    group.create_array("t2m", shape=(3, 4, 5), dtype="f4", dimension_names=("time", "lat", "lon"))
-    group.create_array("time", data=[0.0, 1.0, 5.0], attributes={"units": "hours since 2000-01-01"})
-    group.create_array("lat", data=np.linspace(60, 30, 4, dtype="f4"), attributes={"units": "degrees_north"})
-    group.create_array("lon", data=[1, 2, 3, 4])  # of another size
-    async with serving(store) as client:
-        time, lat, lon = (await client.json("/api/view?path=g/t2m"))["axes"]
-    assert (time["labels"], time["unit"]) == (["0", "1", "5"], "hours since 2000-01-01")
-    assert (lat["step"], lat["origin"], lat["unit"]) == (-10, 60, "degrees_north")
-    assert lon == {"name": "lon", "size": 5, "unit": "", "kind": ""}
-
-
 @pytest.mark.processes
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_viewer():

@@ -234,10 +234,10 @@ async def test_planes_without_values_and_those_beside(page, base):
     await playwright.expect(page.locator("figcaption")).to_contain_text("mean")
     box = await page.locator("#canvas").bounding_box()
     assert len({await pixel(page, box["width"] / 2 + dx, box["height"] / 2) for dx in (-60, 0, 60)}) > 1
-    assert "NaN" not in await readout(page, box["width"] / 2, box["height"] / 2)
+    assert "missing" not in await readout(page, box["width"] / 2, box["height"] / 2)
     await page.locator("#axis-0").fill("0")
     await settled(page)
-    assert (await readout(page, box["width"] / 2 + 3, box["height"] / 2)).endswith("NaN")
+    assert (await readout(page, box["width"] / 2 + 3, box["height"] / 2)).endswith("missing")
 
 
 async def test_the_tree_by_keys_and_by_search(page, base):
@@ -303,6 +303,48 @@ async def test_the_demo_dataset(page, tmp_path):
         await settled(page)
     found = re.fullmatch(r"latitude (\d+) \(.+°\), longitude (\d+) \(.+°\): (\w+)", await readout(page, 500, 121))
     assert found[3] == str(bool(mask[int(found[1]), int(found[2])]))
+    await runner.cleanup()
+
+
+async def test_packed_values_dates_and_flags(page):
+    """Values with their unit, north at the top, dates at the slider, and the stored numbers on request."""
+    root = sync.create_group(store := {})
+    packed = np.full((2, 40, 60), 2000, "i2")
+    packed[:, :20] = -32768  # in the south
+    attributes = {"scale_factor": 0.01, "add_offset": 265.49, "_FillValue": -32768, "units": "K"}
+    names = ("time", "lat", "lon")
+    root.create_array("t2m", data=packed, dimension_names=names, attributes=attributes)
+    root.create_array("time", data=[0, 1], attributes={"units": "days since 2024-02-28"})
+    root.create_array("lat", data=np.arange(40.0), attributes={"units": "degrees_north"})
+    flags = {"flag_values": [0, 1], "flag_meanings": "land water", "flag_colors": "#ff0000 #0000ff"}
+    root.create_array("mask", data=np.ones((40, 60), "u1"), attributes=flags)
+    runner = web.AppRunner(create_app(store), access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await page.goto(f"{base}/#path=t2m&index=1")
+    await settled(page)
+    await playwright.expect(page.locator("#sliders output")).to_have_text("1 / 1 (2024-02-29)")
+    await playwright.expect(page.locator("#unit")).to_have_text("K")
+    await playwright.expect(page.locator("figcaption")).to_have_text(re.compile("mean 285.49 K, .+, 1,200 missing"))
+    box = await page.locator("#canvas").bounding_box()
+    middle, above, below = box["width"] / 2, box["height"] / 4, 3 * box["height"] / 4
+    assert re.fullmatch(r"lat 3\d \(3\d °N\), lon \d+: 285.49 K", await readout(page, middle, above))
+    assert (await readout(page, middle, below)).endswith(": missing")
+    await page.locator("#stored").check()
+    await page.wait_for_url("**stored=1*")
+    await playwright.expect(page.locator("#low")).to_have_value("-32768")
+    await settled(page)
+    assert (await readout(page, middle, below)).endswith(": -32768")
+    await page.goto(f"{base}/?again#path=t2m&stored=1&flip=0")
+    await settled(page)
+    await playwright.expect(page.locator("#stored")).to_be_checked()
+    assert (await readout(page, middle, above)).endswith(": -32768")
+    await page.evaluate("location.hash = '#path=mask'")
+    await playwright.expect(page.locator("#cmap")).to_have_value("labels")
+    await settled(page)
+    assert await pixel(page, middle, above) == (0, 0, 255)
+    assert (await readout(page, middle, above)).endswith(": 1 (water)")
     await runner.cleanup()
 
 

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeTypeError
 from zarrasync.model.chunk_grids import Axis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 
-__all__ = ["Summary", "number_text", "sample", "summarize"]
+__all__ = ["Summary", "number_text", "sample", "statistics_facts", "summarize"]
 
 _MOST_CHUNKS = 400
 """The maximum number of chunks in a sample."""
@@ -27,8 +28,8 @@ class Summary:
     """Summary statistics of values.
 
     Attributes:
-        count: The number of values, including NaN and infinities.
-        invalid: The number of NaN.
+        count: The number of values, including missing ones and infinities.
+        invalid: The number of missing values: NaN, and masked ones.
         infinite: The number of infinities.
         minimum: The smallest finite value, or ``None`` if all values are invalid or infinite.
         maximum: The largest finite value.
@@ -55,12 +56,11 @@ class Summary:
     _squares: float = field(default=0.0, repr=False)
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Include more values."""
+        """Include more values, which may be masked."""
         numbers = _numbers(values)
         valid = _finite(numbers)
         infinite = int(np.isinf(numbers).sum()) if numbers.dtype.kind == "f" else 0
-        invalid = int(np.isnan(numbers).sum()) if numbers.dtype.kind == "f" else 0
-        own = Summary(values.size, invalid, infinite, _valid=valid.size)
+        own = Summary(values.size, values.size - valid.size - infinite, infinite, _valid=valid.size)
         if valid.size:
             own.minimum, own.maximum = valid.min().item(), valid.max().item()
             with np.errstate(over="ignore", invalid="ignore"):  # the sum may overflow
@@ -94,7 +94,8 @@ class Summary:
         if not finite.size:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            edges = np.percentile(finite, (0.5, 99.5)) if trim else (finite.min(), finite.max())
+            # As floats, because differences of small integers overflow.
+            edges = np.percentile(finite.astype(np.float64), (0.5, 99.5)) if trim else (finite.min(), finite.max())
         low, high = (float(edge) for edge in edges)
         if not low < high:
             low, high = float(finite.min()), float(finite.max())
@@ -103,6 +104,16 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as a dict of JSON values."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def statistics_facts(summary: Summary, presentation: Presentation) -> dict[str, Any]:
+    """Return statistics as a dict of JSON values, and their unit. Statistics of times are dates as well."""
+    facts = summary.to_dict() | {"unit": presentation.unit, "decoded": presentation.decode}
+    if presentation.has_dates:
+        keys = ("minimum", "maximum", "mean")
+        dates, note = presentation.dates([facts[key] for key in keys])
+        facts |= {"decoded": False, "note": note} if note else {"dates": dict(zip(keys, dates, strict=True))}
+    return facts
 
 
 def number_text(value: float | None) -> str:
@@ -114,6 +125,9 @@ def number_text(value: float | None) -> str:
 
 
 def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return real numbers, without masked ones."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.compressed()
     if values.dtype.kind == "b":
         return values.astype(np.uint8)
     if values.dtype.kind == "f" or values.dtype.kind in "iu":
@@ -143,11 +157,12 @@ def _histogram(values: npt.NDArray[Any], low: float, high: float, bins: int) -> 
 
 
 @short_tracebacks
-async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
+async def summarize(view: AsyncSelection, presentation: Presentation, bins: int = 0) -> Summary:
     """Return statistics of all values of a selection, read block by block.
 
     Args:
         view: The selection.
+        presentation: Whether to use the values that stored numbers stand for, or the numbers. Times are numbers in both.
         bins: The number of bins of the histogram, which takes a second pass over the values; 0 for no histogram.
 
     Raises:
@@ -156,12 +171,12 @@ async def summarize(view: AsyncSelection, bins: int = 0) -> Summary:
     summary = Summary(total=view.size)
     _numbers(np.empty(0, view.dtype))
     async for _, block in view.chunks():
-        summary.add(block)
+        summary.add(presentation.numbers(block))
     if bins and summary.minimum is not None and summary.maximum is not None:
         low, high = summary.minimum, summary.maximum
         counts = np.zeros(bins, np.int64)
         async for _, block in view.chunks():
-            counts += _histogram(_finite(_numbers(block)), low, high, bins)
+            counts += _histogram(_finite(_numbers(presentation.numbers(block))), low, high, bins)
         summary.histogram, summary.low, summary.high = counts.tolist(), low, high
     return summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 from zipfile import ZipFile
@@ -13,8 +13,11 @@ from zipfile import ZipFile
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.cli.console import Console
+from zarrasync.display.presentation import Presentation
 from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
+from zarrasync.nodes.encodings import array_encoding
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
@@ -25,6 +28,7 @@ __all__ = [
     "Run",
     "add_destination",
     "add_layout",
+    "add_raw",
     "add_shapes",
     "arrays_of",
     "codec",
@@ -34,6 +38,8 @@ __all__ = [
     "open_node",
     "options",
     "port",
+    "presentation_of",
+    "presented_arrays",
     "seconds",
     "select",
     "shape",
@@ -267,6 +273,40 @@ def arrays_of(args: argparse.Namespace) -> list[tuple[str, sync.Array]]:
     if isinstance(node, sync.Array):
         return [(node.name, node)]
     return [(f"/{name}", member) for name, member in node.members(None) if isinstance(member, sync.Array)]
+
+
+def add_raw(command: argparse.ArgumentParser) -> None:
+    """Add the argument of commands that show values."""
+    command.add_argument(
+        "--raw", action="store_true", help="use the stored numbers instead of the values that they stand for"
+    )
+
+
+def presentation_of(
+    args: argparse.Namespace, array: sync.Array, siblings: Mapping[str, ArrayMetadata] | None = None
+) -> Presentation:
+    """Return how to show the stored numbers of an array.
+
+    Args:
+        args: The arguments of the command.
+        array: The array.
+        siblings: The arrays of its group by name, if they are known.
+    """
+    encoding = run(array_encoding(array.async_, siblings), blocking=array.store.blocking)
+    return Presentation(encoding, decode=not args.raw)
+
+
+def presented_arrays(args: argparse.Namespace) -> list[tuple[str, sync.Array, Presentation]]:
+    """Open the array that the arguments specify, or all arrays below the group, with their names and how to show them."""
+    arrays = arrays_of(args)
+    if len(arrays) == 1:
+        return [(name, array, presentation_of(args, array)) for name, array in arrays]
+    groups: dict[str, dict[str, ArrayMetadata]] = {}
+    for _, array in arrays:
+        groups.setdefault(array.path.rpartition("/")[0], {})[array.basename] = array.metadata
+    return [
+        (name, array, presentation_of(args, array, groups[array.path.rpartition("/")[0]])) for name, array in arrays
+    ]
 
 
 def select(array: sync.Array, text: str) -> sync.Selection:

@@ -11,13 +11,25 @@ from typing import Any
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.statistics import Summary, number_text, summarize
+from zarrasync.bulk.statistics import Summary, number_text, statistics_facts, summarize
 from zarrasync.cli import cat
-from zarrasync.cli.arguments import Commands, arrays_of, count, levels, open_node, options, select
+from zarrasync.cli.arguments import (
+    Commands,
+    add_raw,
+    count,
+    levels,
+    open_node,
+    options,
+    presented_arrays,
+    select,
+)
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
+from zarrasync.display.meaning import encoding_facts
+from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
+from zarrasync.nodes.encodings import array_encoding
 
 __all__ = ["add"]
 
@@ -44,6 +56,7 @@ def add(command: Commands) -> None:
     stats.add_argument(
         "--histogram", nargs="?", type=count, const=_DEFAULT_BINS, default=0, metavar="BINS", help="draw a histogram"
     )
+    add_raw(stats)
     validate = command(
         "validate",
         "check an array or group and all nodes below it for errors",
@@ -74,6 +87,8 @@ def _info(args: argparse.Namespace, console: Console) -> int:
     if args.stored and isinstance(node, sync.Group):
         raise ValueError(f"{node.name} is a group; `ls -l -r` lists the stored sizes of the arrays below")
     items = (node.info_complete() if args.stored and isinstance(node, sync.Array) else node.info).items
+    if isinstance(node, sync.Array):  # bounds have the units of their coordinate
+        items = {**items, **encoding_facts(run(array_encoding(node.async_), blocking=node.store.blocking))}
     if not console.as_json:
         console.facts(items)
         return 0
@@ -171,37 +186,43 @@ def _stored_bytes(node: sync.Array | sync.Group) -> int | None:
 
 
 def _stats(args: argparse.Namespace, console: Console) -> int:
-    summaries: dict[str, Summary] = {}
+    summaries: dict[str, tuple[Summary, Presentation]] = {}
     skipped = []
-    for name, array in arrays_of(args):
+    for name, array, presentation in presented_arrays(args):
         if array.dtype.kind not in "biuf":
             skipped.append(f"{name} ({array.dtype})")
             continue
         view = select(array, args.select).async_
-        summaries[name] = run(summarize(view, args.histogram), blocking=array.store.blocking)
+        summary = run(summarize(view, presentation, args.histogram), blocking=array.store.blocking)
+        summaries[name] = summary, presentation
     if skipped:
         print(f"zarrasync: skipped arrays without numbers: {', '.join(skipped)}", file=sys.stderr)
     if skipped and not summaries:
         return 1
     if console.as_json:
-        console.data({name: summary.to_dict() for name, summary in summaries.items()})
+        console.data({name: statistics_facts(*item) for name, item in summaries.items()})
         return 0
     console.table(
-        ("array", ">values", ">NaN", ">inf", ">min", ">max", ">mean", ">std"),
-        [(name, *_statistics_texts(summary)) for name, summary in summaries.items()],
+        ("array", ">values", ">missing", ">inf", ">min", ">max", ">mean", ">std", "unit"),
+        [(name, *_statistics_texts(*item)) for name, item in summaries.items()],
     )
-    for name, summary in summaries.items():
+    for name, (summary, presentation) in summaries.items():
+        if note := statistics_facts(summary, presentation).get("note"):
+            print(f"zarrasync: {name}: the times are shown as numbers: {note}", file=sys.stderr)
         if summary.histogram and summary.low is not None and summary.high is not None:
-            console.text(f"\n{name}")
+            console.text(f"\n{name}{f' [{presentation.unit}]' if presentation.unit else ''}")
             width = (summary.high - summary.low) / len(summary.histogram)
             labels = [f"{summary.low + i * width:.4g}" for i in range(len(summary.histogram))]
             console.bars(labels, summary.histogram)
     return 0
 
 
-def _statistics_texts(summary: Summary) -> list[str]:
+def _statistics_texts(summary: Summary, presentation: Presentation) -> list[str]:
     counts = [f"{number:,}" for number in (summary.count, summary.invalid, summary.infinite)]
-    return counts + [number_text(n) for n in (summary.minimum, summary.maximum, summary.mean, summary.std)]
+    numbers = (summary.minimum, summary.maximum, summary.mean)
+    dates, _ = presentation.dates(numbers)
+    texts = [date or number_text(number) for date, number in zip(dates, numbers, strict=True)]
+    return [*counts, *texts, number_text(summary.std), presentation.unit]
 
 
 def _validate(args: argparse.Namespace, console: Console) -> int:

@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from zarrasync import formats
 from zarrasync.display import html
-from zarrasync.display.meaning import meaning_facts
+from zarrasync.display.meaning import encoding_facts, meaning_facts
 from zarrasync.display.text import printable, size_text
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
+from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
@@ -88,6 +90,7 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Shard shape": _write_shape(metadata) if metadata.shards is not None else "None",
         "Dimension names": str(None if names is None else tuple(names)),
         **meaning_facts(meaning_of(metadata)),
+        **encoding_facts(encoding_of(metadata, formats.by_name(zarr_format))),
         "Fill value": format_fill_value(metadata.fill_value),
         "Codecs": codecs,
         "Chunk keys": f"{metadata.keys.name}, separator {metadata.keys.separator!r}",

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
-from zarrasync.display.meaning import meaning_facts
+from zarrasync.display.meaning import encoding_facts, meaning_facts
+from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.axis_order import in_c_order
@@ -21,14 +22,15 @@ from zarrasync.indexing.parse_text import parse_selection
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
-from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy, InvalidMember, Member
 from zarrasync.server.images import render
+from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.query import style_of
+from zarrasync.server.query import decodes, style_of
 from zarrasync.server.responses import cache_control, json_response
 
 __all__ = ["Api"]
@@ -52,7 +54,7 @@ class Api:
     """
 
     def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader) -> None:
-        self._hierarchy, self._chunks = hierarchy, chunks
+        self._hierarchy, self._chunks, self._described = hierarchy, chunks, Described(hierarchy)
 
     # -------------------------------------------------------------- nodes
 
@@ -76,7 +78,8 @@ class Api:
                 else [self._summary(join(path, name), member) for name, member in members[:most]]
             )
         else:
-            body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"}
+            inherited = encoding_facts((await self._described.presentation(node)).encoding)  # by bounds
+            body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"} | inherited
         return json_response(body, self._hierarchy.max_age)
 
     def _summary(self, path: str, node: Member | InvalidMember) -> dict[str, Any]:
@@ -98,27 +101,29 @@ class Api:
     # -------------------------------------------------------------- values
 
     async def data(self, request: web.Request) -> web.StreamResponse:
-        """``data?path=&select=&format=npy|json|csv|bin|png``: the values of a selection."""
+        """``data?path=&select=&format=npy|json|csv|bin|png&decode=``: the values of a selection."""
         query = request.query
         array = await self._hierarchy.array(query.get("path", ""))
         view = array.view[parse_selection(query.get("select", "..."), array.shape, axis_names(array.metadata))]
         kind = query.get("format", "json")
-        self._check(array, view, kind)
+        presentation = await self._described.presentation(array, decode=decodes(query))
+        self._check(presentation, view, kind)
         if kind == "json":
-            return await self._chunks.read(view, partial(_json_response, self._hierarchy.max_age))
+            return await self._chunks.read(view, partial(_json_response, self._hierarchy.max_age, presentation))
         headers = {"Cache-Control": cache_control(self._hierarchy.max_age)}
         if kind == "bin":
-            headers |= {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": _dtype_text(view.dtype)}
-        renderers: dict[str, Callable[[npt.NDArray[Any]], bytes]] = {
-            "png": partial(_png_bytes, query),
-            "bin": _raw_bytes,
-            "csv": _csv_bytes,
-            "npy": value_text.npy_bytes,
-        }
-        body = await self._chunks.read(view, renderers[kind])
+            body, dtype = await self._chunks.read(view, partial(_raw_bytes, presentation))
+            headers |= {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": dtype}
+        else:
+            renderers: dict[str, Callable[[npt.NDArray[Any]], bytes]] = {
+                "png": partial(_png_bytes, presentation, query),
+                "csv": partial(_csv_bytes, presentation),
+                "npy": partial(_npy_bytes, presentation),
+            }
+            body = await self._chunks.read(view, renderers[kind])
         return web.Response(body=body, content_type=_CONTENT_TYPES[kind], headers=headers)
 
-    def _check(self, array: AsyncArray, view: AsyncSelection, kind: str) -> None:
+    def _check(self, presentation: Presentation, view: AsyncSelection, kind: str) -> None:
         """Check that a selection can be returned in a format.
 
         Raises:
@@ -128,7 +133,7 @@ class Api:
         """
         if kind not in (*_CONTENT_TYPES, "json"):
             raise BadQuery(f"format must be json, {', '.join(_CONTENT_TYPES)}; found {kind[:20]!r}")
-        self._chunks.check(view, as_text=kind in ("json", "csv"))
+        self._chunks.check(view, as_text=kind in ("json", "csv"), itemsize=presentation.value_bytes)
         if kind == "png" and view.ndim != 2:
             raise SelectionError(
                 f"a picture needs two axes, but the selection has shape {view.shape}", shape=view.shape
@@ -139,24 +144,37 @@ class Api:
             raise BadQuery(f"{view.dtype} elements vary in size and have no raw bytes; request json or npy")
 
 
-def _json_response(max_age: float, values: npt.NDArray[Any]) -> web.Response:
-    body = {"shape": list(values.shape), "dtype": str(values.dtype), "data": value_text.as_json(values)}
+def _json_response(max_age: float, presentation: Presentation, stored: npt.NDArray[Any]) -> web.Response:
+    shown = presentation.show(stored)
+    values = shown.values
+    body = {
+        "shape": list(values.shape),
+        "dtype": str(values.dtype),
+        "data": value_text.as_json(values),
+        **shown.facts,
+    }
     return json_response(body, max_age)
 
 
-def _png_bytes(query: Mapping[str, str], values: npt.NDArray[Any]) -> bytes:
-    summary = Summary()
+def _png_bytes(presentation: Presentation, query: Mapping[str, str], stored: npt.NDArray[Any]) -> bytes:
+    values, summary = presentation.numbers(stored), Summary()
     summary.add(values)
     low, high = summary.minimum or 0.0, summary.maximum if summary.maximum is not None else 1.0
-    return render(values, style_of(query, low, high))
+    flags = flag_labels(presentation.encoding.flags)
+    return render(values, style_of(query, low, high, LabelColours(flags.colours if flags is not None else None)))
 
 
-def _raw_bytes(values: npt.NDArray[Any]) -> bytes:
-    return in_c_order(values.astype(values.dtype.newbyteorder("<"), copy=False)).tobytes()
+def _raw_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> tuple[bytes, str]:
+    values = presentation.array(stored)
+    return in_c_order(values.astype(values.dtype.newbyteorder("<"), copy=False)).tobytes(), _dtype_text(values.dtype)
 
 
-def _csv_bytes(values: npt.NDArray[Any]) -> bytes:
-    return value_text.as_csv(values).encode()
+def _csv_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> bytes:
+    return value_text.as_csv(presentation.show(stored).values).encode()
+
+
+def _npy_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> bytes:
+    return value_text.npy_bytes(presentation.array(stored))
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:

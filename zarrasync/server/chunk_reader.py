@@ -46,12 +46,13 @@ class ChunkReader:
         self._hierarchy, self._limits = hierarchy, hierarchy.limits
         self.cache: Cache[npt.NDArray[Any]] = Cache(cache_bytes, hierarchy.max_age, lambda chunk: chunk.nbytes + 200)
 
-    def check(self, view: AsyncSelection, *, as_text: bool = False) -> Explanation:
+    def check(self, view: AsyncSelection, *, as_text: bool = False, itemsize: int = 0) -> Explanation:
         """Check a selection against the limits, without reading anything.
 
         Args:
             view: The selection.
             as_text: Whether the response formats the elements, as JSON or CSV.
+            itemsize: The bytes of an element of the response, if it is larger than a stored element.
 
         Returns:
             The chunks and bytes that it touches.
@@ -61,7 +62,7 @@ class ChunkReader:
         """
         limits = self._limits
         _check_limit(view.size if as_text else 0, limits.max_cells, "formatted elements")
-        _check_limit(view.nbytes, limits.max_result_bytes, "bytes")
+        _check_limit(max(view.nbytes, view.size * itemsize), limits.max_result_bytes, "bytes")
         explanation = view.explain()
         _check_limit(explanation.decoded_bytes, limits.max_decoded_bytes, "bytes of chunks to decode")
         _check_limit(explanation.chunks, limits.max_chunks, "chunks")

@@ -5,70 +5,102 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
+from zarrasync.display.presentation import Presentation, with_short_dates
 from zarrasync.errors import ZarrError
 from zarrasync.metadata.conventions import Axis
-from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["with_stored_coordinates"]
+__all__ = ["NOTE", "is_south_first", "with_stored_coordinates"]
+
+NOTE = "note"
+"""The attribute of an axis with the reason why its times are numbers."""
 
 _MOST_ELEMENTS = 100_000
 """The most elements of a coordinate that is read."""
-_MOST_LABELS = 2_000
-"""The most elements of a coordinate without regular steps."""
+_MOST_LABELS = 10_000
+"""The most elements of a coordinate of dates, or without regular steps."""
 _TOLERANCE = 1e-3
 """How much a step may differ from the mean one, as a share of it."""
+_NORTH = ("degreesnorth", "degreenorth", "degreen", "degreesn")
+"""Units of latitudes, without underscores."""
+_NORTHWARD = ("latitude", "grid_latitude", "projection_y_coordinate")
+"""Standard names of coordinates that increase to the north."""
 
 
 async def with_stored_coordinates(
-    hierarchy: Hierarchy, chunks: ChunkReader, path: str, axes: Sequence[Axis], shape: Sequence[int]
+    described: Described, chunks: ChunkReader, path: str, axes: Sequence[Axis], shape: Sequence[int]
 ) -> list[Axis]:
     """Return the axes of an array with the coordinates in arrays of the same group that have the axes' names.
 
     Args:
-        hierarchy: The served hierarchy.
+        described: The conventions of the served hierarchy.
         chunks: Reads its arrays.
         path: The path of the array.
         axes: The axes. If conventions specify coordinates, they are kept.
         shape: The shape of the array.
     """
     group = path.rpartition("/")[0]
-    return await gather([partial(_locate, hierarchy, chunks, group, *item) for item in zip(axes, shape, strict=True)])
+    return await gather([partial(_locate, described, chunks, group, *item) for item in zip(axes, shape, strict=True)])
 
 
-async def _locate(hierarchy: Hierarchy, chunks: ChunkReader, group: str, axis: Axis, size: int) -> Axis:
+def is_south_first(axis: Axis) -> bool:
+    """Return whether the coordinates of an axis of rows increase to the north, so that the first row is at the bottom."""
+    name, letter = axis.attributes.get("standard_name"), axis.attributes.get("axis")
+    if not (name in _NORTHWARD or letter == "Y" or axis.unit.lower().replace("_", "") in _NORTH):
+        return False
+    return axis.step > 0 if axis.step is not None else bool(axis.labels) and _is_increasing(axis.labels)
+
+
+def _is_increasing(labels: Sequence[str]) -> bool:
+    try:
+        return float(labels[0]) < float(labels[-1])
+    except ValueError:  # dates
+        return False
+
+
+async def _locate(described: Described, chunks: ChunkReader, group: str, axis: Axis, size: int) -> Axis:
     if not axis.name or axis.has_coordinates or axis.labels or not 1 < size <= _MOST_ELEMENTS:
         return axis
     try:
-        node = await hierarchy.node(join(group, axis.name))
+        node = await described.hierarchy.node(join(group, axis.name))
         if not isinstance(node, AsyncArray) or node.shape != (size,) or node.dtype.kind not in "iuf":
             return axis
-        values = await chunks.read(node.view[:], np.asarray)
+        presentation = await described.presentation(node)
+        return await chunks.read(node.view[:], partial(_described, presentation, _named(axis, node, presentation)))
     except (ZarrError, TooMuch):  # the array can be shown without them
         return axis
-    attributes = node.attrs
-    unit = attributes.get("units")
+
+
+def _named(axis: Axis, node: AsyncArray, presentation: Presentation) -> Axis:
+    """Return an axis with the unit and the attributes of its coordinates."""
+    attributes = {key: node.attrs[key] for key in ("axis", "standard_name") if key in node.attrs}
     is_spatial = attributes.get("axis") in ("X", "Y", "Z") or "projection" in str(attributes.get("standard_name"))
-    named = replace(axis, unit=unit if isinstance(unit, str) else "", kind=axis.kind or "space" * is_spatial)
-    is_packed = CFEncoding.from_attributes(attributes, node.dtype).is_packed
-    return named if is_packed else _described(named, values.astype(np.float64))
+    kind = axis.kind or "space" * is_spatial
+    return replace(axis, unit=presentation.unit, kind=kind, attributes={**axis.attributes, **attributes})
 
 
-def _described(axis: Axis, values: npt.NDArray[np.float64]) -> Axis:
-    """Return an axis with coordinates: as a step if it is regular, or else as the text of each element."""
-    steps = np.diff(values)
-    step = float(values[-1] - values[0]) / len(steps)
-    if not np.isfinite(values).all():
+def _described(presentation: Presentation, axis: Axis, stored: npt.NDArray[Any]) -> Axis:
+    """Return an axis with coordinates: dates and irregular ones as the text of each element, others as a step."""
+    if presentation.has_dates and len(stored) <= _MOST_LABELS:
+        shown = presentation.show(stored)
+        if shown.is_decoded:
+            return replace(axis, labels=tuple(map(str, with_short_dates(shown.values))), unit="")
+        axis = replace(axis, attributes={**axis.attributes, NOTE: shown.note})
+    numbers = np.ma.filled(presentation.numbers(stored).astype(np.float64), np.nan)
+    steps = np.diff(numbers)
+    step = float(numbers[-1] - numbers[0]) / len(steps)
+    if not np.isfinite(numbers).all():
         return axis
     if step and np.abs(steps - step).max() <= _TOLERANCE * abs(step):
-        return replace(axis, step=step, origin=float(values[0]))
-    return replace(axis, labels=tuple(f"{value:g}" for value in values)) if len(values) <= _MOST_LABELS else axis
+        return replace(axis, step=step, origin=float(numbers[0]))
+    return replace(axis, labels=tuple(f"{value:g}" for value in numbers)) if len(numbers) <= _MOST_LABELS else axis

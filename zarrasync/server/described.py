@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from zarrasync.errors import NodeNotFoundError, NodeTypeError
+from contextlib import suppress
+from functools import partial
+
+from zarrasync.display.presentation import Presentation
+from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.metadata.conventions.cf_arrays import may_be_bounds
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.encodings import array_encoding
 from zarrasync.server.hierarchy import Hierarchy
 
 __all__ = ["Described"]
@@ -19,10 +27,13 @@ class Described:
 
     Args:
         hierarchy: The served hierarchy.
+
+    Attributes:
+        hierarchy: The served hierarchy.
     """
 
     def __init__(self, hierarchy: Hierarchy) -> None:
-        self._hierarchy = hierarchy
+        self.hierarchy = hierarchy
 
     async def meaning(self, path: str) -> Meaning:
         """Return what conventions specify about a node, also those that groups above it follow.
@@ -31,7 +42,7 @@ class Described:
             NodeNotFoundError: If the node does not exist.
         """
         path = path.strip("/")
-        node = await self._hierarchy.node(path)
+        node = await self.hierarchy.node(path)
         own, is_array = meaning_of(node.metadata), isinstance(node, AsyncArray)
         parent, _, name = path.rpartition("/")
         if not path:
@@ -42,6 +53,20 @@ class Described:
             above = (await self._of_group(grandparent)).for_member(level, above, is_array=False)
         return above.for_member(name, own, is_array=is_array)
 
+    async def presentation(self, array: AsyncArray, *, decode: bool = True) -> Presentation:
+        """Return how the stored numbers of an array are shown."""
+        key = ("encoding", self.hierarchy.version_key(array))
+        return Presentation(await self.hierarchy.cached(key, partial(self._encoding, array)), decode)
+
+    async def _encoding(self, array: AsyncArray) -> CFEncoding:
+        siblings: dict[str, ArrayMetadata] = {}
+        path = self.hierarchy.relative_path(array)
+        if path and may_be_bounds(array.metadata):
+            with suppress(ZarrError):  # a store may contain arrays without a group
+                members = await self.hierarchy.members(path.rpartition("/")[0]) or ()
+                siblings = {name: node.metadata for name, node in members if isinstance(node, AsyncArray)}
+        return await array_encoding(array, siblings)
+
     async def levels(self, path: str) -> list[str]:
         """Return the paths of the arrays that show the same plane as a node, from its finest level on.
 
@@ -50,20 +75,20 @@ class Described:
         Raises:
             NodeTypeError: If it is a group without levels and images.
         """
-        node = await self._hierarchy.node(path)
+        node = await self.hierarchy.node(path)
         if isinstance(node, AsyncArray):
             return await self._levels_of_array(path)
         meaning = meaning_of(node.metadata)
         image = next((link.path for link in meaning.links if link.kind == "image"), "")
         if image and not meaning.levels:
             path = join(path, image)
-            node = await self._hierarchy.node(path)
+            node = await self.hierarchy.node(path)
         paths = [join(path, level.path) for level in meaning_of(node.metadata).levels]
         if not paths:
             raise NodeTypeError(f"{node.name} is a group without multiscales", path=path, found="group", wanted="array")
-        if isinstance(await self._hierarchy.node(paths[0]), AsyncArray):
+        if isinstance(await self.hierarchy.node(paths[0]), AsyncArray):
             return paths
-        for name, member in await self._hierarchy.members(paths[0]) or ():
+        for name, member in await self.hierarchy.members(paths[0]) or ():
             if isinstance(member, AsyncArray) and member.ndim >= 2:
                 return await self._levels_of_array(join(paths[0], name))
         raise NodeTypeError(f"/{paths[0]} has no array with a plane", path=paths[0], found="group", wanted="array")
@@ -78,7 +103,7 @@ class Described:
     async def label_images(self, path: str) -> list[str]:
         """Return the paths of the label images of an image."""
         try:
-            labels = await self._hierarchy.node(join(path.strip("/"), _LABELS))
+            labels = await self.hierarchy.node(join(path.strip("/"), _LABELS))
         except (NodeNotFoundError, NodeTypeError):
             return []
         links = meaning_of(labels.metadata).links
@@ -96,14 +121,14 @@ class Described:
 
     async def _is_array(self, path: str) -> bool:
         try:
-            return isinstance(await self._hierarchy.node(path), AsyncArray)
+            return isinstance(await self.hierarchy.node(path), AsyncArray)
         except NodeNotFoundError:
             return False
 
     async def _of_group(self, path: str) -> Meaning:
         """Return the meaning of a group, which need not exist."""
         try:
-            node = await self._hierarchy.node(path)
+            node = await self.hierarchy.node(path)
         except NodeNotFoundError:
             return Meaning()
         return meaning_of(node.metadata)

@@ -71,10 +71,10 @@ def palette_of(name: str) -> bytes:
 
 
 def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None = None) -> bytes:
-    """Return values as a PNG. NaN, and pixels without values, are transparent.
+    """Return values as a PNG. Missing values, and pixels without values, are transparent.
 
     Args:
-        values: Real numbers of shape (rows, columns).
+        values: Real numbers of shape (rows, columns). NaN and masked ones are missing.
         style: Their colours.
         size: The height and the width in pixels; by default one pixel per value.
 
@@ -123,8 +123,8 @@ def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
 
 
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
-    """Return values as numbers of palette entries: 1 to 255, or 0 for NaN."""
-    numbers, low, high = _as_floats(values, style.low, style.high)
+    """Return values as numbers of palette entries: 1 to 255, or 0 for missing ones."""
+    numbers, low, high = _as_floats(np.ma.getdata(values), style.low, style.high)
     with np.errstate(all="ignore"):
         if style.scale == "log":
             numbers = np.log(numbers + (style.low - low))
@@ -132,7 +132,7 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
         numbers -= low
         numbers *= (_COLOURS - 1.0) / ((high - low) or 1.0)
         numbers += 1.0
-        missing = np.isnan(numbers)
+        missing = np.isnan(numbers) | np.ma.getmask(values)
         np.clip(numbers, 1, _COLOURS, out=numbers)
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)

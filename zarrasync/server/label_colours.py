@@ -1,4 +1,4 @@
-"""The colours of labels: those that conventions specify, and different ones for other labels."""
+"""The colours of labels and of flags: those that conventions specify, and different ones for others."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import cmap
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.metadata.conventions import RGBA
+from zarrasync.metadata.conventions import RGBA, Labels
+from zarrasync.metadata.conventions.cf_flags import Flags
 
-__all__ = ["LabelColours"]
+__all__ = ["LabelColours", "flag_labels"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio as a fraction of 64 bits. Its multiples are spread evenly, so hues of successive labels are far apart."""
 _LIGHTNESS = np.array([0.45, 0.6, 0.7])
 _SATURATION = 0.75
+_NO_FLAG = (224, 224, 224, 255)
+"""The colour of the flag 0, if it has no specified colour. It differs from missing values, which are transparent."""
+_MOST_BITS = 10
+"""The most bits of flags whose combinations get names."""
 
 
 class LabelColours:
@@ -43,19 +49,54 @@ class LabelColours:
         """Return the colours of labels.
 
         Args:
-            values: Labels of any shape. NaN is the background.
+            values: Labels of any shape. NaN and masked labels are transparent.
 
         Returns:
             Red, green, blue and opacity of each label along an additional last axis.
         """
-        labels = np.nan_to_num(values) if values.dtype.kind == "f" else values
+        missing = np.ma.getmaskarray(values)
+        labels = np.ma.getdata(values)
+        if labels.dtype.kind == "f":
+            missing = missing | np.isnan(labels)
+            labels = np.nan_to_num(labels)
         present, places = np.unique(labels.astype(np.int64), return_inverse=True)
         colours = _generated(present)
         if len(self._labels):
             found = np.minimum(np.searchsorted(self._labels, present), len(self._labels) - 1)
             is_specified = self._labels[found] == present
             colours[is_specified] = self._rgba[found[is_specified]]
-        return colours[places.reshape(values.shape)]
+        pixels = colours[places.reshape(values.shape)]
+        pixels[missing] = 0
+        return pixels
+
+
+def flag_labels(flags: Flags | None) -> Labels | None:
+    """Return the colours and the names of flags: of each value, or of each combination of bits if these are few."""
+    if flags is None:
+        return None
+    numbers = [*flags.values]
+    if flags.masks:
+        bits = [1 << bit for bit in range(64) if any(mask >> bit & 1 for mask in flags.masks)]
+        numbers = [0]
+        for bit in bits if len(bits) <= _MOST_BITS else ():
+            numbers += [number | bit for number in numbers]
+    generated = LabelColours()(np.array([_as_int64(number) for number in numbers], np.int64))
+    colours: dict[int, RGBA] = {}
+    for number, own in zip(numbers, generated.tolist(), strict=True):
+        colours[number] = _parsed(flags.colour_of(number)) or (tuple(own) if number else _NO_FLAG)
+    names = {number: ", ".join(flags.names_of(number)) for number in numbers}
+    return Labels(colours, {number: text for number, text in names.items() if text})
+
+
+def _parsed(colour: str | None) -> RGBA | None:
+    """Return a colour of CSS; ``None`` for anything else."""
+    if colour is None:
+        return None
+    try:
+        red, green, blue, opacity = cmap.Color(colour).rgba8
+    except (ValueError, TypeError):
+        return None
+    return red, green, blue, round(255 * opacity)
 
 
 def _as_int64(label: int) -> int:

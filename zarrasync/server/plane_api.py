@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,19 +12,22 @@ import numpy as np
 import numpy.typing as npt
 from aiohttp import web
 
-from zarrasync.bulk.statistics import Summary, sample
+from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
+from zarrasync.display.presentation import Presentation
 from zarrasync.metadata.conventions import Axis, Labels
+from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import with_stored_coordinates
+from zarrasync.server.coordinates import NOTE, is_south_first, with_stored_coordinates
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.images import Style, render
+from zarrasync.server.label_colours import flag_labels
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.pyramid import TILE, Pyramid
-from zarrasync.server.query import index_of, integer_of, style_of
+from zarrasync.server.query import decodes, index_of, integer_of, style_of
 from zarrasync.server.responses import cache_control, etag_of, json_response, matches
 
 __all__ = ["PlaneApi"]
@@ -58,55 +62,59 @@ class PlaneApi:
     # -------------------------------------------------------------- statistics
 
     async def stats(self, request: web.Request) -> web.StreamResponse:
-        """``stats?path=&index=&bins=``: statistics and a histogram of a plane, from a sample of its chunks."""
-        pyramid = await self._pyramid(request.query.get("path", ""))
-        bins = integer_of(request.query, "bins", 64, 1, 1024)
-        summary = await self._summary(pyramid, index_of(request.query, pyramid), bins)
-        return json_response(value_text.strict(summary.to_dict()), self._hierarchy.max_age)
+        """``stats?path=&index=&bins=&decode=``: statistics and a histogram of a plane, from a sample of its chunks."""
+        query = request.query
+        pyramid = await self._pyramid(query.get("path", ""))
+        bins = integer_of(query, "bins", 64, 1, 1024)
+        summary, presentation = await self._summary(pyramid, index_of(query, pyramid), bins, decode=decodes(query))
+        return json_response(value_text.strict(statistics_facts(summary, presentation)), self._hierarchy.max_age)
 
-    async def _summary(self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64) -> Summary:
-        """Return statistics of a plane, from the coarsest level with enough elements."""
+    async def _summary(
+        self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64, *, decode: bool
+    ) -> tuple[Summary, Presentation]:
+        """Return statistics of a plane, from the coarsest level with enough elements, and how the values are shown."""
         large = [level for level in pyramid.levels if math.prod(level.array.shape[-2:]) >= _SAMPLE_CELLS // 4]
         level = large[-1] if large else pyramid.levels[0]
+        presentation = await self._described.presentation(level.array, decode=decode)
         total = math.prod(pyramid.shape)
 
         async def compute() -> Summary:
             cache_share = max(self._chunks.cache.max_size // 4, _LEAST_SAMPLE_BYTES)
             limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
             view = sample(level.array, [*level.index(index), None, None], limit, _SAMPLE_CELLS)
-            return await self._chunks.read(view, partial(_summarize, total, bins))
+            return await self._chunks.read(view, partial(_summarize, presentation, total, bins))
 
-        key = ("stats", self._hierarchy.version_key(level.array), total, index, bins)
-        return await self._hierarchy.cached(key, compute)
+        key = ("stats", self._hierarchy.version_key(level.array), total, index, bins, decode)
+        return await self._hierarchy.cached(key, compute), presentation
 
-    async def _value_range(self, pyramid: Pyramid) -> tuple[float, float]:
-        """Return the values of the first and the last colour, from the first of three planes with finite values."""
-        sizes, dtype = pyramid.levels[0].array.shape[:-2], pyramid.levels[0].array.dtype
-        if dtype.kind == "b":
-            return 0.0, 1.0
+    async def _typical_summary(self, pyramid: Pyramid, *, decode: bool) -> Summary:
+        """Return statistics of the first of three planes with finite values."""
+        sizes = pyramid.levels[0].array.shape[:-2]
         for fraction in (0.0, 0.5, 1.0):
-            summary = await self._summary(pyramid, tuple(int(fraction * (n - 1)) for n in sizes))
+            index = tuple(int(fraction * (n - 1)) for n in sizes)
+            summary, _ = await self._summary(pyramid, index, decode=decode)
             if summary.low is not None and summary.high is not None:
-                return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
-        return 0.0, 1.0
+                break
+        return summary
 
     # -------------------------------------------------------------- tiles
 
     async def view(self, request: web.Request) -> web.StreamResponse:
-        """``view?path=``: the axes, levels and zooms of an array or a pyramid."""
-        path = request.query.get("path", "")
+        """``view?path=&decode=``: the axes, levels and zooms of an array or a pyramid."""
+        path, decode = request.query.get("path", ""), decodes(request.query)
         pyramid = await self._pyramid(path)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
         meaning = await self._described.meaning(path)
-        located = await with_stored_coordinates(
-            self._hierarchy, self._chunks, relative_path(finest), pyramid.axes, finest.shape
-        )
+        presentation = await self._described.presentation(finest, decode=decode)
+        located = await self._axes(pyramid)
         axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
+        summary = await self._typical_summary(pyramid, decode=decode)
         body = {
             "path": path.strip("/"),
             "array": relative_path(finest),
             "axes": axes,
+            "origin": _origin(located),
             "dtype": finest.metadata.dtype.name,
             "tile": TILE,
             "max_zoom": pyramid.max_zoom,
@@ -116,27 +124,33 @@ class PlaneApi:
             "labels": await self._described.label_images(path),
             "is_labels": pyramid.labels is not None,
             "label_properties": _label_properties(pyramid.labels),
-            "unit": meaning.unit,
-            "range": value_text.strict(await self._value_range(pyramid)),
+            "encoded": presentation.encoding.changes_values,
+            "decoded": decode,
+            "unit": presentation.unit or (meaning.unit if decode else ""),
+            "range": value_text.strict(_value_range(summary, finest.dtype)),
+            "count": summary.count,
+            "invalid": summary.invalid,
         }
         return json_response(body, self._hierarchy.max_age)
 
     async def tile(self, request: web.Request) -> web.StreamResponse:
-        """``tiles/{z}/{x}/{y}.png?path=&index=&cmap=&low=&high=&scale=&origin=``: a picture of 256 x 256 pixels."""
+        """``tiles/{z}/{x}/{y}.png?path=&index=&cmap=&low=&high=&scale=&origin=&decode=``: 256 x 256 pixels."""
         query = request.query
         pyramid = await self._pyramid(query.get("path", ""))
-        index = index_of(query, pyramid)
+        index, decode = index_of(query, pyramid), decodes(query)
         zoom, x, y = (int(request.match_info[name]) for name in ("z", "x", "y"))
-        if query.get("origin", "upper") not in ("upper", "lower"):
+        origin = query.get("origin") or _origin(await self._axes(pyramid))
+        if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
-        is_flipped = query.get("origin") == "lower"
+        is_flipped = origin == "lower"
         if "low" in query and "high" in query:
             style = style_of(query, 0.0, 1.0, pyramid.colours)
         else:
-            style = style_of(query, *await self._value_range(pyramid), pyramid.colours)
+            summary = await self._typical_summary(pyramid, decode=decode)
+            style = style_of(query, *_value_range(summary, pyramid.levels[0].array.dtype), pyramid.colours)
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
-        key = (versions, index, zoom, x, y, style, is_flipped)
-        draw = partial(self._draw, pyramid, index, (zoom, x, y), style, is_flipped)
+        key = (versions, index, zoom, x, y, style, is_flipped, decode)
+        draw = partial(self._draw, pyramid, index, (zoom, x, y), style, is_flipped=is_flipped, decode=decode)
         body, etag = await self._tiles.get(key, draw)
         headers = {"ETag": etag, "Cache-Control": cache_control(self._hierarchy.max_age)}
         if matches(request.headers.get("If-None-Match"), etag):
@@ -144,10 +158,25 @@ class PlaneApi:
         return web.Response(body=body, content_type="image/png", headers=headers)
 
     async def _draw(
-        self, pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, style: Style, is_flipped: bool
+        self,
+        pyramid: Pyramid,
+        index: tuple[int, ...],
+        number: TileNumber,
+        style: Style,
+        *,
+        is_flipped: bool,
+        decode: bool,
     ) -> tuple[bytes, str]:
         view = _tile_view(pyramid, index, number, is_flipped=is_flipped)
-        return await self._chunks.read(view, partial(_render_tile, style))
+        presentation = await self._described.presentation(array_of(view), decode=decode)
+        return await self._chunks.read(view, partial(_render_tile, presentation, style))
+
+    async def _axes(self, pyramid: Pyramid) -> list[Axis]:
+        """Return the axes with their coordinates."""
+        finest = pyramid.levels[0].array
+        path = self._hierarchy.relative_path(finest)
+        locate = partial(with_stored_coordinates, self._described, self._chunks, path, pyramid.axes, finest.shape)
+        return await self._hierarchy.cached(("axes", self._hierarchy.version_key(finest)), locate)
 
     def _min_zoom(self, pyramid: Pyramid) -> int:
         """Return the least zoom whose tiles are within the limits."""
@@ -169,14 +198,29 @@ class PlaneApi:
         levels = await self._described.levels(path.strip("/"))
         arrays = [await self._hierarchy.array(level) for level in levels[:_MOST_LEVELS]]
         meaning = await self._described.meaning(levels[0])
-        return Pyramid.of(arrays, meaning.axes, meaning.labels)
+        encoding = (await self._described.presentation(arrays[0])).encoding
+        return Pyramid.of(arrays, meaning.axes, meaning.labels or flag_labels(encoding.flags))
+
+
+def _origin(axes: Sequence[Axis]) -> str:
+    """Return the position of the first row by default: maps show the north at the top."""
+    return "lower" if is_south_first(axes[-2]) else "upper"
+
+
+def _value_range(summary: Summary, dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the values of the first and the last colour."""
+    if dtype.kind == "b" or summary.low is None or summary.high is None:
+        return 0.0, 1.0
+    return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
 
 
 def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
     """Return an axis as JSON."""
     body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
-    if axis.has_coordinates:
+    if axis.has_coordinates or (axis.step is not None and axis.unit):
         body |= {"step": axis.step, "origin": axis.origin}
+    if NOTE in axis.attributes:
+        body[NOTE] = axis.attributes[NOTE]
     return body | ({"labels": list(axis.labels)} if axis.labels else {})
 
 
@@ -203,13 +247,13 @@ def _as_slice(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
     return slice(int(indices[0]), stop if stop >= 0 else None, step)
 
 
-def _render_tile(style: Style, values: npt.NDArray[Any]) -> tuple[bytes, str]:
-    body = render(values, style, (TILE, TILE))
+def _render_tile(presentation: Presentation, style: Style, stored: npt.NDArray[Any]) -> tuple[bytes, str]:
+    body = render(presentation.numbers(stored), style, (TILE, TILE))
     return body, etag_of(body)
 
 
-def _summarize(total: int, bins: int, values: npt.NDArray[Any]) -> Summary:
-    summary = Summary(total=total)
+def _summarize(presentation: Presentation, total: int, bins: int, stored: npt.NDArray[Any]) -> Summary:
+    values, summary = presentation.numbers(stored), Summary(total=total)
     summary.add(values)
     summary.bin(values, bins, trim=True)
     return summary

@@ -13,7 +13,7 @@ from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.pyramid import Pyramid
 
-__all__ = ["index_of", "integer_of", "style_of"]
+__all__ = ["decodes", "index_of", "integer_of", "style_of"]
 
 Query = Mapping[str, str]
 
@@ -60,6 +60,18 @@ def style_of(query: Query, low: float, high: float, labels: LabelColours | None 
         return Style(cmap, 0.0, 1.0, labels=labels or LabelColours())
     palette_of(cmap)  # raises if it is unknown
     return Style(cmap, _number(query, "low", low), _number(query, "high", high), cast("Any", scale))
+
+
+def decodes(query: Query) -> bool:
+    """Return whether to show the values that stored numbers stand for, by the parameter ``decode``.
+
+    Raises:
+        BadQuery: If it is neither 0 nor 1.
+    """
+    text = query.get("decode", "1")
+    if text not in ("0", "1"):
+        raise BadQuery(f"decode must be 0 for stored numbers or 1 for their values, found {text[:20]!r}")
+    return text == "1"
 
 
 def integer_of(query: Query, name: str, default: int, least: int, most: int) -> int:

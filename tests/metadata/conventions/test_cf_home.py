@@ -10,6 +10,7 @@ import zarrasync
 PACKAGE = Path(zarrasync.__file__).parent
 NAMES = {"_FillValue", "missing_value", "scale_factor", "add_offset", "calendar", "_Unsigned"}
 HOME = "metadata/conventions/cf"
+VIEWS = ("server/", "cli/", "display/", "bulk/statistics.py")
 OTHER_MEANINGS = {("model/dtypes.py", "scale_factor")}  # of NumPy's times in documents of format 3
 
 
@@ -33,3 +34,15 @@ def test_no_other_module_names_the_attributes():
 
 def test_the_home_names_all_of_them():
     assert set().union(*(literals(path) for path in PACKAGE.glob(f"{HOME}*.py"))) >= NAMES
+
+
+def test_views_read_no_attributes():
+    """They ask the encoding of an array. The pages of the viewer contain no names of attributes either."""
+    files = [path for path in PACKAGE.rglob("*.*") if path.relative_to(PACKAGE).as_posix().startswith(VIEWS)]
+    sources = {
+        path.relative_to(PACKAGE).as_posix(): path.read_text() for path in files if path.suffix in (".py", ".js")
+    }
+    readers = ("cf_attributes", *(f'"{name}"' for name in NAMES), *(f".{name}" for name in NAMES - {"calendar"}))
+    found = {(name, word) for name, text in sources.items() for word in readers if word in text}
+    assert len(sources) > 50
+    assert found == set()

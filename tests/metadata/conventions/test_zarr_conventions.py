@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.support.conventions import MULTISCALES, geo_attributes
 from zarrasync import sync
 from zarrasync._util import plugins
-from zarrasync.display.meaning import meaning_facts
+from zarrasync.display.meaning import encoding_facts, meaning_facts
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, cf, meaning_of, ome, zarr_conventions
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 
 def meaning(attributes: dict[str, Any]) -> Meaning:
@@ -82,10 +83,13 @@ def test_deviations_are_located():
 
 
 def test_quantities_times_and_packing():
-    found = meaning({"standard_name": "air_temperature", "units": "K", "scale_factor": 0.01, "add_offset": 273.15})
-    assert meaning_facts(found) == {"Quantity": "air_temperature [K]", "Packing": "stored value × 0.01 + 273.15"}
-    times = meaning({"units": "days since 2000-01-01", "calendar": "noleap"})
-    assert meaning_facts(times) == {"Times": "days since 2000-01-01, noleap calendar"}
+    packed = {"standard_name": "air_temperature", "units": "K", "scale_factor": 0.01, "add_offset": 273.15}
+    assert meaning_facts(meaning(packed)) == {"Quantity": "air_temperature [K]"}
+    assert encoding_facts(CFEncoding.from_attributes(packed, "i2")) == {"Packing": "stored value × 0.01 + 273.15"}
+    times = {"units": "days since 2000-01-01", "calendar": "noleap"}
+    assert encoding_facts(CFEncoding.from_attributes(times, "i2")) == {
+        "Times": "days since 2000-01-01, noleap calendar"
+    }
     assert meaning({"calendar": "aztec", "scale_factor": "2"}).violations[0].location == "calendar"
     links = meaning({"grid_mapping": "crs: x y", "coordinates": "lat lon"}).links
     assert [link.path for link in links] == ["lat", "lon", "crs", "x", "y"]

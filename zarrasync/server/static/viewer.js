@@ -7,7 +7,7 @@ const BASE = new URL("..", import.meta.url);
 const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
 const SYMBOLS = { micrometer: "µm", nanometer: "nm", millimeter: "mm", meter: "m", angstrom: "Å", second: "s", millisecond: "ms", minute: "min", hour: "h", degree: "°", degrees_north: "°N", degrees_east: "°E" };
 const byId = (id) => document.getElementById(id);
-const state = { path: null, told: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, labels: null };
+const state = { path: null, told: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, stored: false, labels: null };
 
 // ------------------------------------------------------------ requests
 
@@ -59,20 +59,33 @@ async function pick(path, told) {
   card(node);
   const planar = node.kind === "array" ? node.shape.length >= 2 && /^(bool|u?int|float)/.test(node.dtype) : node.pyramid;
   const full = planar && (node.kind === "group" || node.shape.every((n) => n > 0));
-  const view = full ? await ask("view", { path }) : null;
+  state.stored = asksForStored(path, state.told ?? asked());
+  const view = full ? await ask("view", { path, ...decoding() }) : null;
   if (state.path !== path) return;
   byId("plane").hidden = !view;
   state.view = view;
   return view ? arrange(state.told ?? asked()) : remember();
 }
 
+/** The parameter of requests for values: none for decoded ones. */
+function decoding() {
+  return state.stored ? { decode: 0 } : {};
+}
+
+function asksForStored(path, told) {
+  return told.get("path") === path && told.has("stored");
+}
+
 /** Shows the view of the node in an address, or the default view. */
 async function arrange(told) {
-  const { view, path } = state;
+  const { path } = state;
+  if (state.stored !== asksForStored(path, told)) return showStored(!state.stored, told);
+  const { view } = state;
   state.index = view.axes.slice(0, -2).map(() => 0);
   [state.low, state.high] = view.range;
   state.ranged = false;
   state.cmap = view.is_labels ? "labels" : state.cmap === "labels" ? COLOURS[0] : state.cmap;
+  state.flip = view.origin === "lower";
   await overlay(null);
   restore(path, told);
   if (told.get("path") === path && view.labels.includes(told.get("labels"))) await overlay(told.get("labels"));
@@ -84,6 +97,17 @@ async function arrange(told) {
   const at = told.get("at")?.split(",").map(Number);
   if (told.get("path") === path && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
   await drawn;
+}
+
+/** Shows the stored numbers, or the values that they stand for. The range of the colours then changes, too. */
+async function showStored(stored, told = null) {
+  const { path } = state;
+  state.stored = stored;
+  const view = await ask("view", { path, ...decoding() });
+  if (!view || state.path !== path || state.stored !== stored) return;
+  state.view = view;
+  if (told) return arrange(told);
+  set({ low: view.range[0], high: view.range[1], ranged: false });
 }
 
 function card(node) {
@@ -197,6 +221,10 @@ function controls() {
   byId("high").value = trimmed(state.high);
   byId("log").checked = state.log;
   byId("flip").checked = state.flip;
+  byId("stored").checked = state.stored;
+  byId("stored").parentElement.hidden = !state.view?.encoded;
+  const unit = state.view?.unit ?? "";
+  byId("unit").textContent = SYMBOLS[unit] ?? unit;
 }
 
 function trimmed(value) {
@@ -216,6 +244,7 @@ function listen() {
   });
   byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked }));
+  byId("stored").addEventListener("change", (event) => showStored(event.target.checked));
   byId("auto").addEventListener("click", () => state.stats && state.stats.low !== null && set({ low: state.stats.low, high: state.stats.high }));
   byId("in").addEventListener("click", () => plane.zoomBy(2));
   byId("out").addEventListener("click", () => plane.zoomBy(0.5));
@@ -249,7 +278,8 @@ function refresh() {
   query.set("low", state.low);
   query.set("high", state.high);
   if (state.log) query.set("scale", "log");
-  if (state.flip) query.set("origin", "lower");
+  query.set("origin", state.flip ? "lower" : "upper");
+  for (const [name, value] of Object.entries(decoding())) query.set(name, value);
   plane.show({
     name: state.path, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
     url: tiles(query), over: labelTiles(rows, columns),
@@ -276,7 +306,7 @@ function labelTiles(rows, columns) {
   if (!labels) return null;
   const at = labelIndex();
   const query = new URLSearchParams({ path: labels.path, index: at.join(","), cmap: "labels", low: 0, high: 1 });
-  if (state.flip) query.set("origin", "lower");
+  query.set("origin", state.flip ? "lower" : "upper");
   const same = labels.axes.slice(-2).every(({ size }, number) => size === [rows, columns][number]);
   return same ? { rows, columns, tile: view.tile, minZoom: Math.max(labels.minZoom, view.min_zoom), maxZoom: view.max_zoom, url: tiles(query) } : null;
 }
@@ -306,14 +336,24 @@ const read = latest(async (signal, { row, column }) => {
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;
   // As a string, because JavaScript's numbers cannot represent all 64-bit integers.
-  const value = (path, place) => ask("data", { path, select: place.join(","), format: "csv" }, signal);
+  const value = (path, place, more = {}) => ask("data", { path, select: place.join(","), format: "csv", ...more }, signal);
   const over = plane.source.over ? state.labels : null;
-  const [told, label] = await Promise.all([value(view.array, at), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
+  const [told, label] = await Promise.all([value(view.array, at, decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
   if (told === null || signal.aborted) return;
-  const text = told.replace(/^""$/, "") ? `${described(told, view.label_properties)} ${view.unit}`.trim() : "NaN";
+  const text = told.replace(/^""$/, "") ? `${described(rounded(told), view.label_properties)} ${unitOf(told)}`.trim() : "missing";
   const named = label && label !== "0" ? `, ${over.path.split("/").pop()} ${described(label, over.properties)}` : "";
   byId("readout").textContent = `${place}: ${text}${named}`;
 });
+
+/** A decoded value without the digits that the scale adds: "285.49" for "285.48999999999995". */
+function rounded(told) {
+  return state.view.encoded && !state.stored && /^-?\d*\.\d{13,}/.test(told) ? String(Number(Number(told).toPrecision(15))) : told;
+}
+
+/** The unit of a value; none of dates. */
+function unitOf(told) {
+  return /^-?(\d|Inf)/.test(told) && !/^\d+-\d/.test(told) ? (SYMBOLS[state.view.unit] ?? state.view.unit) : "";
+}
 
 /** A label with its properties: "7 (cell)". */
 function described(label, properties) {
@@ -321,7 +361,7 @@ function described(label, properties) {
 }
 
 const histogram = latest(async (signal) => {
-  const stats = await ask("stats", { path: state.path, index: state.index.join(","), bins: 80 }, signal);
+  const stats = await ask("stats", { path: state.path, index: state.index.join(","), bins: 80, ...decoding() }, signal);
   if (!stats || signal.aborted) return;
   state.stats = stats;
   const svg = byId("histogram").querySelector("svg");
@@ -336,7 +376,9 @@ const histogram = latest(async (signal) => {
     }),
   );
   const share = stats.count < stats.total ? ` (sample of ${stats.count.toLocaleString("en")})` : "";
-  const told = stats.mean === null ? "no values" : `mean ${trimmed(stats.mean)}, σ ${trimmed(stats.std)}${share}`;
+  const missing = stats.invalid ? `, ${stats.invalid.toLocaleString("en")} missing` : "";
+  const mean = stats.dates?.mean ?? `${trimmed(stats.mean)} ${SYMBOLS[stats.unit] ?? stats.unit}`.trim();
+  const told = stats.mean === null ? "no values" : `mean ${mean}, σ ${trimmed(stats.std)}${missing}${share}`;
   byId("histogram").querySelector("figcaption").textContent = told;
   const [low, high] = byId("scale").children;
   low.textContent = stats.low === null ? "" : trimmed(stats.low);
@@ -422,7 +464,8 @@ function rememberNow() {
     if (state.cmap !== "viridis") told.set("cmap", state.cmap);
     if (state.ranged) told.set("range", `${state.low},${state.high}`);
     if (state.log) told.set("log", "1");
-    if (state.flip) told.set("flip", "1");
+    if (state.flip !== (state.view.origin === "lower")) told.set("flip", state.flip ? "1" : "0");
+    if (state.stored) told.set("stored", "1");
     if (state.labels) told.set("labels", state.labels.path);
     const { row, column, scale } = plane.view;
     if (scale) told.set("at", [row, column, scale].map((n) => Number(n.toPrecision(6))).join(","));
@@ -453,7 +496,7 @@ function restore(path, told) {
   const range = numbers("range");
   if (range.length === 2 && range.every(Number.isFinite)) [state.low, state.high, state.ranged] = [...range, true];
   state.log = told.has("log");
-  state.flip = told.has("flip");
+  if (told.has("flip")) state.flip = told.get("flip") !== "0";
 }
 
 // ------------------------------------------------------------ start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from zarrasync.errors import ZarrError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -12,7 +13,7 @@ from zarrasync.nodes.access import handle_of, parent_metadata, readable_members
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup, make_node
 
-__all__ = ["array_encoding"]
+__all__ = ["array_encoding", "parent_attributes"]
 
 
 async def array_encoding(array: AsyncArray, siblings: Mapping[str, ArrayMetadata] | None = None) -> CFEncoding:
@@ -25,11 +26,17 @@ async def array_encoding(array: AsyncArray, siblings: Mapping[str, ArrayMetadata
         siblings: The arrays of its group by name. By default they are read, if the array may contain bounds. If they
             cannot be listed, nothing is inherited.
     """
-    handle, metadata = handle_of(array), array.metadata
-    parent = None
-    if handle.path and may_be_bounds(metadata):
-        parent = parent_of(handle.basename, await _siblings(array) if siblings is None else siblings)
-    return encoding_of(metadata, handle.format, parent)
+    return encoding_of(array.metadata, handle_of(array).format, await parent_attributes(array, siblings))
+
+
+async def parent_attributes(
+    array: AsyncArray, siblings: Mapping[str, ArrayMetadata] | None = None
+) -> Mapping[str, Any] | None:
+    """Return the attributes of the coordinate whose bounds an array contains; ``None`` if it contains no bounds."""
+    handle = handle_of(array)
+    if not handle.path or not may_be_bounds(array.metadata):
+        return None
+    return parent_of(handle.basename, await _siblings(array) if siblings is None else siblings)
 
 
 async def _siblings(array: AsyncArray) -> dict[str, ArrayMetadata]:

@@ -21,6 +21,7 @@ from zarrasync.metadata.conventions.ome import interpret_ome
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.encodings import parent_attributes
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
@@ -99,6 +100,7 @@ class PyramidSource:
         path: The path of the array relative to the group.
         located: The names of axes whose stored coordinates levels express.
         left_out: Messages about stored coordinates that levels cannot express, by the name of the axis.
+        parent: The attributes of the coordinate whose bounds the array contains; ``None`` if it contains no bounds.
     """
 
     array: AsyncArray
@@ -109,6 +111,7 @@ class PyramidSource:
     path: str
     located: frozenset[str] = frozenset()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    parent: Mapping[str, Any] | None = None
 
     @property
     def is_image(self) -> bool:
@@ -153,7 +156,7 @@ class PyramidSource:
         metadata = self.array.metadata
         if has_named_axes:
             metadata = replace(metadata, dimension_names=tuple(axis.name for axis in self.axes))
-        encoding = encoding_of(metadata, handle_of(self.array).format)
+        encoding = encoding_of(metadata, handle_of(self.array).format, self.parent)
         if isinstance(missing, str) and missing == "auto":
             return encoding
         if missing is None:
@@ -193,7 +196,8 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> Py
     located |= (changes.steps or {}).keys()
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
-    return PyramidSource(array, axes, affine, crs, meaning, name, frozenset(located), left_out)
+    parent = await parent_attributes(array)
+    return PyramidSource(array, axes, affine, crs, meaning, name, frozenset(located), left_out, parent)
 
 
 def _without_common_transformations(

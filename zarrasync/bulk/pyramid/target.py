@@ -12,6 +12,7 @@ from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.metadata.conventions.cf_attributes import inherited_attributes
 from zarrasync.metadata.conventions.pyramids import (
     PyramidLevel,
     geo_level_attributes,
@@ -143,7 +144,9 @@ class PyramidTarget:
 
     def _attributes(self, level: PyramidLevel, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a level."""
-        values = dict(attributes) if self.shared is None else with_coordinates(attributes, self.shared)
+        values = inherited_attributes(attributes, self.source.parent)  # bounds without their coordinate
+        if self.shared is not None:
+            values = with_coordinates(values, self.shared)
         if self.convention == "geo":
             names = [axis.name for axis in self.source.axes[-2:]]
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)

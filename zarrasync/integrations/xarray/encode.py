@@ -42,6 +42,7 @@ __all__ = [
     "decoded_like",
     "encode_like",
     "encode_new",
+    "encoding_of",
     "inherit_encoding",
     "stored_variables",
 ]
@@ -323,6 +324,18 @@ def decoded_like(name: str, variable: Variable, stored: Variable) -> npt.NDArray
     return encoding.decode(np.asarray(encoded.data)) if encoding.dtype.kind in _NUMERIC else encoded.to_numpy()
 
 
+def encoding_of(stored: Variable) -> CFEncoding:
+    """Return the meaning of the numbers of a stored variable, which is decoded."""
+    return CFEncoding.from_attributes(_attributes_of(stored), _stored_dtype(stored))
+
+
+def _attributes_of(stored: Variable) -> dict[str, Any]:
+    attributes = {key: stored.encoding[key] for key in VALUE_ATTRIBUTES if key in stored.encoding}
+    if stored.dtype.kind == "m" and UNITS in attributes:
+        attributes["dtype"] = "timedelta64"
+    return attributes
+
+
 def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncoding:
     """Return the encoding of a stored variable, for values that may be stored numbers already.
 
@@ -331,10 +344,8 @@ def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncodin
     Raises:
         EncodingError: If their attributes differ from the encoding.
     """
-    attributes = {key: stored.encoding[key] for key in VALUE_ATTRIBUTES if key in stored.encoding}
-    if stored.dtype.kind == "m" and UNITS in attributes:
-        attributes["dtype"] = "timedelta64"
-    encoding = CFEncoding.from_attributes(attributes, _stored_dtype(stored))
+    attributes = _attributes_of(stored)
+    encoding = encoding_of(stored)
     raw = {key: variable.attrs[key] for key in (*SCALING, *MISSING_NUMBERS) if key in variable.attrs}
     if raw:
         own = CFEncoding.from_attributes(raw, encoding.dtype)

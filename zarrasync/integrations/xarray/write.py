@@ -31,7 +31,8 @@ from zarrasync.integrations.xarray.plan import (
 )
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
-from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, give_back, reserve
+from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, reserve
+from zarrasync.integrations.xarray.rows import give_back, release_claims
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
@@ -74,6 +75,7 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
             await give_back(job)
         await run_cleanup(partial(update_after_failure, jobs))
         raise
+    await release_claims(jobs)
     await consolidate(jobs)
     return report
 

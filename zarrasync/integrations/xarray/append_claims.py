@@ -223,7 +223,8 @@ class AppendClaim:
         data = json.dumps([entry.to_json() for entry in entries]).encode()
         await self._run(partial(self._store.put, self._key, data, if_version=version))
         if not entries:
-            await self._run(partial(self._store.erase, self._key))
+            with suppress(StoreError):  # the next writer erases it
+                await self._run(partial(self._store.erase, self._key))
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         return await run_on_store(call, self._store)

@@ -115,6 +115,7 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
         EncodingError: If the encoding cannot represent a value.
     """
     variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
+    variable = _with_float_scaling(variable)
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
     # Attributes of numbers do not depend on values, but xarray infers the units of times from them.
@@ -133,6 +134,17 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
     encoding = CFEncoding.from_attributes(attributes, template.dtype)
     data = _encoded_data(name, variable, encoding, lossy, exact=False, hint=_HINT_NEW)
     return Variable(variable.dims, data, template.attrs, template.encoding)
+
+
+def _with_float_scaling(variable: Variable) -> Variable:
+    """Return a variable whose scale and offset are not integers. xarray cannot decode missing values with such a scale."""
+    keys = (SCALE, OFFSET)
+    integers = [key for key in keys if isinstance(variable.encoding.get(key), int | np.integer)]
+    if not integers:
+        return variable
+    result = variable.copy(deep=False)
+    result.encoding = variable.encoding | {key: float(variable.encoding[key]) for key in integers}
+    return result
 
 
 def _encode_with_xarray(name: str, variable: Variable) -> Variable:

@@ -25,7 +25,7 @@ from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows
 
-__all__ = ["extend_arrays", "give_back", "release_claims", "targets_of"]
+__all__ = ["extend_arrays", "give_back", "leave_claims", "release_claims", "targets_of"]
 
 _CATCH_UP_SECONDS = 10.0
 """Seconds to wait for another writer that has extended some of the variables to extend the others."""
@@ -87,8 +87,14 @@ async def give_back(job: WriteJob) -> None:
     """Release all reserved rows after a failure."""
     for rows in reversed(job.reservations):
         await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
-    if job.claim is not None:
-        await run_cleanup(partial(_leave_claim, job, job.claim))
+    await leave_claims([job])
+
+
+async def leave_claims(jobs: Iterable[WriteJob]) -> None:
+    """Keep claims of rows that exist after a failure, so that an append of the same labels writes them again."""
+    for job in jobs:
+        if job.claim is not None:
+            await run_cleanup(partial(_leave_claim, job, job.claim))
 
 
 async def _leave_claim(job: WriteJob, claim: AppendClaim) -> None:

@@ -32,7 +32,7 @@ from zarrasync.integrations.xarray.plan import (
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
 from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, reserve
-from zarrasync.integrations.xarray.rows import give_back, release_claims
+from zarrasync.integrations.xarray.rows import give_back, leave_claims, release_claims
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
@@ -75,8 +75,12 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
             await give_back(job)
         await run_cleanup(partial(update_after_failure, jobs))
         raise
+    try:
+        await consolidate(jobs)
+    except BaseException:
+        await leave_claims(jobs)  # the values are complete, and the same call writes them again
+        raise
     await release_claims(jobs)
-    await consolidate(jobs)
     return report
 
 

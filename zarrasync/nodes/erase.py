@@ -26,9 +26,7 @@ JOB_RECORD = "record"
 """Name of the value in that folder that describes the result that the job publishes."""
 JOB_TASK = "task-"
 """How the names of values in that folder begin that mark finished tasks."""
-_JOB_RESULT = re.compile(
-    rf"(?:.*/)?(?:{re.escape(APPENDS)}|{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*))"
-)
+_JOB_RESULT = re.compile(rf"(?:.*/)?(?:{re.escape(APPENDS)}|{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*))")
 
 
 async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:

@@ -77,7 +77,9 @@ def test_rows_with_labels_that_exist(zarr_format: Any, lazy: bool, chunk: int):
         write_dataset(days(0, 1), store, encoding=encoding, zarr_format=zarr_format)
         before = dict(store.values)
         more = days(1, 2, 3, 2, value=1.0, lazy=lazy)
-        with pytest.raises(ShapeError, match=r"1 label of 'time' .* exists already in the store: 2024-01-02; pass on_dup"):
+        with pytest.raises(
+            ShapeError, match=r"1 label of 'time' .* exists already in the store: 2024-01-02; pass on_dup"
+        ):
             write_dataset(more, store, append_dim="time")
         with pytest.raises(ShapeError, match="is repeated in the dataset: 2024-01-03"):
             write_dataset(more.isel(time=[1, 3]), store, append_dim="time")
@@ -202,7 +204,9 @@ def test_processes_that_append_the_same_labels(kind: str, request: pytest.Fixtur
     url, options = (str(tmp_path / "x.zarr"), {}) if kind == "local" else request.getfixturevalue("s3")
     storage: Any = {"storage_options": options} if options else {}
     first = rows(dates(-1), -1.0)
-    write_dataset(first, url, encoding={"v": {"chunks": (8, 2)}, "w": {"chunks": (8,)}, "time": {"chunks": (8,)}}, **storage)
+    write_dataset(
+        first, url, encoding={"v": {"chunks": (8, 2)}, "w": {"chunks": (8,)}, "time": {"chunks": (8,)}}, **storage
+    )
     writes = 3 if options else 6
     together(APPEND, url, options, writes)
     dataset = xr.open_dataset(url, engine="zarrasync", **storage).load()

@@ -154,13 +154,12 @@ class AppendClaim:
         Raises:
             WriteConflictError: If another writer has taken the rows over.
         """
-        if self._own is not None:
-            if not await self._end(lambda own: None):
-                raise WriteConflictError(
-                    f"{self._name}: another writer has taken over the appended rows, because this one was suspended for more "
-                    f"than {DEAD_SECONDS:.0f} s; compare the rows, and repeat the call",
-                    key=self._key,
-                )
+        if self._own is not None and not await self._end(lambda own: None):
+            raise WriteConflictError(
+                f"{self._name}: another writer has taken over the appended rows, because this one was suspended for more "
+                f"than {DEAD_SECONDS:.0f} s; compare the rows, and repeat the call",
+                key=self._key,
+            )
 
     async def leave(self, length: int) -> None:
         """Remove the claim after a failure, except for rows that could not be removed.
@@ -195,7 +194,9 @@ class AppendClaim:
             changed = change(own)
             others = [entry for entry in entries if entry is not own]
             try:
-                await self._put([*others, changed] if changed is not None and changed.rows.places.size else others, version)
+                await self._put(
+                    [*others, changed] if changed is not None and changed.rows.places.size else others, version
+                )
             except WriteConflictError as conflict:
                 await backoff.after(conflict)
             else:

@@ -87,10 +87,16 @@ async def write_dataset_async(
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
         lossy: What to do with values that their encoding cannot represent: values out of the range of the data type, NaN,
             infinity and NaT without a number for them, and values that are equal to the number for missing ones.
-            ``"error"`` refuses them, ``"warn"`` and ``"allow"`` store what NumPy makes of them. Rounding to the step of
+            ``"error"`` refuses them. ``"warn"`` and ``"allow"`` store other numbers: numbers out of range lose their highest
+            bits, infinity in integers and missing values without a number for them become 0, and too large numbers become
+            infinity in floating-point types; a value that is equal to the number for missing ones is stored, and read as
+            missing. ``valid_range`` describes values and is not compared with them, as in xarray; netCDF4 and the decoded
+            views of zarrasync show values outside as missing. Rounding to the step of
             the encoding (``scale_factor``, or 1 for integers) or to the precision of the data type is always allowed in
             new arrays. Existing arrays of integers without ``scale_factor`` get whole numbers only. If values that are
-            computed by dask are refused, new nodes are erased, and appended rows are removed.
+            computed by dask are refused, new nodes are erased, and appended rows are removed. Values that replace stored
+            variables are computed twice if they are encoded, so that they are refused before the variables are erased;
+            ``mode="w"`` erases the existing group first in any case.
         on_mismatch: What to do if coordinates that ``append_dim`` does not extend, their bounds, or the reference system
             differ from the stored ones: ``"error"`` refuses the append, ``"ignore"`` keeps the stored ones. Equal ones are
             not written again.

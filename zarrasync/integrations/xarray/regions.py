@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 from xarray import Dataset, Variable
 
 from zarrasync.errors import CodecError
@@ -56,7 +55,8 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
     if stored_index.equals(dataset.indexes[dim]):
         return True
     with suppress(CodecError):  # they may have been rounded when they were stored
-        if stored_index.equals(pd.Index(decoded_like(dim, dataset.variables[dim], stored[dim]))):
+        rounded = decoded_like(dim, dataset.variables[dim], stored[dim])
+        if stored_index.equals(_index_of(Variable((dim,), rounded))):
             return True
     if not _is_unwritten(stored_index):
         raise ValueError(

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import AsyncArray
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import gather_all
@@ -23,7 +22,7 @@ from zarrasync.integrations.xarray.job import Reservation, Target, WriteJob
 from zarrasync.integrations.xarray.labels import Placement, Unfinished, place_rows
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows
+from zarrasync.nodes.access import give_back_rows, reserve_rows
 
 __all__ = ["extend_arrays", "give_back", "leave_claims", "release_claims", "targets_of"]
 

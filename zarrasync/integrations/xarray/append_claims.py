@@ -28,7 +28,7 @@ import numpy.typing as npt
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.bulk.files.records.runs import BEAT_SECONDS, DEAD_SECONDS, Observed
-from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.integrations.xarray.labels import Placement, Unfinished
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import APPENDS
@@ -144,6 +144,10 @@ class AppendClaim:
             except WriteConflictError as conflict:
                 await backoff.after(conflict)
                 continue
+            except ConditionsUnsupported:
+                if self._store.conditional:
+                    raise
+                return placement  # the store no longer uses conditional writes
             self._own = own
             clock.current().start_thread("zarrasync-append", partial(self._beat, own.id))
             return placement

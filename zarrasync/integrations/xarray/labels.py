@@ -112,8 +112,11 @@ def place_rows(
     codes, own, unwritten, *others = _codes(parts, encoding)
     writing, failed = others[: len(unfinished)], others[len(unfinished) :]
     is_complete = np.ones(len(stored), np.bool_)
-    for rows in (*unfinished, *interrupted):
+    for rows in unfinished:
         is_complete[rows.places[rows.places < len(stored)]] = False
+    resumable = [_resumable(rows, keys, own, unwritten) for rows, keys in zip(interrupted, failed, strict=True)]
+    for rows, again in zip(interrupted, resumable, strict=True):
+        is_complete[rows.places[again & (rows.places < len(stored))]] = False
     repeated = pd.Index(codes).duplicated(keep="last" if on_duplicate == "replace" else "first")
     exists = np.isin(codes, own[is_complete])
     if on_duplicate == "error" and (repeated | exists).any():
@@ -133,17 +136,25 @@ def place_rows(
             )
         places[found] = _positions(codes[found], own[present], present)
     claimed = kept & (places < 0)
-    for rows, keys in zip(interrupted, failed, strict=True):
-        inside = rows.places < len(stored)
-        resumable = rows.places < start
-        found_labels = own[rows.places[inside]]  # others may have replaced the rows since
-        resumable[inside] &= (found_labels == keys[inside]) | (found_labels == unwritten)
-        again = kept & (places < 0) & np.isin(codes, keys[resumable])
-        places[again] = _positions(codes[again], keys[resumable], rows.places[resumable])
+    for rows, keys, is_own in zip(interrupted, failed, resumable, strict=True):
+        usable = is_own & (rows.places < start)
+        again = kept & (places < 0) & np.isin(codes, keys[usable])
+        places[again] = _positions(codes[again], keys[usable], rows.places[usable])
     new = kept & (places < 0)
     count = int(new.sum())
     places[new] = start + np.arange(count)
     return Placement(places, start, count, claimed)
+
+
+def _resumable(
+    rows: Unfinished, keys: npt.NDArray[Any], stored: npt.NDArray[Any], unwritten: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
+    """Return which rows of a failed writer have its labels or none, and not labels that others have written since."""
+    result = np.ones(len(keys), np.bool_)
+    inside = rows.places < len(stored)
+    labels = stored[rows.places[inside]]
+    result[inside] = (labels == keys[inside]) | (labels == unwritten)
+    return result
 
 
 def _codes(parts: Sequence[Labels], encoding: CFEncoding) -> list[npt.NDArray[np.int64]]:

@@ -188,9 +188,11 @@ async def _reserve_rows(job: WriteJob, plan: VariablePlan) -> None:
     placement = job.placement
     assert plan.rows_before is not None
     assert placement is not None
-    if plan.rows_before > placement.start:  # other writers of all variables extend the first one first
-        raise _uneven(job, plan.name, plan.rows_before, placement.start)
     axis, array = _axis_of(plan, job), job.arrays[plan.name]
+    if plan.rows_before > placement.start:
+        await array.refresh()  # another writer may have removed rows
+        if array.shape[axis] > placement.start:  # other writers of all variables extend the first one first
+            raise _uneven(job, plan.name, array.shape[axis], placement.start)
     shape = tuple(placement.count if number == axis else size for number, size in enumerate(plan.encoded.shape))
     start = placement.start if placement.count else placement.needed
     if not placement.count and array.shape[axis] >= start:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,14 @@ async def test_a_store_pickles(store):
     await store.close()
     assert await store.get("k") == b"v"
     await store.close()
+
+
+async def test_a_deep_copy_in_memory_can_be_written():
+    store = stores.MemoryStore()
+    await store.set("k", b"v")
+    other = copy.deepcopy({"a": store, "b": store})
+    await other["a"].set("k", b"w")
+    assert (await other["b"].get("k"), await store.get("k")) == (b"w", b"v")
 
 
 async def test_blocking_stores_never_suspend(store):

@@ -35,7 +35,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["write_later", "write_together"]
+__all__ = ["compute_only", "write_later", "write_together"]
 
 _POLL_SECONDS = 0.2
 """Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
@@ -270,6 +270,23 @@ def _write_block(
             counts = store.reset()
             written["stored"], written["requests"] = counts.bytes_written, counts.requests
     return written
+
+
+def compute_only(arrays: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Compute the blocks of dask arrays on the configured scheduler, and keep none, so that their errors are raised.
+
+    Args:
+        arrays: The arrays.
+        options: Options for the computation.
+    """
+    blocks = [block for array in arrays for block in array.to_delayed().ravel()]
+    forget: Any = delayed(_forget)  # untyped
+    compute_all: Any = dask.base.compute
+    compute_all(*[forget(block) for block in blocks], **options)
+
+
+def _forget(block: Any) -> None:
+    """Return nothing for a block."""
 
 
 def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget], options: Mapping[str, Any]) -> Sequence[Any]:

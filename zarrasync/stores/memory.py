@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
@@ -65,6 +66,14 @@ class MemoryStore(Store):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__init__(state["values"])  # type: ignore[misc]  # the only way to set the fields
         self.writeable = self.conditional = self.exclusive = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a store over a copy of the values, which stays in the process and can be written like this one."""
+        result = object.__new__(type(self))
+        memo[id(self)] = result
+        state = {name: value for name, value in vars(self).items() if name != "_lock"}
+        vars(result).update(copy.deepcopy(state, memo), _lock=thread_lock())
+        return result
 
     def _check_writeable(self, verb: str) -> None:
         """Raise an error for a copy, because written values would be lost."""

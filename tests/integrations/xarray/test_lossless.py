@@ -160,3 +160,49 @@ OBJECTS: list[Callable[[], Any]] = [lambda: np.array([1.0, 500.0], object), lamb
 def test_objects_that_are_numbers_are_checked(make: Callable[[], Any]):
     with pytest.raises(EncodingError, match="500"):
         write_dataset(xr.Dataset({"u": ("x", make())}), {}, encoding={"u": PACKED})
+
+
+@pytest.mark.parametrize("name", ["u", "both"])
+def test_stored_arrays_outlive_lazy_values_that_are_refused(name: str):
+    """They are refused before the arrays that they would replace are erased."""
+    store = stores.MemoryStore()
+    write_dataset(dataset([1.0, 2.0, 3.0], PACKED), store)
+    before = read(store).load()
+    other = dataset([4.0, 5.0, 500.0], PACKED, lazy=True)
+    with pytest.raises(EncodingError, match="500"):
+        write_dataset(other[["u"]] if name == "u" else other.assign(u=other.u, z=other.w), store, mode="a")
+    xr.testing.assert_identical(read(store).load(), before)
+    write_dataset(other.isel(x=[0, 1, 0]), store, mode="a")
+    assert read(store).u.values.tolist() == [4, 5, 4]
+
+
+NAT = np.array(["2000-01-02", "NaT"], "M8[ns]")
+ALLOWED = [
+    ([300.0, -300.0, 1e19, -(2.0**63)], {"dtype": "u1", "_FillValue": 9}, [44, 212, 0, 0]),
+    ([40000.0, -40000.0], {"dtype": "i2"}, [-25536, 25536]),
+    ([np.nan, np.inf, -np.inf], {"dtype": "i4"}, [0, 0, 0]),
+    ([2.0**63, 2.0**64 + 4096], {"dtype": "i8"}, [-(2**63), 4096]),
+    ([1e300, -1e300], {"dtype": "f4"}, [np.inf, -np.inf]),
+    (NAT, {"units": "days since 2000-01-01", "dtype": "i4"}, [1, 0]),
+    ([9.0, 1.0], {"dtype": "i2", "_FillValue": 9}, [9, 1]),
+    (np.array([300, -1]), {"dtype": "u1"}, [44, 255]),
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "encoding", "expected"), ALLOWED)
+@pytest.mark.filterwarnings("ignore:saving variable")
+def test_the_numbers_of_allowed_losses(values: Any, encoding: dict[str, Any], expected: list[float], lazy: bool):
+    """They do not depend on the processor."""
+    store = stores.MemoryStore()
+    write_dataset(dataset(values, encoding, lazy=lazy), store, lossy="allow")
+    assert sync.open_array(store, path="u")[...].tolist() == expected
+
+
+def test_values_outside_the_valid_range_are_stored():
+    """As xarray reads them; netCDF4 and decoded views show them as missing."""
+    values = dataset([1.0, 7.0], {"dtype": "f4"})
+    values.u.attrs["valid_range"] = np.array([0, 5], "f4")
+    store = stores.MemoryStore()
+    write_dataset(values, store)
+    assert read(store).u.values.tolist() == [1, 7]

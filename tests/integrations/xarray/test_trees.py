@@ -100,7 +100,7 @@ def test_modes():
 def test_appending_to_groups_with_a_dimension():
     store = MemoryStore()
     write_dataset(tree(), store)
-    write_dataset(tree(), store, append_dim="t", mode="a-")
+    write_dataset(tree(), store, append_dim="t", mode="a-", on_duplicate="allow")
     assert {sync.open_array(store, path=f"level/g{n}/a").shape for n in range(3)} == {(4, 4)}
     assert sync.open_array(store, path="mask").shape == (4,)
     with pytest.raises(ValueError, match="no dimension 'z'"):

@@ -192,3 +192,12 @@ def test_encodings_for_other_axes_are_dropped(tmp_path: Path):
         write_dataset(part, tmp_path / str(number))
         xr.testing.assert_equal(xr.open_dataset(tmp_path / str(number), engine="zarrasync"), part)
     assert sync.open_array(tmp_path / "3", path="a").chunks == (2, 5)
+
+
+@pytest.mark.parametrize("where", ["store", "dataset"])
+def test_labels_of_a_region_are_unique(where: str):
+    store = stores.MemoryStore()
+    dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])}, {"time": [0, 1, 1] if where == "store" else [0, 1, 2]})
+    write_dataset(dataset, store)
+    with pytest.raises(ValueError, match=f"the {where} has the coordinate 1 several times; pass the region as a slice"):
+        write_dataset(dataset.isel(time=[1] if where == "store" else [1, 1]), store, region="auto")

@@ -42,6 +42,7 @@ __all__ = [
     "decoded_like",
     "encode_like",
     "encode_new",
+    "encoding_of",
     "inherit_encoding",
     "stored_variables",
 ]
@@ -114,6 +115,7 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
         EncodingError: If the encoding cannot represent a value.
     """
     variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
+    variable = _with_float_scaling(variable)
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
     # Attributes of numbers do not depend on values, but xarray infers the units of times from them.
@@ -132,6 +134,17 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
     encoding = CFEncoding.from_attributes(attributes, template.dtype)
     data = _encoded_data(name, variable, encoding, lossy, exact=False, hint=_HINT_NEW)
     return Variable(variable.dims, data, template.attrs, template.encoding)
+
+
+def _with_float_scaling(variable: Variable) -> Variable:
+    """Return a variable whose scale and offset are not integers. xarray cannot decode missing values with such a scale."""
+    keys = (SCALE, OFFSET)
+    integers = [key for key in keys if isinstance(variable.encoding.get(key), int | np.integer)]
+    if not integers:
+        return variable
+    result = variable.copy(deep=False)
+    result.encoding = variable.encoding | {key: float(variable.encoding[key]) for key in integers}
+    return result
 
 
 def _encode_with_xarray(name: str, variable: Variable) -> Variable:
@@ -323,6 +336,18 @@ def decoded_like(name: str, variable: Variable, stored: Variable) -> npt.NDArray
     return encoding.decode(np.asarray(encoded.data)) if encoding.dtype.kind in _NUMERIC else encoded.to_numpy()
 
 
+def encoding_of(stored: Variable) -> CFEncoding:
+    """Return the meaning of the numbers of a stored variable, which is decoded."""
+    return CFEncoding.from_attributes(_attributes_of(stored), _stored_dtype(stored))
+
+
+def _attributes_of(stored: Variable) -> dict[str, Any]:
+    attributes = {key: stored.encoding[key] for key in VALUE_ATTRIBUTES if key in stored.encoding}
+    if stored.dtype.kind == "m" and UNITS in attributes:
+        attributes["dtype"] = "timedelta64"
+    return attributes
+
+
 def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncoding:
     """Return the encoding of a stored variable, for values that may be stored numbers already.
 
@@ -331,10 +356,8 @@ def _encoding_like(name: str, variable: Variable, stored: Variable) -> CFEncodin
     Raises:
         EncodingError: If their attributes differ from the encoding.
     """
-    attributes = {key: stored.encoding[key] for key in VALUE_ATTRIBUTES if key in stored.encoding}
-    if stored.dtype.kind == "m" and UNITS in attributes:
-        attributes["dtype"] = "timedelta64"
-    encoding = CFEncoding.from_attributes(attributes, _stored_dtype(stored))
+    attributes = _attributes_of(stored)
+    encoding = encoding_of(stored)
     raw = {key: variable.attrs[key] for key in (*SCALING, *MISSING_NUMBERS) if key in variable.attrs}
     if raw:
         own = CFEncoding.from_attributes(raw, encoding.dtype)

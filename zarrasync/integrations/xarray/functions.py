@@ -16,6 +16,7 @@ from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteRequest
+from zarrasync.integrations.xarray.labels import OnDuplicate
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import write
 from zarrasync.metadata.conventions.cf_encoding import Lossy
@@ -45,6 +46,7 @@ async def write_dataset_async(
     write_empty_chunks: bool | None = None,
     lossy: Lossy = "error",
     on_mismatch: OnMismatch = "error",
+    on_duplicate: OnDuplicate = "error",
     write_inherited_coords: bool = False,
     verify: bool = False,
     progress: ProgressLike = False,
@@ -85,13 +87,26 @@ async def write_dataset_async(
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
         lossy: What to do with values that their encoding cannot represent: values out of the range of the data type, NaN,
             infinity and NaT without a number for them, and values that are equal to the number for missing ones.
-            ``"error"`` refuses them, ``"warn"`` and ``"allow"`` store what NumPy makes of them. Rounding to the step of
+            ``"error"`` refuses them. ``"warn"`` and ``"allow"`` store other numbers: numbers out of range lose their highest
+            bits, infinity in integers and missing values without a number for them become 0, and too large numbers become
+            infinity in floating-point types; a value that is equal to the number for missing ones is stored, and read as
+            missing. ``valid_range`` describes values and is not compared with them, as in xarray; netCDF4 and the decoded
+            views of zarrasync show values outside as missing. Rounding to the step of
             the encoding (``scale_factor``, or 1 for integers) or to the precision of the data type is always allowed in
             new arrays. Existing arrays of integers without ``scale_factor`` get whole numbers only. If values that are
-            computed by dask are refused, new nodes are erased, and appended rows are removed.
+            computed by dask are refused, new nodes are erased, and appended rows are removed. Values that replace stored
+            variables are computed twice if they are encoded, so that they are refused before the variables are erased;
+            ``mode="w"`` erases the existing group first in any case.
         on_mismatch: What to do if coordinates that ``append_dim`` does not extend, their bounds, or the reference system
             differ from the stored ones: ``"error"`` refuses the append, ``"ignore"`` keeps the stored ones. Equal ones are
             not written again.
+        on_duplicate: What to do with rows of ``append_dim`` whose labels exist already in its coordinate, in the store or
+            earlier in the dataset: ``"error"`` refuses the append, so that a repeated call cannot store rows twice,
+            ``"skip"`` leaves these rows out, ``"replace"`` writes the existing rows again where they are, and
+            ``"allow"`` appends all rows. Labels are compared as they are stored: times in other units are the same
+            times. Missing labels are equal to each other, as in pandas. Without a coordinate there is no check. While
+            another writer appends the same labels, the call waits for it. If a writer was killed, an append of the same
+            labels writes its rows again where they are.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
@@ -110,7 +125,8 @@ async def write_dataset_async(
             dataset is read from the arrays that it would replace.
         NodeNotFoundError: If the mode is ``"r+"`` and the group or a variable does not exist.
         ShapeError: If a variable does not fit the stored one, if variables differ in length before or after an append,
-            or if values of other writers could be lost.
+            if labels that are appended exist already, or if values of other writers could be lost.
+        WriteConflictError: If another writer continued to append the same labels until ``config.total_timeout``.
         MetadataError: If an attribute cannot be written as JSON.
         UnsupportedOperation: If ``consolidated`` is set and the store does not support it.
         EncodingError: If an encoding cannot represent a value, or values have other units than the stored ones.
@@ -132,6 +148,7 @@ async def write_dataset_async(
         write_empty_chunks=write_empty_chunks,
         lossy=_checked("lossy", lossy, get_args(Lossy)),
         on_mismatch=_checked("on_mismatch", on_mismatch, get_args(OnMismatch)),
+        on_duplicate=_checked("on_duplicate", on_duplicate, get_args(OnDuplicate)),
         compute=compute,
         verify=verify,
         progress=progress,

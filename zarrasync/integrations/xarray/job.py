@@ -13,8 +13,10 @@ from zarrasync import config as settings
 from zarrasync.display.progress import ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
+from zarrasync.integrations.xarray.append_claims import AppendClaim
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings
+from zarrasync.integrations.xarray.labels import OnDuplicate, Placement
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.metadata.conventions.cf_encoding import Lossy
@@ -27,8 +29,6 @@ __all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
 
 Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
 """How to treat existing groups and variables."""
-Target: TypeAlias = tuple[AsyncArray, Region | None]
-"""An array, and the region of it that is written; ``None`` for all of it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class WriteRequest:
     write_empty_chunks: bool | None
     lossy: Lossy
     on_mismatch: OnMismatch
+    on_duplicate: OnDuplicate
     compute: bool
     verify: bool
     progress: ProgressLike
@@ -74,6 +75,23 @@ class Reservation:
     stop: int
 
 
+@dataclass(frozen=True)
+class Target:
+    """Values of a variable, and where they are written.
+
+    Attributes:
+        plan: The plan of the variable, with the values.
+        array: The array.
+        region: The region of the array; ``None`` for all of it.
+        unaligned: How to treat chunks that are written in part.
+    """
+
+    plan: VariablePlan
+    array: AsyncArray
+    region: Region | None
+    unaligned: Unaligned
+
+
 @dataclass
 class WriteJob:
     """The state of writing one group, which the steps complete.
@@ -90,9 +108,11 @@ class WriteJob:
         is_new: Whether this write creates the group.
         is_empty: Whether nothing existed below the group, so that all nodes below it come from this write.
         plans: The plans of the variables.
-        targets: The array and the region of each plan.
+        targets: What is written where. Rows that are appended may be several targets, or none.
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
+        claim: The claim of the rows, so that no other writer appends the same labels.
+        placement: The places of the rows that are appended.
         reservations: Reserved rows, which are released after a failure.
         changed: Whether documents may have been created, replaced or erased.
     """
@@ -111,6 +131,8 @@ class WriteJob:
     targets: list[Target] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     consolidated: Consolidated | None = None
+    claim: AppendClaim | None = None
+    placement: Placement | None = None
     reservations: list[Reservation] = field(default_factory=list)
     changed: bool = False
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from xarray import Dataset, Variable
-from xarray.conventions import decode_cf_variable, encode_cf_variable
 
-from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE, OFFSET, SCALE
-from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
+from zarrasync.errors import CodecError
+from zarrasync.integrations.xarray.encode import decoded_like
 
 __all__ = ["RegionLike", "locate_region"]
 
 RegionLike: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers pass it."""
-_TIME_ENCODING = ("dtype", UNITS, CALENDAR, FILL)
-_NUMBER_ENCODING = ("dtype", SCALE, OFFSET, FILL, MISSING_VALUE)
-"""Encodings of coordinates."""
 
 
 def locate_region(
@@ -57,8 +54,10 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
     stored_index = _index_of(stored[dim][part])
     if stored_index.equals(dataset.indexes[dim]):
         return True
-    if stored_index.equals(_round_trip(dataset.variables[dim], stored[dim])):
-        return True
+    with suppress(CodecError):  # they may have been rounded when they were stored
+        rounded = decoded_like(dim, dataset.variables[dim], stored[dim])
+        if stored_index.equals(_index_of(Variable((dim,), rounded))):
+            return True
     if not _is_unwritten(stored_index):
         raise ValueError(
             f"the coordinates along {dim!r} differ from the stored ones; drop them with drop_vars({dim!r}) to keep the "
@@ -69,18 +68,6 @@ def _is_stored(dim: str, part: slice, dataset: Dataset, stored: Mapping[str, Var
 
 def _index_of(coordinate: Variable) -> Any:
     return coordinate.to_index_variable().to_index()
-
-
-def _round_trip(coordinate: Variable, stored: Variable) -> Any:
-    """Return the index of coordinates as they would be stored, possibly rounded; ``None`` if they cannot be."""
-    is_time = coordinate.dtype.kind in "mM"
-    names = _TIME_ENCODING if is_time else _NUMBER_ENCODING
-    encoding = {name: stored.encoding[name] for name in names if name in stored.encoding}
-    try:
-        encoded = encode_cf_variable(Variable(coordinate.dims, coordinate.values, {}, encoding))
-        return _index_of(decode_cf_variable("coordinate", encoded, decode_timedelta=is_time))
-    except (ValueError, TypeError, OverflowError):  # the encoding does not suit them
-        return None
 
 
 def _is_unwritten(index: Any) -> bool:
@@ -94,7 +81,7 @@ def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> s
     A dimension without coordinates must be as long as the stored one.
 
     Raises:
-        ValueError: If the store does not contain them, or not consecutively.
+        ValueError: If the store does not contain them, contains them several times, or not consecutively.
     """
     if dim not in dataset.indexes or dim not in stored:
         length = next((variable.sizes[dim] for variable in stored.values() if dim in variable.dims), None)
@@ -103,9 +90,16 @@ def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> s
                 f"the region along {dim!r} cannot be located: the dataset and the store both need coordinates along it"
             )
         return slice(0, length)
-    positions = _index_of(stored[dim]).get_indexer(dataset.indexes[dim])
+    stored_index, index = _index_of(stored[dim]), dataset.indexes[dim]
+    for where, labels in (("the store", stored_index), ("the dataset", index)):
+        if not labels.is_unique:
+            raise ValueError(
+                f"the region along {dim!r} cannot be located: {where} has the coordinate "
+                f"{labels[labels.duplicated()][0]} several times; pass the region as a slice of positions"
+            )
+    positions = stored_index.get_indexer(index)
     if (positions < 0).any():
-        missing = dataset.indexes[dim][positions < 0][0]
+        missing = index[positions < 0][0]
         raise ValueError(f"the region along {dim!r} cannot be located: the store has no coordinate {missing}")
     if (np.diff(positions) != 1).any():
         raise ValueError(f"the coordinates along {dim!r} are not consecutive in the store")

@@ -1,30 +1,26 @@
-"""Space for a dataset: groups, rows that are appended to existing arrays, and new arrays."""
+"""Space for a dataset: groups and new arrays. ``rows`` extends existing arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from zarrasync import AsyncArray, AsyncGroup, open_group
+from zarrasync import AsyncGroup, open_group
 from zarrasync import config as settings
-from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.shield import run_cleanup
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, ShapeError
-from zarrasync.indexing.regions import Region
-from zarrasync.integrations.xarray.job import Reservation, WriteJob, WriteRequest
+from zarrasync.errors import NodeExistsError, NodeNotFoundError
+from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
-from zarrasync.nodes.access import give_back_rows, handle_of, reserve_rows, with_handle
+from zarrasync.integrations.xarray.rows import extend_arrays, targets_of
+from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.group import create_group_at
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["erase_new_nodes", "existing_group", "give_back", "reserve"]
-
-_CATCH_UP_SECONDS = 10.0
-"""Seconds to wait for another writer that has extended some of the variables to extend the others."""
+__all__ = ["erase_new_nodes", "existing_group", "reserve"]
 
 
 async def reserve(jobs: Sequence[WriteJob]) -> None:
@@ -32,7 +28,8 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
 
     Raises:
         NodeExistsError: If a group exists and the mode is ``"w-"``.
-        ShapeError: If arrays differ in length, so that rows would be overwritten or missing.
+        ShapeError: If arrays differ in length, so that rows would be overwritten or missing, or if labels exist already.
+        WriteConflictError: If another writer continues to append the same labels.
     """
     for job in jobs:
         job.changed = job.request.mode == "w"
@@ -41,18 +38,10 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
         assert job.group is not None
         job.changed = job.is_new or any(not plan.updates for plan in job.plans)
         job.consolidated = handle_of(job.group).consolidated
-    await gather_all([partial(_extend_arrays, job) for job in jobs])
+    await gather_all([partial(extend_arrays, job) for job in jobs])
     await _create_arrays(jobs)  # last, as it replaces arrays
     for job in jobs:
-        rows = {str(job.request.append_dim): slice(r.start, r.stop) for r in job.reservations[:1]}
-        regions = [_region_of(plan, rows if _appends(plan, job) else job.region or {}) for plan in job.plans]
-        job.targets = [(job.arrays[plan.name], region) for plan, region in zip(job.plans, regions, strict=True)]
-
-
-async def give_back(job: WriteJob) -> None:
-    """Release all reserved rows after a failure."""
-    for rows in reversed(job.reservations):
-        await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
+        job.targets = [target for plan in job.plans for target in targets_of(plan, job)]
 
 
 async def erase_new_nodes(job: WriteJob) -> None:
@@ -123,71 +112,6 @@ async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
         job.is_new = False  # another writer was faster
         await group.update_attributes(attributes)
         return group
-
-
-# ------------------------------------------------------------------ rows
-
-
-def _appends(plan: VariablePlan, job: WriteJob) -> bool:
-    return plan.rows_before is not None and job.region is None
-
-
-async def _extend_arrays(job: WriteJob) -> None:
-    """Reserve rows in one array, the coordinates if possible, and the same rows in all others.
-
-    The rows of concurrent writers then stay together.
-    """
-    appends = [plan for plan in job.plans if _appends(plan, job)]
-    appends.sort(key=lambda plan: (plan.name != job.request.append_dim, plan.name))
-    await _catch_up(job, _group_of(job), appends)
-    await gather_all([partial(_reserve_rows, job, plan, None) for plan in appends[:1]])
-    start = job.reservations[0].start if job.reservations else None
-    await gather_all([partial(_reserve_rows, job, plan, start) for plan in appends[1:]])
-
-
-def _region_of(plan: VariablePlan, slices: Mapping[str, slice]) -> Region | None:
-    return tuple(slices.get(str(dim), slice(None)) for dim in plan.encoded.dims) if plan.updates else None
-
-
-async def _catch_up(job: WriteJob, group: AsyncGroup, appends: Sequence[VariablePlan]) -> None:
-    """Wait until all arrays are as long as the first one: another writer may be about to extend them."""
-    first = (appends[0].rows_before or 0) if appends else 0
-    end = clock.monotonic() + _CATCH_UP_SECONDS
-    for plan in appends[1:]:
-        length, pause = plan.rows_before or 0, 0.02
-        while length < first:
-            if clock.monotonic() > end:
-                raise _uneven(job, plan.name, length, first)
-            await clock.sleep(pause)
-            pause = min(2 * pause, 0.5)
-            array = await _without_consolidated(group).get(plan.name)
-            assert isinstance(array, AsyncArray)
-            length = array.shape[plan.encoded.dims.index(str(job.request.append_dim))]
-
-
-async def _reserve_rows(job: WriteJob, plan: VariablePlan, start: int | None) -> None:
-    """Extend an array by a variable's rows.
-
-    Args:
-        job: The job.
-        plan: The plan for the variable.
-        start: The position of the first row along the appended dimension; ``None`` for the end of the array.
-    """
-    assert plan.rows_before is not None
-    if start is not None and plan.rows_before > start:  # other writers of all variables extend the first one first
-        raise _uneven(job, plan.name, plan.rows_before, start)
-    axis, array = plan.encoded.dims.index(str(job.request.append_dim)), job.arrays[plan.name]
-    start = await reserve_rows(array, axis, plan.encoded.shape, start)
-    job.reservations.append(Reservation(array, axis, start, start + plan.encoded.shape[axis]))
-
-
-def _uneven(job: WriteJob, name: str, length: int, first: int) -> ShapeError:
-    return ShapeError(
-        f"{name} has {length} rows along {job.request.append_dim!r}, but another variable has {first}, because rows "
-        "were appended to some variables only; resize() the arrays to the same length",
-        found=(length,),
-        wanted=(first,),
-    )
 
 
 # ------------------------------------------------------------------ arrays

@@ -14,12 +14,12 @@ from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import for_job, ignore_progress, write_blocks
-from zarrasync.bulk.reports import WriteReport
+from zarrasync.bulk.reports import WriteReport, add_reports
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.indexing.regions import Region, resolve_corners
 from zarrasync.integrations.dask_detect import is_dask_array
-from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
+from zarrasync.integrations.xarray.job import Target, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import join
@@ -90,21 +90,22 @@ async def write_values(jobs: Sequence[WriteJob]) -> Any:
         A ``WriteReport``. Without ``compute``, an object whose ``compute()`` writes the dask arrays and returns it.
     """
     request = jobs[0].request
-    items = [_item(job, *pair) for job in jobs for pair in zip(job.plans, job.targets, strict=True)]
+    items = [_item(job, target) for job in jobs for target in job.targets]
     now = items if request.compute else [item for item in items if not item.is_lazy]
     label = f"write {jobs[0].request.store!r}"
     with report_progress(request.progress, sum(item.nbytes for item in now), label) as progress:
         reports = await _write_now(now, request, progress or ignore_progress)
-    report = WriteReport({item.name: reports[item.name] for item in now})
+    names = {join(job.path, plan.name) for job in jobs for plan in job.plans} - {item.name for item in items}
+    report = WriteReport({item.name: reports[item.name] for item in now} | dict.fromkeys(names, IngestReport()))
     return report if request.compute else _write_later([item for item in items if item.is_lazy], request, report)
 
 
-def _item(job: WriteJob, plan: VariablePlan, target: tuple[AsyncArray, Region | None]) -> _Item:
-    array, region = target
+def _item(job: WriteJob, target: Target) -> _Item:
+    plan, array = target.plan, target.array
     if plan.write_empty_chunks is not None:
         config = replace(array.config, write_empty_chunks=plan.write_empty_chunks)
         array = with_handle(array, replace(handle_of(array), config=config))
-    return _Item(join(job.path, plan.name), plan, array, region, job.unaligned)
+    return _Item(join(job.path, plan.name), plan, array, target.region, target.unaligned)
 
 
 async def _write_now(items: Sequence[_Item], request: WriteRequest, progress: Progress) -> dict[str, IngestReport]:
@@ -119,7 +120,7 @@ async def _write_now(items: Sequence[_Item], request: WriteRequest, progress: Pr
         encoded, array = item.plan.encoded, _counting(item.array)
         source = source_of(encoded if encoded.shape else np.asarray(encoded.values), {})
         options: Any = {"is_new": not item.plan.updates, "verify": request.verify, "progress": progress}
-        reports[item.name] = await write_blocks(source, array, item.region, item.unaligned, **options)
+        _add_report(reports, item.name, await write_blocks(source, array, item.region, item.unaligned, **options))
 
     one_by_one = [item for item in items if not item.is_lazy]
     together: list[tuple[_Item, Any]] = []
@@ -140,11 +141,21 @@ async def _write_now(items: Sequence[_Item], request: WriteRequest, progress: Pr
 
         options: Any = {"verify": request.verify, "progress": progress, "options": request.compute_options}
         written = await write_together([write for _, write in together], **options)
-        reports.update(zip((item.name for item, _ in together), written, strict=True))
+        for (item, _), report in zip(together, written, strict=True):
+            _add_report(reports, item.name, report)
 
     calls: list[Callable[[], Awaitable[None]]] = [partial(write_one, item) for item in one_by_one]
     await gather([*calls, write_dask] if together else calls)
     return reports
+
+
+def _add_report(reports: dict[str, IngestReport], name: str, report: IngestReport) -> None:
+    """Add the report of a variable, or of further rows of it."""
+    if name in reports:
+        add_reports(reports[name], report)
+        reports[name].seconds = max(reports[name].seconds, report.seconds)
+    else:
+        reports[name] = report
 
 
 def _counting(array: AsyncArray) -> AsyncArray:
@@ -211,4 +222,7 @@ def _write_later(items: Sequence[_Item], request: WriteRequest, report: WriteRep
 
 
 def _complete(done: dict[str, IngestReport], names: Sequence[str], reports: Sequence[IngestReport]) -> WriteReport:
-    return WriteReport({**done, **dict(zip(names, reports, strict=True))})
+    result = dict(done)
+    for name, report in zip(names, reports, strict=True):
+        _add_report(result, name, report)
+    return WriteReport(result)

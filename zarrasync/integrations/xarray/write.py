@@ -31,7 +31,8 @@ from zarrasync.integrations.xarray.plan import (
 )
 from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.integrations.xarray.regions import locate_region
-from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, give_back, reserve
+from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, reserve
+from zarrasync.integrations.xarray.rows import give_back, leave_claims, release_claims
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
@@ -74,7 +75,12 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
             await give_back(job)
         await run_cleanup(partial(update_after_failure, jobs))
         raise
-    await consolidate(jobs)
+    try:
+        await consolidate(jobs)
+    except BaseException:
+        await leave_claims(jobs)  # the values are complete, and the same call writes them again
+        raise
+    await release_claims(jobs)
     return report
 
 
@@ -170,8 +176,29 @@ async def _validate(job: WriteJob) -> None:
     check_lengths(job.plans, job.stored, request.append_dim)
     check_chunks(job)
     job.attributes = checked_attributes(json_attributes(attributes))
+    await _check_replacements(job, variables)
     if job.group is not None:
         await _refuse_groups(job.group, [plan.name for plan in job.plans if plan.name not in job.stored])
+
+
+async def _check_replacements(job: WriteJob, variables: Mapping[Any, Variable]) -> None:
+    """Compute lazy values that replace stored arrays, so that they are refused before the arrays are erased.
+
+    They are computed again when they are stored, because they may not fit into memory.
+
+    Raises:
+        EncodingError: If an encoding cannot represent a value.
+    """
+    lazy = [
+        plan.encoded.data
+        for plan in job.plans
+        if not plan.updates and plan.name in job.stored and is_dask_array(plan.encoded.data)
+        if plan.encoded.data is not variables[plan.name].data  # otherwise the values are stored as they are
+    ]
+    if lazy and job.request.lossy == "error":
+        from zarrasync.integrations.dask_write import compute_only
+
+        await compute(partial(compute_only, lazy, job.request.compute_options))
 
 
 def _stays(name: str, variable: Variable, job: WriteJob) -> bool:

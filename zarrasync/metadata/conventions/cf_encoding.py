@@ -262,7 +262,11 @@ class CFEncoding:
             values: Numbers, times, durations, dates of cftime, or strings. NaN, NaT and ``None`` are missing.
             variable: The name of the variable, for messages.
             origin: The indices of the first value, for messages; by default zeros.
-            lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store what NumPy makes of them.
+            lossy: What to do with other values: ``"error"``, ``"warn"``, or ``"allow"`` to store other numbers for them. Whole
+                numbers out of range lose their highest bits, as in casts of integers. Infinity in integers, and missing
+                values without a number for them, become 0. Too large numbers become infinity in floating-point types.
+                Numbers that stand for missing values are stored, and read as missing. Strings are cut, imaginary parts
+                are left out, and times that are not exact are rounded to the units.
             exact: Whether numbers without a scale must be whole to be stored as integers.
             hint: What to do about an error, for its message.
 
@@ -371,10 +375,14 @@ class CFEncoding:
         if dtype.kind == "b" or (exact and not self.is_packed):
             fits &= rounded == packed
         report.refuse(~fits & ~missing, f"{dtype} {self._limits(low, high, exact=exact)}", packed)
-        is_replaced = missing & (self.missing_number is not None)
-        safe = np.where(is_replaced, np.zeros((), rounded.dtype), rounded)
-        with np.errstate(all="ignore"):
-            return np.asarray(safe.astype(dtype))
+        # What a cast of floats out of range returns depends on the processor.
+        safe = np.where(missing, np.zeros((), rounded.dtype), rounded)
+        lost = ~fits & ~missing
+        if dtype.kind in "iu" and safe.dtype.kind == "f" and lost.any():
+            result = np.where(lost, 0, safe).astype(dtype)
+            result[lost] = _wrapped(safe[lost], dtype)
+            return np.asarray(result)
+        return np.asarray(safe.astype(dtype))
 
     def _limits(self, low: int, high: int, *, exact: bool) -> str:
         text = f"represents {'whole numbers' if exact and not self.is_packed else 'numbers'} from {low:,} to {high:,}"
@@ -423,6 +431,14 @@ class _Report:
         if self.lossy == "error":
             raise EncodingError(text, variable=self.variable, index=index, value=value)
         warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def _wrapped(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers out of the range of a data type as the casts of integers do: without their highest bits."""
+    most = 2.0**64
+    numbers = np.fmod(np.where(np.isfinite(numbers), numbers, 0.0).astype("f8"), most)
+    numbers = np.where(numbers >= most / 2, numbers - most, np.where(numbers < -most / 2, numbers + most, numbers))
+    return numbers.astype("i8").astype(dtype)
 
 
 def _missing_values(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

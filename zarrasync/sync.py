@@ -1887,8 +1887,8 @@ def ingest(
     not stored, so a resumed run writes them again.
 
     Files become the variables of one group. The rows of all files along the dimension ``concat`` are put in order, times
-    get one unit, and the new rows become visible in one step at the end. An attribute of the group records the files, so
-    that none is ingested twice, and none is left out silently.
+    get one unit, and the new rows become visible in one step at the end. A value in the store records the files, so that
+    none is ingested twice, and none is left out silently.
 
     Args:
         source: The values to write, one of:

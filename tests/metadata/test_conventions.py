@@ -51,10 +51,7 @@ def copies(source: Path, target: Path, how: str, zarr_format: int) -> None:
 
 
 def opened(path: Path, engine: str) -> Any:
-    """Open a dataset, without the record of the files that were ingested."""
-    found = xarray.open_dataset(path, engine=engine, consolidated=False).load()
-    found.attrs.pop("zarrasync_sources", None)
-    return found
+    return xarray.open_dataset(path, engine=engine, consolidated=False).load()
 
 
 @pytest.mark.parametrize("how", ["copy", "convert", "ingest", "each"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any
 
-from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files
-from zarrasync.bulk.files.records.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.stores import resolve
 
 _ARGUMENTS = {item.name for item in fields(FilesRequest)}
 
@@ -21,6 +22,24 @@ def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **argumen
     return run(ingest_files(request), blocking=True)
 
 
+def journal_key(store: Any) -> str:
+    """Return the key of the journal of a dataset, which lies beside its labels or its values."""
+    keys = run(resolve(store).list_prefix(""), blocking=True)
+    (key,) = (key for key in keys if key.endswith("/.sources"))
+    return key
+
+
+def read_journal(store: Any) -> dict[str, Any]:
+    """Return the journal of a dataset as JSON values."""
+    value: dict[str, dict[str, Any]] = json.loads(run(resolve(store).get(journal_key(store)), blocking=True) or b"")
+    return value["journal"]
+
+
+def put_journal(store: Any, journal: dict[str, Any], key: str) -> None:
+    """Replace the journal of a dataset."""
+    run(resolve(store).put(key, json.dumps({"journal": journal}).encode()), blocking=True)
+
+
 def forget_names(store: Any, most: int) -> None:
     """Keep only digests of all but the last files of a dataset, as the journals of datasets with many files do.
 
@@ -28,6 +47,6 @@ def forget_names(store: Any, most: int) -> None:
         store: The store of the dataset.
         most: The number of files whose names remain.
     """
-    group = sync.open_group(store, mode="r+")
-    journal = Journal.of(group.attrs)
-    group.attrs[ATTRIBUTE] = journal.with_files(journal.dim, journal.parameters, (), (), most_files=most).to_json()
+    journal = Journal.of(read_journal(store))
+    value = journal.with_files(journal.dim, journal.parameters, (), (), most_files=most).to_json()
+    put_journal(store, value, journal_key(store))

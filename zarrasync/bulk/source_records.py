@@ -1,25 +1,23 @@
-"""Records of the files from which arrays were ingested, so that another file into the same array is an error.
-
-A record is an attribute of a single array, or of the group below which a file with several arrays was stored.
-"""
+"""Records of the files from which arrays were ingested, so that another file into the same array is an error."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from zarrasync.bulk.files.records.source_values import FILE, change_sources, read_sources
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.errors import NodeExistsError
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
 from zarrasync.stores.local import local_path
 
-__all__ = ["check_record", "identify_source", "record_of", "unfinished"]
+__all__ = ["check_records", "identify_source", "record_file", "unfinished"]
 
-_ATTRIBUTE = "zarrasync_sources"
-_VERSION = 1
 _UNFINISHED = "unfinished"
 """The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
 
@@ -41,23 +39,14 @@ def identify_source(url: str, group: str = "") -> SourceFile:
         file = SourceFile(os.path.abspath(path))
     else:
         file = identity_of(path, {})
-    place = f"{file.name.rstrip('/')}/{group.strip('/')}".rstrip("/")
-    return SourceFile(place, file.size, file.stamp)
+    head, mark, query = file.url.partition("?") if "://" in path else (file.url, "", "")
+    place = f"{head.rstrip('/')}/{group.strip('/')}".rstrip("/")
+    return SourceFile(place + mark + query, file.size, file.stamp)
 
 
-def record_of(
-    file: SourceFile, paths: Collection[str] = ("",), known: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the attribute that records a file.
-
-    Args:
-        file: The file.
-        paths: The paths of its arrays below the node with the attribute.
-        known: The attributes of that node. Records of other arrays stay.
-    """
-    records = {**_records(known or {}), **dict.fromkeys(paths, file)}
-    files = [[*item.to_json(), [path for path in records if records[path] == item]] for item in set(records.values())]
-    return {_ATTRIBUTE: {"version": _VERSION, "files": sorted(files, key=repr)}}
+async def record_file(handle: NodeHandle, file: SourceFile) -> None:
+    """Record the file of an array."""
+    await change_sources(handle, lambda present: {FILE: file.recorded.to_json()})
 
 
 def unfinished(file: SourceFile) -> SourceFile:
@@ -65,50 +54,38 @@ def unfinished(file: SourceFile) -> SourceFile:
     return replace(file, stamp=_UNFINISHED)
 
 
-def check_record(
-    attributes: Mapping[str, Any], file: SourceFile, place: str, store: Any, paths: Collection[str] = ("",)
-) -> None:
-    """Check that arrays were not ingested from another file.
+async def check_records(store: Store, paths: Sequence[str], file: SourceFile) -> None:
+    """Check that arrays were not ingested from another file. Arrays without a record may contain anything.
 
     Args:
-        attributes: The attributes with the record. Arrays without one may contain anything.
+        store: The store.
+        paths: The paths of the arrays.
         file: The file to ingest.
-        place: The path of the node with the attributes, for messages.
-        store: The store, for messages.
-        paths: The paths of the arrays below the node.
 
     Raises:
         NodeExistsError: If one was ingested from another file, the file has changed, or replacing values was interrupted.
     """
-    for path in paths:
-        record = _records(attributes).get(path)
-        if record is None or record == file:
-            continue
-        name = f"/{'/'.join(part for part in (place, path) if part)}"
-        raise NodeExistsError(
-            f"{name} in {store!r} contains {_difference(record, file)}",
-            path=name.strip("/"),
-            store=repr(store),
-        )
+    for path, value in zip(paths, await read_sources(store, paths), strict=True):
+        record = _record(value)
+        if record is not None and record != file.recorded:
+            difference = _difference(record, file)
+            raise NodeExistsError(f"/{path} in {store!r} contains {difference}", path=path, store=repr(store))
 
 
 def _difference(record: SourceFile, file: SourceFile) -> str:
     """Return the end of a message about an array that was not ingested from a file."""
     if record.stamp == _UNFINISHED:
         return (
-            f"only some values of {record.url}, because an ingestion with mode='r+' was interrupted; repeat it with mode='r+', "
-            "or pass mode='w' to replace all values"
+            f"only some values of {record.short_name}, because an ingestion with mode='r+' was interrupted; repeat it with "
+            "mode='r+', or pass mode='w' to replace all values"
         )
-    what = "which has changed since" if record.url == file.url else f"not {file.url}"
-    return f"the values of {record.url}, {what}; pass mode='w' to replace them, or write to another path"
+    what = "which has changed since" if record.url == file.recorded.url else f"not {file.name}"
+    return f"the values of {record.short_name}, {what}; pass mode='w' to replace them, or write to another path"
 
 
-def _records(attributes: Mapping[str, Any]) -> dict[str, SourceFile]:
-    """Return the files by the paths of their arrays. Records of other versions are ignored."""
-    value = attributes.get(_ATTRIBUTE)
+def _record(value: Mapping[str, Any]) -> SourceFile | None:
+    """Return the file of an array. Records of other versions are ignored."""
     try:
-        if not isinstance(value, Mapping) or value["version"] != _VERSION:
-            return {}
-        return {path: SourceFile(url, size, stamp) for url, size, stamp, paths in value["files"] for path in paths}
-    except (KeyError, TypeError, ValueError):
-        return {}
+        return SourceFile(*value[FILE])
+    except (KeyError, TypeError):
+        return None

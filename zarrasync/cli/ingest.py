@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,10 +14,11 @@ from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.ingest_array import ingest_array
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.bulk.reports import WriteReport
-from zarrasync.bulk.source_records import check_record, identify_source, record_of
+from zarrasync.bulk.source_records import check_records, identify_source
 from zarrasync.bulk.sources import source_of
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -49,8 +50,6 @@ Arrays = dict[str, Any]
 """Arrays by their paths below the destination; a single array has the path ""."""
 Layouts = dict[str, dict[str, Any]]
 """Parameters of ``create_array`` by path."""
-Existing = Mapping[str, Mapping[str, Any]]
-"""Attributes of existing arrays by path."""
 
 
 def add(command: Commands) -> None:
@@ -88,17 +87,13 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
         arrays, attributes = open_file(args)
         layouts = _layouts(args, store, arrays)
         file = identify_source(args.url, args.path)
-        existing = run(_existing(args, store, arrays), blocking=store.blocking)
-        for path, found in existing.items():
-            check_record(found, file, _place(args, path), store)
+        existing = run(_existing(args, store, arrays, file), blocking=store.blocking)
         if set(arrays) != {""}:
-            zarr_format = _create_groups(args, store, arrays, layouts, attributes, file, existing)
+            zarr_format = _create_groups(args, store, arrays, layouts, attributes)
             layouts = {path: {**layout, "zarr_format": zarr_format} for path, layout in layouts.items()}
-        elif not existing:
-            layouts[""]["attributes"] = {**_attributes(arrays[""], layouts[""]), **record_of(file)}
         reports: dict[str, IngestReport] = {}
         try:
-            run(_write(args, store, arrays, layouts, existing, reports, watch.progress), blocking=store.blocking)
+            run(_write(args, store, arrays, layouts, file, existing, reports, watch.progress), blocking=store.blocking)
         finally:
             watch.report = WriteReport({path: reports[path] for path in arrays if path in reports})
             if not console.as_json:
@@ -114,7 +109,8 @@ async def _write(
     store: Store,
     arrays: Arrays,
     layouts: Layouts,
-    existing: Existing,
+    file: SourceFile,
+    existing: Collection[str],
     reports: dict[str, IngestReport],
     progress: ProgressLike,
 ) -> None:
@@ -122,19 +118,21 @@ async def _write(
     sizes = {path: math.prod(array.shape) * max(array.dtype.itemsize, 1) for path, array in arrays.items()}
     single = arrays.get("")
     rows = single.shape[0] if single is not None and single.shape else 0
-    with report_progress(progress, sum(sizes.values()), f"ingest {args.url}", rows) as callback:
+    with report_progress(progress, sum(sizes.values()), f"ingest {file.name}", rows) as callback:
 
         async def write(path: str) -> None:
             array, place, existed = arrays[path], _place(args, path), path in existing
             try:
-                reports[path] = await zarrasync.ingest(
-                    array.load() if isinstance(array, NpzMember) else array,
+                values = array.load() if isinstance(array, NpzMember) else array
+                reports[path] = await ingest_array(
+                    values,
                     store,
+                    file,
                     path=place,
                     mode="w" if args.overwrite and not path else "a",
+                    options=layouts[path],
                     verify=args.verify or existed,  # stored blocks may come from another file
                     progress=callback or False,
-                    **layouts[path],
                 )
             except ChecksumError as error:
                 if existed:
@@ -159,27 +157,23 @@ def _place(args: argparse.Namespace, path: str) -> str:
     return join(normalize_path(args.dest_path), path)
 
 
-async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays) -> Existing:
-    """Return the attributes of the arrays that exist and are not replaced, by path."""
+async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays, file: SourceFile) -> Collection[str]:
+    """Return the paths of the arrays that exist and are not replaced, none of which comes from another file."""
     if args.overwrite:
-        return {}
-    found: dict[str, Mapping[str, Any]] = {}
+        return ()
+    found: list[str] = []
 
     async def find(path: str) -> None:
         with suppress(NodeNotFoundError, NodeTypeError):
-            array = await run_on_store(partial(zarrasync.open_array, store, path=_place(args, path)), store)
-            found[path] = dict(array.attrs)
+            await run_on_store(partial(zarrasync.open_array, store, path=_place(args, path)), store)
+            found.append(path)
 
     await for_each(find, arrays, 1 if store.blocking else _CONCURRENT_ARRAYS)
+    await check_records(store, [_place(args, path) for path in found], file)
     return found
 
 
 # ------------------------------------------------------------------ layouts
-
-
-def _attributes(array: Any, layout: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a new array."""
-    return creation_options(source_of(array, {}), layout).get("attributes") or {}
 
 
 def _layouts(args: argparse.Namespace, store: Store, arrays: Arrays) -> Layouts:
@@ -228,8 +222,6 @@ def _create_groups(
     arrays: Arrays,
     layouts: Layouts,
     attributes: dict[str, dict[str, Any]],
-    file: SourceFile,
-    existing: Existing,
 ) -> int | str:
     """Create the groups of the arrays, or replace existing ones, after checking that all arrays can be created.
 
@@ -242,9 +234,7 @@ def _create_groups(
     if args.overwrite:
         refuse_self_overwrite(store, normalize_path(args.dest_path), *arrays.values())
     group = sync.open_group(store, path=args.dest_path, mode="w" if args.overwrite else "a", zarr_format=zarr_format)
-    check_record(group.attrs, file, args.dest_path, store, existing)
-    record = record_of(file, arrays.keys() - existing.keys(), group.attrs)
-    for path, values in {**attributes, "": {**attributes.get("", {}), **record}}.items():
+    for path, values in attributes.items():
         member = group if not path else group.require_group(path)
         member.update_attributes(values)
     return group.zarr_format

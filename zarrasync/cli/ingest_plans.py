@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from zarrasync import config as settings
+from zarrasync._util.redact import has_secrets, public_url
 from zarrasync.bulk.files.functions import plan_files
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
@@ -33,6 +35,8 @@ from zarrasync.stores import resolve
 
 __all__ = ["is_plan_command", "make_plan_parser"]
 
+_SECRETS = ".secrets"
+"""The suffix of the file beside a plan with URLs and options that contain credentials. Only its owner can read it."""
 _ACTIONS = ("plan", "run", "finish", "abandon")
 
 
@@ -107,10 +111,18 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     place = _absolute(args.dest)
 
     def save(plan: JobPlan) -> None:
-        document = {"dest": place, "verify": args.verify, "statistics": args.statistics, **plan.to_json()}
-        temporary = Path(f"{args.plan}.partial")
-        temporary.write_text(json.dumps(document))
-        temporary.replace(args.plan)
+        secrets = {**plan.secrets, **({"dest": place} if has_secrets(place) else {})}
+        document = {
+            "dest": public_url(place),
+            "verify": args.verify,
+            "statistics": args.statistics,
+            "secrets": bool(secrets),
+        }
+        if secrets:
+            _put(f"{args.plan}{_SECRETS}", secrets, mode=0o600)
+        else:
+            Path(f"{args.plan}{_SECRETS}").unlink(missing_ok=True)
+        _put(args.plan, {**document, **plan.public.to_json()})
 
     try:
         with destination(args) as dest, show_log("zarrasync.bulk"):
@@ -164,6 +176,21 @@ def _abandon(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _put(path: str, document: Mapping[str, Any], mode: int = 0o666) -> None:
+    """Write a file completely or not at all.
+
+    Args:
+        path: The path.
+        document: JSON values.
+        mode: The permissions of the file, of which the process may remove some.
+    """
+    temporary = Path(f"{path}.partial")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "w") as file:
+        json.dump(document, file)
+    temporary.replace(path)
+
+
 def _absolute(dest: str) -> str:
     """Return a destination that means the same in other directories."""
     path, bar, rest = dest.partition("|")
@@ -173,12 +200,15 @@ def _absolute(dest: str) -> str:
 def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
     """Return the job of a plan, whether to verify values and to compare statistics, and the name of the destination."""
     document = files.load_json(args.plan)
-    dest = document.pop("dest", None)
+    dest, needs_secrets = document.pop("dest", None), document.pop("secrets", False)
     verify, statistics = (document.pop(name, False) or getattr(args, name, False) for name in ("verify", "statistics"))
     try:
         plan = JobPlan.from_json(document)
     except ValueError as error:
         raise ValueError(f"{args.plan} is {error_line(error)}") from error
+    if needs_secrets:
+        secrets = files.load_json(f"{args.plan}{_SECRETS}")
+        plan, dest = plan.with_secrets(secrets), secrets.get("dest", dest)
     plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
     store = resolve(dest, options(args.dest_option))
     return PlannedJob.of(plan, store, settings.get()), verify, statistics, job_name(store, plan.path)

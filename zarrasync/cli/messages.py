@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from zarrasync._util.redact import redact
 from zarrasync.errors import ZarrError
 
 __all__ = ["error_line", "for_shell", "typed_places"]
@@ -39,7 +40,7 @@ def error_line(error: BaseException, typed: Iterable[str] = ()) -> str:
     """
     if isinstance(error, BaseExceptionGroup):
         return error_line(error.exceptions[0], typed)
-    message = "; ".join((str(error), *getattr(error, "__notes__", ())))
+    message = redact("; ".join((str(error), *getattr(error, "__notes__", ()))))
     text = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"

@@ -16,13 +16,15 @@ from zarrasync.formats.v3 import V3
 from zarrasync.metadata.format import Documents, Format
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 
-__all__ = ["CANDIDATES", "by_name", "detect", "is_document", "likely_node", "may_be_zarr"]
+__all__ = ["CANDIDATES", "SOURCES", "by_name", "detect", "is_document", "likely_node", "may_be_zarr"]
 
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 """The formats to look for if the format is not specified, in order of preference.
 
 Formats with an unread entry point are last, because they take another round of requests.
 """
+SOURCES = ".sources"
+"""Name of the value beside the chunks of an array that records the files from which they were ingested."""
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
 _CHUNK_OF_NODE = re.compile(r"(.*?)/(?:c|c?\d+|c[./]\d+)(?:[./]\d+)*", re.DOTALL)
 _CHUNK_KEY = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)
@@ -58,8 +60,8 @@ def is_document(key: str) -> bool:
 
 
 def may_be_zarr(key: str) -> bool:
-    """Return whether a key may belong to a document or a chunk in any format."""
-    return is_document(key) or _CHUNK_KEY.fullmatch(key) is not None
+    """Return whether a key may belong to a document or a chunk in any format, or records from which files an array comes."""
+    return is_document(key) or key.rpartition("/")[2] == SOURCES or _CHUNK_KEY.fullmatch(key) is not None
 
 
 def likely_node(key: str) -> str | None:

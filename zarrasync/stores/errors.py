@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from zarrasync._util.output_budget import BudgetExceeded, reason_of
+from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
 
-__all__ = ["concerns_key", "is_missing_bucket", "message_of", "redact_queries", "store_error"]
+__all__ = ["concerns_key", "is_missing_bucket", "message_of", "store_error"]
 
 _ANONYMOUS = "for public data pass storage_options={'anon': True}"
 _REFUSALS = {"PermissionError", "PermissionDeniedError", "UnauthenticatedError"}
@@ -28,7 +29,6 @@ _BAD_CREDENTIALS = re.compile(
 """Messages of services if keys, signatures or tokens are invalid or have expired."""
 _NO_CREDENTIALS = re.compile(r"https?://[^/\s]+/(latest/(api/token|meta-data)|computeMetadata/|metadata/identity/)")
 """URLs from which clients request credentials of a virtual machine if they have no others."""
-_WORD = re.compile(r"[^\s'\"<>]+")
 
 
 def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreError:
@@ -73,17 +73,4 @@ def concerns_key(response: object) -> bool:
 
 def message_of(error: Exception) -> str:
     """Return the message of an error for people, without the debug output that obstore appends."""
-    return redact_queries(str(error).partition("\n\nDebug source:")[0])
-
-
-def redact_queries(message: str) -> str:
-    """Remove the queries of URLs from a message, because signatures are secrets."""
-    return _WORD.sub(_redact_query, message)
-
-
-def _redact_query(word: re.Match[str]) -> str:
-    url, mark, query = word[0].partition("?")
-    if not mark or "/" not in url or not query:
-        return word[0]
-    _, closing, rest = query.partition(")")
-    return f"{url}?…{closing}{rest}" if query[0] != ")" else word[0]
+    return redact(str(error).partition("\n\nDebug source:")[0])

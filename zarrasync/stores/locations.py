@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from zarrasync._util.redact import redact
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores.base import Store
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.wrappers import PrefixStore
 
 __all__ = ["Location"]
@@ -49,7 +49,7 @@ class Location:
 
         def open_value() -> tuple[Store, str]:
             if not path:
-                raise ValueError(f"{redact_queries(self.url)!r} is not a single value: add the path of one")
+                raise ValueError(f"{redact(self.url)!r} is not a single value: add the path of one")
             return store, path
 
         return Location(self.url, open_directory, open_value, zarr_format=self.zarr_format)

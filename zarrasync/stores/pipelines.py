@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from zarrasync._util import plugins
+from zarrasync._util.redact import redact
 from zarrasync.errors import UnknownAdapterError
 from zarrasync.stores.base import Store
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.icechunk import open_repository
 from zarrasync.stores.local import local_path
 from zarrasync.stores.locations import Location
@@ -61,7 +61,7 @@ def open_pipeline(url: str, storage_options: Mapping[str, Any] | None, resolve: 
         match = _ADAPTER.fullmatch(segment.strip())
         if match is None:
             raise ValueError(
-                f"{'…' if '?' in root else segment!r} in {redact_queries(url)!r} is not an adapter, such as 'zip:' or 'zarr3:path'; "
+                f"{'…' if '?' in root else segment!r} in {redact(url)!r} is not an adapter, such as 'zip:' or 'zarr3:path'; "
                 f"{_advice(root)}"
             )
         adapt = _find_adapter(match[1].lower(), url, is_secret="?" in root and match[2] is None)
@@ -114,7 +114,7 @@ def _find_adapter(scheme: str, url: str, *, is_secret: bool) -> Adapter:
         known = sorted({*_ADAPTERS, *plugins.entry_points_in(plugins.URL_ADAPTERS)})
         shown = "…" if is_secret else scheme
         raise UnknownAdapterError(
-            f"unknown adapter {shown!r} in the URL {redact_queries(url)!r}: the known ones are {', '.join(known)}; install a "
+            f"unknown adapter {shown!r} in the URL {redact(url)!r}: the known ones are {', '.join(known)}; install a "
             f"package that provides it; {_advice(url)}",
             scheme=scheme,
             known=tuple(known),
@@ -156,7 +156,7 @@ def _zarr3(location: Location, path: str) -> Location:
 def _of_format(location: Location, path: str, zarr_format: int) -> Location:
     if location.zarr_format not in (None, zarr_format):
         raise ValueError(
-            f"{redact_queries(location.url)!r} is followed by 'zarr{zarr_format}:', but names Zarr format "
+            f"{redact(location.url)!r} is followed by 'zarr{zarr_format}:', but names Zarr format "
             f"{location.zarr_format}; keep the adapter of the format in which the hierarchy is stored"
         )
     return replace(_zarr(location, path), zarr_format=zarr_format)

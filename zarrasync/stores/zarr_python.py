@@ -12,11 +12,12 @@ from zarrasync import config, formats
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
-from zarrasync.stores.errors import redact_queries, store_error
+from zarrasync.stores.errors import store_error
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import COPY_OF_MEMORY
@@ -119,7 +120,7 @@ class ZarrPythonStore(RemoteStore):
         return "MemoryStore" not in type(self._innermost).__name__
 
     def __repr__(self) -> str:
-        return f"ZarrPythonStore({redact_queries(repr(self.store))})"
+        return f"ZarrPythonStore({redact(repr(self.store))})"
 
     async def _ensure_open(self) -> None:
         if getattr(self.store, "_is_open", True):

@@ -99,10 +99,10 @@ async def test_groups_that_are_left_out(api: Api, tmp_path: Path):
     with nc.Dataset(path, "a") as file:
         file.createVariable("time", "i4", ("time",))[:] = [0, 1]
     report = await api(api.ingest(path, {}, concat="time"))
-    assert report.notes == [
-        "groups left out: 'model/run/last', 'obs'; ingest them one by one with source_group, or --path"
-    ]
+    (message,) = report.left_out
+    assert "0.nc: left out, because only one group is read: 'model/run/last', 'obs'; ingest them" in message
+    assert (await api(api.ingest(path, {}, concat="time", variables="time"))).left_out == []
     report = await api(api.ingest(path, store := {}, concat="time", source_group="model/run/last"))
-    assert report.notes == []
+    assert report.left_out == []
     assert sync.open_array(store, path="time")[:].tolist() == [0, 1]
     assert sync.open_array(store, path="v")[:].tolist() == [1, 2]

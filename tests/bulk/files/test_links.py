@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from tests.support.ingested import forget_names
+from tests.support.ingested import forget_names, read_journal
 from zarrasync import sync
-from zarrasync.bulk.files.records import journal
+from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
@@ -58,8 +58,8 @@ async def test_in_one_call(api: Api, tmp_path: Path, names: list[str], kept: lis
         report = await api(api.ingest(paths, store := {}, on_duplicate=on_duplicate, statistics=True, **OPTIONS))
         assert (report.files, report.rows) == (len(kept), len(kept))
         assert [note for note in report.notes if note.endswith("left out: other names of the same files")]
-        recorded = [file.url for file in journal.Journal.of(sync.open_group(store).attrs).files]
-        assert recorded == [str(tmp_path / name) for name in kept]
+        recorded = [file[0] for file in read_journal(store)["files"]]
+        assert recorded == [SourceFile(str(tmp_path / name)).recorded.url for name in kept]
         assert rows(store) == [int("1.npy" in name) for name in kept]
 
 
@@ -77,14 +77,16 @@ async def test_in_two_calls(api: Api, linked: Path, most: int, first: str, secon
     await api(api.ingest([linked / "1.npy", linked / first], store := {}, **OPTIONS))
     forget_names(store, most)
     paths = [os.path.normpath(linked / second), linked / "1.npy"]
-    with pytest.raises(NodeExistsError, match=rf"{second[-5:]} is the same file as .*{first}, whose rows were added"):
+    with pytest.raises(
+        NodeExistsError, match=rf"{second[-5:]} is the same file as {first[-5:]}, whose rows were added"
+    ):
         await api(api.ingest(paths, store, append=True, **OPTIONS))
     for on_duplicate in ("skip", "replace"):
         report = await api(api.ingest(paths, store, append=True, on_duplicate=on_duplicate, **OPTIONS))
         assert (report.known, report.files) == (2, 0)
         assert "1 file left out: ingested before under other names" in report.notes
     np.save(linked / "0.npy", np.full(3, 9))
-    with pytest.raises(NodeExistsError, match=rf"pass .*{first} instead"):
+    with pytest.raises(NodeExistsError, match="pass that name instead"):
         await api(api.ingest(paths, store, append=True, on_duplicate="replace", **OPTIONS))
     assert rows(store) == [1, 0]
     await api(api.ingest(linked / first, store, append=True, on_duplicate="replace", **OPTIONS))

@@ -29,6 +29,7 @@ from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 from tests.support.dying import dying_store, in_child, names
+from tests.support.ingested import read_journal
 from tests.support.netcdf import assert_same, day, joined, visible_length, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
@@ -221,7 +222,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
     for _ in range(2):
         assert "the plan was finished before" in jobs[-1].finish().notes
     assert make().plan.digest == jobs[0].plan.digest  # it is made again, so it is not finished any more
-    assert "finished" not in sync.open_group(store).attrs["zarrasync_ingest"]
+    assert "finished" not in read_journal(store)
     check_unfinished(jobs[-1])
     make().run_independently(Workers())
     assert "the plan was finished before" not in jobs[-1].finish().notes

@@ -211,7 +211,7 @@ async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
         await api(api.ingest(urls[0], store := {}, concat="time"))
         assert "secret" not in json.dumps({key: str(bytes(value)) for key, value in store.items()})
         assert (await api(api.ingest(urls[1], store, concat="time"))).known == 1
-        with pytest.raises(ValueError, match=r"day0.nc\?version=1: ") as caught:
+        with pytest.raises(ValueError, match=r"day0.nc: ") as caught:
             await api(api.ingest(urls[0], {}, concat="time", engine="scipy"))
         assert "secret" not in str(caught.value)
 
@@ -254,7 +254,9 @@ def test_a_plan_with_other_signatures(tmp_path: Path, capsys: pytest.CaptureFixt
         for word in ("secret1", "secret2"):
             urls = [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
             assert main(["ingest", "plan", *urls, out, "--concat", "time", "--plan", plan]) == 0
-            assert Path(plan).read_text().count(word) == 2
+            assert word not in Path(plan).read_text()
+            assert Path(f"{plan}.secrets").read_text().count(word) == 2
+            assert sys.platform == "win32" or Path(f"{plan}.secrets").stat().st_mode & 0o77 == 0
             assert main(["ingest", "run", plan]) == 0
         assert main(["ingest", "finish", plan]) == 0
         assert_same(out, joined(paths))

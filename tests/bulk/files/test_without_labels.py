@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from tests.support.ingested import forget_names
+from tests.support.ingested import forget_names, journal_key, put_journal, read_journal
 from zarrasync import sync
-from zarrasync.bulk.files.records import journal
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
@@ -55,8 +54,7 @@ async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(api: A
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
     forget_names(store, 2)
-    group = sync.open_group(store, mode="r+")
-    value: dict[str, Any] = dict(group.attrs[journal.ATTRIBUTE])
+    value = read_journal(store)
     older = value.pop("older")
     changed = {
         "cut": {},
@@ -64,11 +62,11 @@ async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(api: A
         "damaged": {"older": older[:-8]},
         "incomplete": {"older": base64.b64encode(zlib.compress(b"x")).decode()},
     }
-    group.attrs[journal.ATTRIBUTE] = {**value, **changed[state]}
+    put_journal(store, {**value, **changed[state]}, journal_key(store))
     with pytest.raises(NodeExistsError, match=r"0.npy .* a second time. If none of the (1 file|3 files)"):
         await api(api.ingest(pattern, store, **OPTIONS))
     assert rows(store) == [0, 1, 2]
-    del group.attrs[journal.ATTRIBUTE]
+    del store[journal_key(store)]
     await api(api.ingest(write(tmp_path / "y", range(3, 5)), store, **OPTIONS))
     assert rows(store) == [0, 1, 2, 3, 4]
 
@@ -184,11 +182,10 @@ async def test_a_file_that_has_lost_some_rows(api: Api, tmp_path: Path, names: i
 async def test_two_files_in_the_journal_of_an_earlier_version_have_the_same_rows(api: Api, tmp_path: Path):
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
     await api(api.ingest(pattern, store, **OPTIONS))
-    group = sync.open_group(store, mode="r+")
-    value: dict[str, Any] = dict(group.attrs[journal.ATTRIBUTE])
+    value = read_journal(store)
     files = [list(file) for file in value["files"]]
     files[1][3:5] = files[2][3:5]
-    group.attrs[journal.ATTRIBUTE] = {**value, "files": files}
+    put_journal(store, {**value, "files": files}, journal_key(store))
     write(tmp_path / "x", range(3), add=100)
     with pytest.raises(ShapeError, match=r"1.npy and .*2.npy have the same row 2 in the destination"):
         await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))

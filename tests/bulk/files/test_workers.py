@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import re
@@ -32,6 +31,7 @@ from zarrasync.errors import ChecksumError
 
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
+from tests.support.ingested import read_journal
 from tests.support.netcdf import assert_same, joined, write_days
 
 
@@ -141,7 +141,7 @@ async def test_verification_finds_other_values(api: Api, tmp_path: Path):
     rounding = {"t2m": {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 2}}]}}
     with pytest.raises(ChecksumError, match=r"t2m\[.*differs from the files"):
         await api(api.ingest(path, {}, concat="time", encoding=rounding, verify=True))
-    assert json.loads(store["zarr.json"])["attributes"]["zarrasync_ingest"]["files"]
+    assert read_journal(store)["files"]
 
 
 async def test_a_failed_verification_of_labels_fails_again(api: Api, tmp_path: Path):

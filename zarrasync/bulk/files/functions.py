@@ -10,6 +10,7 @@ from typing import Any
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import JobPlan
@@ -86,6 +87,11 @@ async def ingest_files(request: FilesRequest) -> FilesReport:
 
 
 def _ingest(request: FilesRequest) -> FilesReport:
+    with redacted_errors(request.source_options, request.engine_options, request.storage_options):
+        return _ingest_into(request)
+
+
+def _ingest_into(request: FilesRequest) -> FilesReport:
     store = resolve(request.store, request.storage_options, request.config)
     transaction = store.begin()
     if transaction is None:
@@ -121,10 +127,11 @@ def plan_files(
     request: FilesRequest, workers: Workers, save: Callable[[JobPlan], None]
 ) -> tuple[JobPlan | None, FilesReport]:
     """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
-    store = resolve(request.store, request.storage_options, request.config)
-    transaction = store.detach()
-    own = store if transaction is None else transaction.store
-    return make_job(replace(request, store=own, storage_options=None)).plan_only(workers, save, transaction)
+    with redacted_errors(request.source_options, request.engine_options, request.storage_options):
+        store = resolve(request.store, request.storage_options, request.config)
+        transaction = store.detach()
+        own = store if transaction is None else transaction.store
+        return make_job(replace(request, store=own, storage_options=None)).plan_only(workers, save, transaction)
 
 
 def make_job(request: FilesRequest) -> Job:

@@ -304,7 +304,7 @@ class Job:
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
-        changed = [file for file in files if target.journal.rows_of_url(file.name) is not None]
+        changed = [file for file in files if target.journal.rows_of_any(file) is not None]
         what = f"{changed[0].name} has changed since" if changed else f"it does not contain {_text(files)}"
         raise self._exists(
             f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "
@@ -344,5 +344,5 @@ class Job:
 
 
 def _text(files: Sequence[SourceFile]) -> str:
-    names = [file.name.rpartition("/")[2] for file in files[:2]]
+    names = [file.short_name for file in files[:2]]
     return ", ".join(names) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")

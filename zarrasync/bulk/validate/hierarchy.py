@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zarrasync.bulk.reports import Finding, Report, Severity
 from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, UnsupportedOperation, ZarrError
-from zarrasync.formats import CANDIDATES
+from zarrasync.formats import CANDIDATES, SOURCES
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import check_partial
@@ -219,7 +219,11 @@ def _unused_keys(validation: Validation, keys: Sequence[str]) -> list[str]:
         metadata = arrays[prefix]
         return metadata.keys.decode(key[len(prefix) :], metadata.ndim) is not None
 
-    return [key for key in keys if key not in documents and not may_be_chunk(key)]
+    def records_sources(key: str) -> bool:
+        path, mark, _ = f"/{key}".rpartition(f"/{SOURCES}")
+        return bool(mark) and path.strip("/") in nodes
+
+    return [key for key in keys if key not in documents and not may_be_chunk(key) and not records_sources(key)]
 
 
 def _prefixes(key: str) -> list[str]:

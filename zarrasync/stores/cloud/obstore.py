@@ -19,6 +19,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.memory import is_immutable
+from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
@@ -30,7 +31,7 @@ from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
 from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.storage_options import to_obstore
-from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
+from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.message import UnsupportedResponse
 from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES
 from zarrasync.stores.options import missing_statuses
@@ -118,7 +119,7 @@ class ObjectStore(RemoteStore):
         bucket_settings = to_obstore(url, options)
         if bucket_settings is None:
             raise ValueError(
-                f"obstore has no counterpart of {redact_queries(url)!r} with the storage options {sorted(options)}; "
+                f"obstore has no counterpart of {redact(url)!r} with the storage options {sorted(options)}; "
                 "use backend='fsspec'"
             )
         timeout = f"{settings.request_timeout or 3600:.6f}s"
@@ -169,7 +170,7 @@ class ObjectStore(RemoteStore):
 
     def __repr__(self) -> str:
         prefix = f", prefix={self.prefix!r}" if self.prefix else ""
-        return f"ObjectStore({redact_queries(repr(self.store))}{prefix})"
+        return f"ObjectStore({redact(repr(self.store))}{prefix})"
 
     def __getstate__(self) -> dict[str, Any]:
         excluded = ("_presigned", "_unretried")

@@ -11,10 +11,10 @@ from typing import Any
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._util.redact import redact
 from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.identity import service_of
 from zarrasync.stores.fsspec.protocols import AZURE
@@ -168,7 +168,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             check_names(_filesystem_class(protocol, url), options)
         fs, path = url_to_fs(url, **options)
     except OSError as error:
-        raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
+        raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
@@ -182,7 +182,7 @@ def _filesystem_class(protocol: str, url: str) -> Any:
         return get_filesystem_class(protocol)
     except ValueError:
         hint = suggest(protocol, available_protocols(), f"install an fsspec filesystem for {protocol}://")
-        raise ValueError(f"cannot open {redact_queries(url)!r}: unknown protocol {protocol!r}; {hint}") from None
+        raise ValueError(f"cannot open {redact(url)!r}: unknown protocol {protocol!r}; {hint}") from None
 
 
 def is_local(fs: Any) -> bool:

@@ -16,9 +16,10 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
-from zarrasync.stores.errors import concerns_key, is_missing_bucket, redact_queries, store_error
+from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.fsspec import blocking, http, s3
 from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
 from zarrasync.stores.fsspec.identity import is_viewer_lasting, viewer_of
@@ -200,7 +201,7 @@ class ReadableFsspecStore(RemoteStore):
                 raise error.__cause__ from None
             if not http.is_transient(error):
                 raise
-            reason = f"{type(error).__name__}: {redact_queries(str(error))}"
+            reason = f"{type(error).__name__}: {redact(str(error))}"
             raise TransientError(reason, slow_down=getattr(error, "status", None) in OVERLOAD) from error
 
     async def _fetch_suffix(self, request: Request) -> Value | None:

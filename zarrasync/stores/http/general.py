@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from zarrasync._util.output_budget import check_budget
+from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit, codings_of, decoded, is_supported
 from zarrasync.stores.http.message import HEAD_LIMIT, Response
 from zarrasync.stores.remote import TransientError
@@ -101,9 +101,9 @@ class GeneralClient:
         try:
             return await decoded(await self._follow(url, headers, limit), limit)
         except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, UnicodeError) as error:
-            raise StoreError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+            raise StoreError(f"{type(error).__name__}: {redact(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
-            raise TransientError(f"{type(error).__name__}: {redact_queries(str(error))}") from error
+            raise TransientError(f"{type(error).__name__}: {redact(str(error))}") from error
 
     async def _follow(self, url: Any, headers: Mapping[str, str], limit: int | None) -> Response:
         session, options, current = self._session, self._options, url
@@ -184,9 +184,9 @@ def _redirect_target(url: Any, location: str) -> Any:
     try:
         target = url.join(URL(location))
     except ValueError as error:
-        raise StoreError(f"the server redirects to an invalid URL: {redact_queries(location[:200])!r}") from error
+        raise StoreError(f"the server redirects to an invalid URL: {redact(location[:200])!r}") from error
     if target.scheme not in ("http", "https") or not target.host:
-        raise StoreError(f"the server redirects to {redact_queries(location[:200])!r}, which is not an HTTP URL")
+        raise StoreError(f"the server redirects to {redact(location[:200])!r}, which is not an HTTP URL")
     if (url.scheme, target.scheme) == ("https", "http"):
         raise StoreError(f"the server redirects from HTTPS to {_shown(target)}, which is not encrypted")
     return target
@@ -194,4 +194,4 @@ def _redirect_target(url: Any, location: str) -> Any:
 
 def _shown(url: Any) -> str:
     """Return a URL for messages, without secrets."""
-    return redact_queries(str(url.with_user(None)))[:200]
+    return redact(str(url))[:200]

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store, Transaction
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.icechunk.detached import DetachedTransaction
 from zarrasync.stores.icechunk.sessions import SessionTransaction, reason
 from zarrasync.stores.icechunk.storage import Storage, storage_at
@@ -48,9 +48,9 @@ def open_repository(location: Location, path: str) -> Location:
         import icechunk  # noqa: F401  # a missing package is reported when the URL is given
     except ImportError as error:
         raise ImportError(
-            f"reading {redact_queries(location.url)!r} requires the icechunk package: pip install icechunk"
+            f"reading {redact(location.url)!r} requires the icechunk package: pip install icechunk"
         ) from error
-    repository = Repository(redact_queries(location.url), storage_at(location), version)
+    repository = Repository(redact(location.url), storage_at(location), version)
     return location.inside(IcechunkStore(repository, location.open_directory), path)
 
 

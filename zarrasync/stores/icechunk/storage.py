@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._util.redact import redact
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.locations import Location
 from zarrasync.stores.options import environment_variable
 
@@ -102,7 +102,7 @@ def storage_at(location: Location) -> Storage:
     settings = to_obstore(location.url, options)
     if service is None or settings is None:
         raise ValueError(
-            f"icechunk cannot read a repository at {redact_queries(location.url)!r}: it reads local directories, s3://, "
+            f"icechunk cannot read a repository at {redact(location.url)!r}: it reads local directories, s3://, "
             "gs:// and az:// URLs with options of credentials, and https:// URLs with headers"
         )
     arguments = _arguments(service, settings)

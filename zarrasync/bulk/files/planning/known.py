@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zarrasync.bulk.files.planning.parameters import Parameters
-from zarrasync.bulk.files.records.journal import ATTRIBUTE
+from zarrasync.bulk.files.records.source_values import sources_key
 from zarrasync.bulk.files.records.spans import common
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.model.paths import join
 
 __all__ = ["files_to_write", "without_other_names"]
 
@@ -59,7 +60,7 @@ def files_to_write(
 
 
 def _has_lost_rows(file: SourceFile, target: Target, length: int) -> bool:
-    rows = target.journal.rows(file.recorded) if target.lost.spans else None
+    rows = target.journal.rows(file) if target.lost.spans else None
     return rows is not None and rows.stop <= length and bool(common([rows[:2]], target.lost.spans))
 
 
@@ -88,12 +89,12 @@ def _unknown_files(
     if new and parameters.append and not target.journal.is_complete:
         raise _incomplete(new, target, parameters.dim)
     notes = []
-    others = {file: name for file in new if (name := target.journal.other_name(file, length))}
+    others = {file: other for file in new if (other := target.journal.other_name(file, length))}
     if others and parameters.append:
         _check_other_names(others, target, parameters)
         new = [file for file in new if file not in others]
         notes.append(f"{counted(len(others), 'file')} left out: ingested before under other names")
-    spans = {file: target.journal.rows_of_url(file.name) for file in new}
+    spans = {file: target.journal.rows_of_any(file) for file in new}
     changed = {
         file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
     }
@@ -105,21 +106,21 @@ def _unknown_files(
     return [file for file in new if file not in changed], [*notes, note]
 
 
-def _check_other_names(others: Mapping[SourceFile, str], target: Target, parameters: Parameters) -> None:
+def _check_other_names(others: Mapping[SourceFile, SourceFile], target: Target, parameters: Parameters) -> None:
     """Check that files may be left out, because their rows were added under other names.
 
     Args:
-        others: The files, with the other name of each one.
+        others: The files, and each one as it was ingested before.
         target: The destination.
         parameters: The parameters of the job.
     """
-    for file, name in others.items():
-        is_same = target.journal.rows(SourceFile(name, file.size, file.stamp)) is not None
+    for file, other in others.items():
+        is_same = target.journal.rows(other) is not None
         if parameters.on_duplicate == "error" or (parameters.on_duplicate == "replace" and not is_same):
             raise _refusal(
-                f"{file.name} is the same file as {name}, whose rows were added to {target.handle.name} in "
+                f"{file.name} is the same file as {other.short_name}, whose rows were added to {target.handle.name} in "
                 f"{target.handle.store!r}. The rows have no labels in {parameters.dim!r}, so they would be stored twice; pass "
-                f"{name} instead, or on_duplicate='skip' to keep the existing rows",
+                "that name instead, or on_duplicate='skip' to keep the existing rows",
                 target,
             )
 
@@ -138,13 +139,14 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
 
 def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
     place = f"{target.handle.name} in {target.handle.store!r}"
+    key = sources_key(target.handle.store, join(target.handle.path, target.place))
     reason = (
         "does not contain all files" if target.journal.is_readable else "was written by another version, or is damaged"
     )
     return _refusal(
-        f"cannot add {new[0].name} to {place}: the list of ingested files in the attribute {ATTRIBUTE!r} {reason}, and the "
+        f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} {reason}, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
-        f"{counted(len(new), 'file')} was added before, delete the attribute; otherwise pass region={{{dim!r}: slice(…)}} to "
+        f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} to "
         "write existing rows again, or mode='w' to replace the dataset",
         target,
     )

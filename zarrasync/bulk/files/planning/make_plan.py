@@ -15,6 +15,7 @@ from zarrasync.bulk.files.planning.layout import array_metadata, check_names, sp
 from zarrasync.bulk.files.planning.matching import Match
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.journal import journal_places
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.conversions import convert_values
@@ -73,6 +74,7 @@ def plan_job(
         variables.left_out,
         match.axis.duplicates,
         target.lost.spans,
+        target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
     )
 
 

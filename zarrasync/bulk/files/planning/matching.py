@@ -189,7 +189,7 @@ def _places(variables: Variables, length: int, without: Collection[int]) -> dict
         return {}
     places = {}
     for number, (header, count) in enumerate(zip(variables.headers, variables.row_counts, strict=True)):
-        rows = variables.target.journal.rows_of_url(header.file.name)
+        rows = variables.target.journal.rows_of_any(header.file)
         stored = 0 if rows is None else min(rows.stop, length) - rows.start
         if rows is None or stored <= 0 or number in without:  # new, or its rows were removed
             continue

@@ -25,7 +25,7 @@ __all__ = ["find_stored_rows", "note_lost_rows", "repair_labels", "restore_rows"
 def rows_of_files(variables: Variables) -> list[Rows]:
     """Return the rows of each file in the journal; no rows of files that it does not contain."""
     journal = variables.target.journal
-    return [journal.rows(header.file.recorded) or Rows(0, 0, "") for header in variables.headers]
+    return [journal.rows(header.file) or Rows(0, 0, "") for header in variables.headers]
 
 
 def find_stored_rows(
@@ -43,7 +43,7 @@ def find_stored_rows(
     spans, length = rows_of_files(variables), target.length(variables.dim)
     if labels is None or target.labels is None:
         return _without_labels({number: spans[number] for number in numbers}, variables.row_counts, length)
-    others = target.journal.rows_of_others([headers[number].file.recorded for number in numbers])
+    others = target.journal.rows_of_others([headers[number].file for number in numbers])
     axis = find_own_rows(
         [labels[number] for number in numbers],
         [headers[number].file.name for number in numbers],
@@ -161,5 +161,5 @@ def _rows(spans: Sequence[Span]) -> str:
 
 def _names(target: Target, spans: Sequence[Span]) -> str:
     """Return the names of files that have rows in some spans; an empty string without such files."""
-    files = [file.url.rpartition("/")[2] for file, rows in target.journal.files.items() if common([rows[:2]], spans)]
+    files = [file.short_name for file, rows in target.journal.files.items() if common([rows[:2]], spans)]
     return ", ".join(files[:2]) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
 from zarrasync.bulk.files.sources.times import common_units, convert_times
-from zarrasync.display.text import counted
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
@@ -56,8 +55,9 @@ class Variables:
         self._are_single = find_single_rows(headers, self.dim)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
-        self.left_out = _skipped(headers, parameters.variables)
+        self.left_out = _unread(headers, parameters.variables)
         self.names = self._find_chosen() if parameters.variables else self._find_all()
+        self.left_out += _gaps(headers, self.names)
         self._units: dict[str, TimeUnits | None] = {}
 
     # -------------------------------------------------------------- choice
@@ -111,8 +111,11 @@ class Variables:
                 f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
                 "source_group, or --path on the command line"
             )
-        if groups and not self.target.arrays:
-            self.notes.append(f"groups left out: {groups}; ingest them one by one with source_group, or --path")
+        if groups and not self.parameters.variables:
+            self.left_out.append(
+                f"groups of {first.file.name}: left out, because only one group is read: {groups}; ingest them one by one with "
+                "source_group, or --path, or choose variables"
+            )
 
     def _is_common(self, name: str) -> bool:
         """Return whether all files have a variable, which has rows or the same values everywhere."""
@@ -345,15 +348,32 @@ class Variables:
         return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
 
 
-def _skipped(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:
-    """Return messages about variables that the engine has left out, unless other variables were chosen."""
+def _unread(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:
+    """Return messages about variables that the engine has left out, unless other variables were chosen, and other parts."""
+    parts = ({**({} if chosen else header.skipped), **header.unread} for header in headers)
+    return _by_files(headers, ({name: f"left out, because {reason}" for name, reason in own.items()} for own in parts))
+
+
+def _gaps(headers: Sequence[FileHeader], names: Sequence[str]) -> list[str]:
+    """Return messages about values that files do not contain."""
+    variables = ({name: header.variables[name] for name in names if name in header.variables} for header in headers)
+    return _by_files(headers, ({name: own.gap for name, own in group.items() if own.gap} for group in variables))
+
+
+def _by_files(headers: Sequence[FileHeader], parts: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return messages about parts of files. If several files have the same message, the first one is named.
+
+    Args:
+        headers: The headers of the files.
+        parts: For each file, its parts by name, with what happened to them.
+    """
     found: dict[tuple[str, str], list[str]] = {}
-    for header in () if chosen else headers:
-        for item in header.skipped.items():
+    for header, own in zip(headers, parts, strict=True):
+        for item in own.items():
             found.setdefault(item, []).append(header.file.name)
     return [
-        f"{name} of {files[0] if len(files) == 1 else counted(len(files), 'file')}: left out, because {reason}"
-        for (name, reason), files in found.items()
+        f"{name} of {files[0]}{f' and {len(files) - 1:,} more' if len(files) > 1 else ''}: {text}"
+        for (name, text), files in found.items()
     ]
 
 

@@ -1,9 +1,9 @@
-"""The journal of ingested files, in an attribute of the group."""
+"""The journal of ingested files, in a value beside one of the arrays."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,10 +16,8 @@ from zarrasync.bulk.files.records.row_samples import Samples, add_samples, parse
 from zarrasync.bulk.files.records.spans import Span, difference, union
 from zarrasync.bulk.files.sources.headers import SourceFile
 
-__all__ = ["ATTRIBUTE", "Journal", "digest_rows"]
+__all__ = ["Journal", "digest_rows", "journal_places"]
 
-ATTRIBUTE = "zarrasync_ingest"
-"""The attribute. It is written together with the metadata that makes new rows visible."""
 _VERSION = 1
 _MOST_FILES = 4096
 """The journal contains the names of this many files, and digests of older ones."""
@@ -37,7 +35,7 @@ class Journal:
         files: The rows of each file.
         older: Further files, without their names.
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
-        is_readable: Whether the attribute could be read. If not, files are omitted.
+        is_readable: Whether the value could be read. If not, files are omitted.
         finished: The digests of the last plans for independent tasks that were finished.
         samples: A sample of the last rows of each array.
         lost: Rows of files that are fill values, because they were removed from an array, and not written again yet.
@@ -54,11 +52,10 @@ class Journal:
     lost: Sequence[Span] = ()
 
     @classmethod
-    def of(cls, attributes: Mapping[str, Any]) -> Journal:
-        """Return the journal in a group's attributes. It is empty if they contain none, or one that cannot be read."""
-        if ATTRIBUTE not in attributes:
+    def of(cls, value: Any) -> Journal:
+        """Return the journal in a value of ``read_sources``. It is empty if there is none, or one that cannot be read."""
+        if value is None:
             return cls()
-        value = attributes[ATTRIBUTE]
         try:
             if value["version"] != _VERSION:
                 return cls(omitted=1, is_readable=False)
@@ -78,26 +75,28 @@ class Journal:
 
     def rows(self, file: SourceFile) -> Rows | None:
         """Return the rows of a file, or ``None`` if it was not ingested, or has changed since."""
-        return self.files.get(file) or self.older.rows(file)
+        return self.files.get(file.recorded) or self.older.rows(file.recorded)
 
-    def rows_of_url(self, url: str) -> Rows | None:
-        """Return the rows of the file with a URL, which may have changed since."""
+    def rows_of_any(self, file: SourceFile) -> Rows | None:
+        """Return the rows of a file, which may have changed since."""
+        url = file.recorded.url
         return self._rows_of_urls.get(url) or self.older.rows_of_url(url)
 
     @cached_property
     def _rows_of_urls(self) -> dict[str, Rows]:
         return {file.url: rows for file, rows in self.files.items()}
 
-    def other_name(self, file: SourceFile, length: int) -> str:
-        """Return another URL under which a file was ingested before, if its rows are still in the dataset, or an empty string.
+    def other_name(self, file: SourceFile, length: int) -> SourceFile | None:
+        """Return a file as it was ingested before under another name, if its rows are still in the dataset, or ``None``.
 
         Args:
             file: The file.
             length: The number of rows of the dataset.
         """
-        url = self._urls_of_places.get(file.place, file.real)
-        rows = None if url == file.name else self.rows_of_url(url)
-        return url if rows and rows.start < min(rows.stop, length) else ""
+        url = self._urls_of_places.get(file.place, file.recorded.real)
+        other = SourceFile(url, file.size, file.stamp)
+        rows = None if url in ("", file.recorded.url) else self.rows_of_any(other)
+        return other if rows and rows.start < min(rows.stop, length) else None
 
     @cached_property
     def _urls_of_places(self) -> dict[str, str]:
@@ -105,7 +104,7 @@ class Journal:
 
     def rows_of_others(self, files: Sequence[SourceFile]) -> list[Rows]:
         """Return the rows of all files but some."""
-        urls = {file.url for file in files}
+        urls = {file.recorded.url for file in files}
         return [own for url, own in self._rows_of_urls.items() if url not in urls] + self.older.rows_of_others(urls)
 
     def with_files(
@@ -151,7 +150,7 @@ class Journal:
         return replace(self, samples=add_samples(self.samples, samples, rows), lost=difference(self.lost, rows))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the journal as the value of the attribute."""
+        """Return the journal as JSON values."""
         files = [[*(own := file.to_json())[:3], *row, *own[3:]] for file, row in self.files.items()]
         return {
             "version": _VERSION,
@@ -168,23 +167,34 @@ class Journal:
     def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:
         """Return whether a file was ingested, and its rows are still in the dataset.
 
-        The labels are compared, because a journal may have been copied with the attributes of another dataset.
+        The labels are compared, because the journal is stored before its rows become visible, and may have been copied with
+        the files of another dataset.
 
         Args:
             file: The file.
             labels: The labels of the dataset.
             length: The number of rows of the dataset.
         """
-        rows = self.rows(file.recorded)
+        rows = self.rows(file)
         if rows is None or rows.stop > length:
             return False
         return labels is None or digest_rows(labels, rows.start, rows.stop) == rows.digest
 
     def text(self) -> str:
         """Return the names of some files, for messages."""
-        urls = [file.url.rpartition("/")[2] for file in self.files]
+        urls = [file.short_name for file in self.files]
         more = len(urls) + len(self.older) + self.omitted - 2
         return ", ".join(urls[:2]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def journal_places(names: Iterable[str], dim: str) -> list[str]:
+    """Return the arrays beside which the journal may lie: of the labels, else the first one. The rest may have been added.
+
+    Args:
+        names: The names of the arrays of the dataset.
+        dim: The dimension along which files are joined.
+    """
+    return sorted(names, key=lambda name: (name != dim, name))
 
 
 def digest_rows(labels: npt.NDArray[Any], start: int, stop: int) -> str:

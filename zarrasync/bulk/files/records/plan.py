@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.records.spans import Span
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 
@@ -134,6 +135,7 @@ class JobPlan:
         left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
         duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
         lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
+        place: The name of the array beside which the journal lies.
     """
 
     zarr_format: int
@@ -152,6 +154,7 @@ class JobPlan:
     left_out: Sequence[str] = ()
     duplicates: int = 0
     lost: Sequence[Span] = ()
+    place: str = ""
 
     @property
     def is_new(self) -> bool:
@@ -208,22 +211,54 @@ class JobPlan:
 
     @property
     def recorded(self) -> JobPlan:
-        """The plan without the signatures of URLs, as it is recorded in a dataset."""
-        return replace(self, files=[file.recorded for file in self.files])
+        """The plan as it is recorded in a dataset while it is published: without the paths and URLs of files, and options."""
+        options = self.reader.engine_options
+        if options and options.keys() != {"digest"}:
+            text = json.dumps(options, sort_keys=True, default=repr)
+            options = {"digest": hashlib.sha256(text.encode()).hexdigest()[:32]}
+        return replace(
+            self,
+            files=[file.recorded for file in self.files],
+            reader=replace(self.reader, storage_options={}, engine_options=options),
+            notes=(),
+            left_out=(),
+        )
+
+    @property
+    def secrets(self) -> dict[str, Any]:
+        """The URLs of files with a user, a password or a query, and engine options with credentials; empty without any."""
+        urls = {str(number): file.url for number, file in enumerate(self.files) if file.name != file.url}
+        options = self.reader.engine_options
+        return {**({"files": urls} if urls else {}), **({"options": dict(options)} if has_secrets(options) else {})}
+
+    @property
+    def public(self) -> JobPlan:
+        """The plan without its secrets."""
+        files = [SourceFile(file.name, file.size, file.stamp, file.real) for file in self.files]
+        options = {} if has_secrets(self.reader.engine_options) else self.reader.engine_options
+        return replace(self, files=files, reader=replace(self.reader, storage_options={}, engine_options=options))
+
+    def with_secrets(self, secrets: Mapping[str, Any]) -> JobPlan:
+        """Return the plan with the secrets that ``public`` has left out."""
+        files = list(self.files)
+        for number, url in secrets.get("files", {}).items():
+            files[int(number)] = replace(files[int(number)], url=url)
+        options = secrets.get("options", self.reader.engine_options)
+        return replace(self, files=files, reader=replace(self.reader, engine_options=options))
 
     # -------------------------------------------------------------- JSON
 
     @cached_property
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
-        document = {**self.recorded.to_json(), "notes": [], "left_out": []}
+        document = self.recorded.to_json()
         del document["duplicates"]
         if not self.lost:
             del document["lost"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values, with all of the URLs, but without ``storage_options``, which may contain secrets."""
+        """Return the plan as JSON values, without ``storage_options``."""
         values = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **values,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
-from zarrasync.bulk.files.records.journal import Journal
+from zarrasync.bulk.files.records.journal import Journal, journal_places
 from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.records.spans import Span
 from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import SourceFile, is_small
@@ -21,6 +22,7 @@ from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import XarrayProperties
 from zarrasync.metadata.conventions.cf_attributes import FILL, inherited_attributes, parents_of_bounds
+from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
@@ -72,6 +74,7 @@ class Target:
         digests: Digests of the values of large arrays without rows.
         stored_forms: Variables of the first file whose values differ from those.
         journal: The files that were ingested before.
+        place: The name of the array beside which the journal lies; empty if there is none.
         lost: The rows that were removed since.
     """
 
@@ -84,6 +87,7 @@ class Target:
     digests: Mapping[str, int] = field(default_factory=dict)
     stored_forms: dict[str, StoredForm] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
+    place: str = ""
     lost: LostRows = field(default_factory=LostRows)
 
     def time_attributes(self, name: str) -> dict[str, Any]:
@@ -149,11 +153,21 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
     arrays = {name: with_handle(array, handle_of(array).without_consolidated()) for name, array in await node.arrays()}
     dims = {name: dimensions_of(array.metadata) for name, array in arrays.items()}
     target = Target(handle_of(node), node, arrays, dims)
-    target.journal = Journal.of(node.attrs)
+    target.place, target.journal = await _read_journal(target.handle, journal_places(arrays, dim))
     if target.length(dim) and dims.get(dim) == (dim,):
         labels = np.asarray(await arrays[dim].view[...].read())
         target.labels = with_sign(labels, arrays[dim].metadata.attributes)
     return target
+
+
+async def _read_journal(handle: NodeHandle, names: Sequence[str]) -> tuple[str, Journal]:
+    """Return the name of the array with the journal, and the journal. Only the first array usually has one."""
+    for some in filter(None, (names[:1], names[1:])):
+        values = await read_sources(handle.store, [join(handle.path, name) for name in some])
+        for name, value in zip(some, values, strict=True):
+            if JOURNAL in value:
+                return name, Journal.of(value[JOURNAL])
+    return "", Journal()
 
 
 async def read_constants(target: Target, dim: str, small_bytes: int) -> None:

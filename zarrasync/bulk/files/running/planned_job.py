@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
+from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.plan import JobPlan
@@ -108,7 +109,8 @@ class PlannedJob:
         for number in numbers or ():
             if not 0 <= number < len(plan.parts):
                 raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
-        self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
+        with redacted_errors(plan.reader.storage_options, plan.reader.engine_options):
+            self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -128,7 +130,8 @@ class PlannedJob:
             files=len(plan.files), rows=plan.rows, notes=list(plan.notes), left_out=list(plan.left_out)
         )
         target = self._run(read_target(self._published, plan.dim))
-        if plan.digest in target.journal.finished and not self._claim.is_in_progress(plan.digest):
+        is_finished = plan.digest in target.journal.finished and (self._claim.is_enabled or target.contains(plan))
+        if is_finished and not self._claim.is_in_progress(plan.digest):
             self._claim.folder.remove()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
             if statistics:
@@ -165,7 +168,8 @@ class PlannedJob:
 
     def _compare(self, report: FilesReport) -> None:
         """Compare statistics of the stored rows with the files."""
-        with closing(Workers()) as workers:
+        reader = self.plan.reader
+        with redacted_errors(reader.storage_options, reader.engine_options), closing(Workers()) as workers:
             report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
         hint = way_to_write_again(self.plan)
         check_statistics(report.statistics, self._handle.name, self._handle.store, hint)

@@ -1,41 +1,41 @@
-"""Publishing a job: small arrays and documents of arrays first, then the group's document, which shows all at once.
+"""Publishing a job: small arrays and documents of arrays, then the journal, then the group's document, which shows all at once.
 
-The group's document contains copies of the documents of all arrays, with their new shapes, and the journal. Readers of
-consolidated metadata, such as xarray, see the dataset before or after the job, and nothing between.
+The group's document contains copies of the documents of all arrays, with their new shapes. Readers of consolidated
+metadata, such as xarray, see the dataset before or after the job, and nothing between. If a job ends between the journal
+and the group's document, the journal contains rows beyond the dataset's, which count as not ingested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.files.records.journal import ATTRIBUTE, Journal
+from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
 from zarrasync.bulk.files.records.row_samples import Samples
+from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
+from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
-from zarrasync.nodes.find import find_all
+from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
 __all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
-
-_Change: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Returns the attributes of the group after the job."""
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -165,7 +165,7 @@ async def publish_group(
     is_complete: bool = True,
     is_independent: bool = False,
 ) -> None:
-    """Store the journal, and copies of all documents, in the document of the group. Create groups above a new one.
+    """Store the journal, then copies of all documents in the document of the group. Create groups above a new one.
 
     Args:
         plan: The plan.
@@ -174,18 +174,28 @@ async def publish_group(
         is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
         is_independent: Whether the journal shall contain the plan, because its tasks were independent.
     """
-    change = partial(_attributes, plan, samples or {}, is_complete=is_complete, is_independent=is_independent)
+    place = handle.without_consolidated()
+    (group,) = await find_all(place, [handle.path], (handle.format,), consolidated=None)
+    change = partial(
+        _changed_journal,
+        plan,
+        samples or {},
+        is_first=plan.is_new and group is None,
+        is_complete=is_complete,
+        is_independent=is_independent,
+    )
+    await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
     above = _groups_above(handle)
-    nodes = await find_all(handle.without_consolidated(), above, (handle.format,), consolidated=None) if above else []
+    nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):
         if node is None:
             await put_documents(handle.store, handle.format.render(path, GroupMetadata()), {})
     copies_key = handle.format.consolidated_key(handle.path)
     keys = handle.format.document_keys(handle.path, GroupMetadata)
     if copies_key not in keys or not handle.store.supports_consolidated_metadata:
-        await _put_group(plan, handle, change)
+        await _put_group(plan, handle, group)
     if copies_key is not None and handle.store.supports_consolidated_metadata:
-        make = partial(_copies, plan, handle, change)
+        make = partial(_copies, plan, handle)
         await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
     changed = [key for array in plan.arrays for key in array.documents]
     changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
@@ -204,46 +214,58 @@ def _groups_above(handle: NodeHandle) -> list[str]:
     return paths[::-1]
 
 
-async def _put_group(plan: JobPlan, handle: NodeHandle, change_attributes: _Change) -> None:
+async def _put_group(plan: JobPlan, handle: NodeHandle, group: FoundNode | None) -> None:
     """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
-    place = handle.without_consolidated()
-    if plan.is_new and (await find_all(place, [handle.path], (handle.format,), consolidated=None))[0] is None:
-        metadata = GroupMetadata(attributes=change_attributes({}))
+    if group is None:
+        metadata = GroupMetadata(attributes=_attributes(plan, {}))
         await put_documents(handle.store, handle.format.render(handle.path, metadata), {})
-        return
+    elif plan.is_new:
 
-    async def change(present: GroupMetadata) -> GroupMetadata:
-        return replace(present, attributes=change_attributes(present.attributes))
+        async def change(present: GroupMetadata) -> GroupMetadata:
+            return replace(present, attributes=_attributes(plan, present.attributes))
 
-    await MetadataCell(place, GroupMetadata()).change(change, fresh=True)
+        await MetadataCell(handle.without_consolidated(), GroupMetadata()).change(change, fresh=True)
 
 
-def _attributes(
+def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
+    return checked_attributes({**(plan.attributes or {}), **present})
+
+
+def _changed_journal(
     plan: JobPlan,
     samples: Samples,
     present: Mapping[str, Any],
     *,
+    is_first: bool,
     is_complete: bool,
     is_independent: bool,
 ) -> dict[str, Any]:
-    """Return the attributes of the group. The files of other jobs remain in the journal, even if this one is late."""
+    """Return the journal after the job. The files of other jobs remain in it, even if this one is late.
+
+    Args:
+        plan: The plan.
+        samples: Samples of the rows that the job has written.
+        present: The value with the journal.
+        is_first: Whether the dataset does not exist yet, so that such a value describes an earlier one.
+        is_complete: Whether the journal shall contain the files of the plan.
+        is_independent: Whether the journal shall contain the plan.
+    """
     files, rows = (plan.files, plan.journal) if is_complete else ((), ())
-    journal = Journal.of(present).with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
+    known = Journal() if is_first else Journal.of(present.get(JOURNAL))
+    journal = known.with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
     if is_complete:
         journal = journal.with_written(samples, [segment[:2] for segment in plan.segments])
     journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
-    return checked_attributes({**(plan.attributes or {}), **present, ATTRIBUTE: journal.to_json()})
+    return {JOURNAL: journal.to_json()}
 
 
-async def _copies(
-    plan: JobPlan, handle: NodeHandle, change_attributes: _Change, group_documents: Mapping[str, bytes]
-) -> GroupCopies:
-    """Return the documents of the group with the journal, and copies of all documents below."""
+async def _copies(plan: JobPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
+    """Return the documents of the group, and copies of all documents below."""
     format_, path = handle.format, handle.path
     keys = format_.document_keys(path)
     found = format_.parse(path, {key: group_documents.get(key) for key in keys})
     metadata = found if isinstance(found, GroupMetadata) else GroupMetadata()
-    metadata = replace(metadata, attributes=change_attributes(metadata.attributes))
+    metadata = replace(metadata, attributes=_attributes(plan, metadata.attributes))
     rendered: Mapping[str, Any] = format_.render(path, metadata)
     below = format_.parse_consolidated(path, group_documents) if found is not None else {}
     if below is None:  # the group had no copies

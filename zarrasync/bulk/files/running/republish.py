@@ -13,11 +13,12 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.running.publish import is_inline_stored, publish_arrays, publish_group
 from zarrasync.bulk.files.running.samples import changed_arrays, row_samples
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.display.text import counted
-from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
@@ -41,11 +42,7 @@ def publication_record(
     """
     was_recorded = False
     if not plan.is_new:  # the journal may contain the same files, if their rows were removed from the arrays
-        (group,) = bridge.run(
-            find_all(handle.without_consolidated(), [plan.path], (handle.format,), strict=False),
-            blocking=handle.store.blocking,
-        )
-        was_recorded = _is_recorded(plan, group)
+        was_recorded = bridge.run(_is_recorded(plan, handle), blocking=handle.store.blocking)
     return {
         "plan": plan.recorded.to_json(),
         "was_recorded": was_recorded,
@@ -78,7 +75,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
 
     paths = [plan.path, *(join(plan.path, array.name) for array in plan.arrays)]
     group, *nodes = run(find_all(place, paths, (place.format,), strict=False))
-    if record.get("was_recorded", False) or not _is_recorded(plan, group):
+    if group is None or record.get("was_recorded", False) or not run(_is_recorded(plan, place)):
         changes = [_change(plan, array, node, place) for array, node in zip(plan.arrays, nodes, strict=True)]
         if not plan.is_new and group is None:
             changes.insert(0, "the group does not exist any more")
@@ -101,12 +98,11 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     return []
 
 
-def _is_recorded(plan: JobPlan, group: FoundNode | None) -> bool:
+async def _is_recorded(plan: JobPlan, handle: NodeHandle) -> bool:
     """Return whether the journal contains the files of a plan. Others may have removed their rows since."""
-    if group is None or not isinstance(group.metadata, GroupMetadata):
-        return False
-    journal = Journal.of(group.metadata.attributes)
-    rows = [journal.rows(file) for file in plan.recorded.files]
+    (value,) = await read_sources(handle.store, [join(handle.path, plan.place)])
+    journal = Journal.of(value.get(JOURNAL))
+    rows = [journal.rows(file) for file in plan.files]
     named = [(own, row) for own, row in zip(rows, plan.journal, strict=True) if journal.is_complete or own is not None]
     return bool(named) and all(own == row for own, row in named)
 

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
 from zarrasync.bulk.files.sources.hdf5_types import find_unsafe
 from zarrasync.bulk.files.sources.headers import ReaderOptions
@@ -169,4 +170,4 @@ def _installed(family: _Family) -> list[str]:
 def _needs(url: str, family: _Family) -> str:
     broken = importlib.util.find_spec(family.package) is not None
     advice = f"repair the installation of {family.package}" if broken else f"pip install {family.package}"
-    return f"{path_of(url)} needs the engine {' or '.join(family.engines)} of xarray, which does not exist: {advice}"
+    return f"{public_url(url)} needs the engine {' or '.join(family.engines)} of xarray, which does not exist: {advice}"

@@ -6,13 +6,14 @@ that differ only in other keys, such as the beginning of an accumulation, it kee
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["message_problem", "skipped_parameters"]
+__all__ = ["damaged_messages", "message_problem", "missing_messages", "skipped_parameters"]
 
 _NAMESPACES = ("mars", "ls", "time", "vertical", "parameter", "geography")
 """Groups of keys that identify a message."""
@@ -80,6 +81,63 @@ def message_problem(variable: Any) -> str:
         )
     lost = list(_lost_messages(index, {ids[0] for ids in array.field_id_index.values()}))
     return _text_of_lost(index, lost) if lost else _scanning_problem(variable)
+
+
+def missing_messages(variable: Any, coordinates: Mapping[str, Any]) -> str:
+    """Return which messages of a variable the file does not contain; an empty string if it contains all.
+
+    cfgrib fills their elements with NaN.
+
+    Args:
+        variable: A variable of xarray.
+        coordinates: The variables of its dataset by name.
+    """
+    array = _array_on_disk(variable)
+    if array is None:
+        return ""
+    sizes = array.shape[: len(array.shape) - array.geo_ndim]
+    missing = [place for place in np.ndindex(*sizes) if place not in array.field_id_index]
+    if not missing:
+        return ""
+
+    def label(dim: str, number: int) -> str:
+        return f"{dim} {coordinates[dim].values[number] if dim in coordinates else number}"
+
+    places = [" and ".join(map(label, variable.dims, place)) for place in missing[:_MOST_VALUES]]
+    more = f" and {len(missing) - _MOST_VALUES:,} more" if len(missing) > _MOST_VALUES else ""
+    return (
+        f"the file has no messages for {len(missing):,} of {math.prod(sizes):,} combinations of {', '.join(variable.dims[: len(sizes)])}, "
+        f"whose values are stored as missing: {'; '.join(places)}{more}"
+    )
+
+
+def damaged_messages(path: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the damaged messages that cfgrib leaves out because its option ``errors`` allows that, with the reason.
+
+    Args:
+        path: The path of a GRIB file.
+        options: The options of cfgrib.
+    """
+    if options.get("errors", "raise") == "raise":
+        return {}
+    from cfgrib.messages import FileStream  # pyright: ignore[reportMissingImports]  # optional
+
+    found: dict[str, str] = {}
+    stream, number = FileStream(path, errors="raise"), 0
+    with open(path, "rb") as file:
+        while True:
+            begin = file.tell()
+            try:
+                stream.message_from_file(file, errors="raise")
+            except EOFError:
+                return found
+            except Exception as error:  # of several classes of eccodes
+                found[f"message {number}"] = (
+                    f"it is damaged ({type(error).__name__}), and the option errors of cfgrib allows that"
+                )
+                if file.tell() == begin:
+                    return found
+            number += 1
 
 
 def skipped_parameters(dataset: Any, path: str, options: Mapping[str, Any]) -> dict[str, str]:

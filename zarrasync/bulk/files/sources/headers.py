@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from zarrasync._util.redact import public_url
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
 __all__ = [
@@ -43,6 +45,9 @@ _SIGNATURE = re.compile(
     re.IGNORECASE,
 )
 """Parameters of presigned URLs of S3, Google Cloud Storage, CloudFront and Azure."""
+
+_RECORDED = re.compile(r"[^/\\]*#[0-9a-f]{24}")
+"""The name of a file and a digest of its path or URL."""
 
 
 def is_small(shape: Sequence[int], itemsize: int, small_bytes: int) -> bool:
@@ -91,22 +96,46 @@ class SourceFile:
 
     @property
     def place(self) -> str:
-        """The path without symbolic links, or the URL without signatures."""
-        return self.real or self.name
+        """The recorded path without symbolic links, or the recorded URL."""
+        return self.recorded.real or self.recorded.url
 
     @property
     def name(self) -> str:
-        """The URL without signatures, which are secrets and differ each time."""
-        path, mark, query = self.url.partition("?")
-        if not mark or not path.startswith(("http://", "https://")):
-            return self.url
-        kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
-        return "?".join([path, "&".join(kept)]) if kept else path
+        """The path, or the URL without its user, password and query, for messages."""
+        return public_url(self.url)
 
     @property
+    def short_name(self) -> str:
+        """The last part of the name, also of a recorded file."""
+        return _base_name(self.url.rpartition("#")[0] if self.is_recorded else self.url)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether this is the identity of a file as it is recorded in a dataset."""
+        return _RECORDED.fullmatch(self.url) is not None
+
+    @cached_property
     def recorded(self) -> SourceFile:
-        """The identity as it is recorded in a dataset."""
-        return self if self.name == self.url else SourceFile(self.name, self.size, self.stamp)
+        """The identity as it is recorded in a dataset: with a digest of the path or URL, because datasets are published.
+
+        The digest does not depend on signatures, which differ each time, nor on the user and the password.
+        """
+        if self.is_recorded:
+            return self
+        return SourceFile(_recorded(self.url), self.size, self.stamp, _recorded(self.real) if self.real else "")
+
+
+def _recorded(url: str) -> str:
+    path, _, query = url.partition("?") if "://" in url else (url, "", "")
+    kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
+    identity = "?".join([public_url(path), "&".join(kept)])
+    return f"{_base_name(path)}#{hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()}"
+
+
+def _base_name(url: str) -> str:
+    public = public_url(url)
+    first = public.partition("::")[0]  # the file in an archive, or a cache, whose file is the last part
+    return re.split(r"[/\\]", (first if "://" in first else public).rstrip("/\\"))[-1]
 
 
 @dataclass(frozen=True)
@@ -163,6 +192,7 @@ class VariableHeader:
         digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others. It does
             not depend on the order of the dimensions.
         problem: Why the variable cannot be stored; empty if it can.
+        gap: Which of its values the file does not contain, so that they are stored as missing; empty if it has all.
     """
 
     dims: tuple[str, ...]
@@ -174,6 +204,7 @@ class VariableHeader:
     values: npt.NDArray[Any] | None = None
     digest: int | None = None
     problem: str = ""
+    gap: str = ""
 
     def order_of(self, dims: Sequence[str | None]) -> tuple[int, ...] | None:
         """Return the axes in the order of some dimensions; ``None`` if these are not a permutation of the variable's own."""
@@ -201,6 +232,7 @@ class FileHeader:
         attributes: The attributes of the dataset as JSON values.
         groups: The groups with variables inside of the one that is read. They are known of the first file only.
         skipped: Variables that the engine has left out because its options allow that, by name, with the reason.
+        unread: Further parts of the file that the engine has left out, by name, with the reason.
     """
 
     file: SourceFile
@@ -208,6 +240,7 @@ class FileHeader:
     attributes: Mapping[str, Any]
     groups: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def parents(self) -> Mapping[str, str]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync import formats
+from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.sources.engines import is_zarr, path_of
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
-from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.local import local_path
 
 __all__ = ["find_files", "identity_of", "means_files"]
@@ -118,7 +118,7 @@ def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile
     filesystem, path = _filesystem(url, storage_options)
     found = filesystem.glob(path, detail=True)
     if not found:
-        raise FileNotFoundError(f"no file matches {url!r}")
+        raise FileNotFoundError(f"no file matches {public_url(url)!r}")
     files = [SourceFile(_address(name, url, path), info.get("size"), _stamp(info)) for name, info in found.items()]
     unknown = [file.url for file in files if not file.stamp or is_zarr(file.url)]
     calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")
@@ -132,14 +132,14 @@ def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile
         try:
             info = filesystem.info(path)
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"no file exists at {redact_queries(url)!r}") from error
+            raise FileNotFoundError(f"no file exists at {public_url(url)!r}") from error
         return SourceFile(url, info.get("size"), _stamp(info))
     stamps = []
     for name in _root_documents():  # servers and object stores need not have directories
         with suppress(FileNotFoundError):
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
     if not stamps and not filesystem.exists(path):
-        raise FileNotFoundError(f"no Zarr hierarchy exists at {url!r}")
+        raise FileNotFoundError(f"no Zarr hierarchy exists at {public_url(url)!r}")
     return SourceFile(url, None, " ".join(stamps))
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
+from zarrasync._util.redact import public_url, redact
 from zarrasync.bulk.files.sources.attributes import code_attributes, dtype_text, plain_attributes
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.digests import add_digests
@@ -31,7 +32,12 @@ from zarrasync.bulk.files.sources.engines import (
     is_zarr,
     reason_of_failure,
 )
-from zarrasync.bulk.files.sources.grib_messages import message_problem, skipped_parameters
+from zarrasync.bulk.files.sources.grib_messages import (
+    damaged_messages,
+    message_problem,
+    missing_messages,
+    skipped_parameters,
+)
 from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
 from zarrasync.bulk.files.sources.hdf5_types import unread_variables
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
@@ -40,11 +46,11 @@ from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.netcdf3 import check_complete
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
+from zarrasync.bulk.files.sources.unread_parts import unread_pages, zarr_groups
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.model import dtypes
-from zarrasync.stores.errors import redact_queries
 
 __all__ = ["OpenFiles"]
 
@@ -89,7 +95,7 @@ def _naming(url: str, action: str) -> Iterator[None]:
         if str(error).startswith("cannot ") and url in str(error):  # an inner call has named it
             raise
         if "installed IO backends" not in str(error):
-            raise ValueError(f"cannot {action} {url}: {redact_queries(str(error))}") from error
+            raise ValueError(f"cannot {action} {url}: {redact(str(error))}") from error
         from xarray.backends import list_engines
 
         raise ValueError(
@@ -97,7 +103,7 @@ def _naming(url: str, action: str) -> Iterator[None]:
             "is complete, install the package that reads its format, or pass engine='NAME'"
         ) from error
     except Exception as error:  # of any class: each library has its own
-        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact_queries(str(error))}") from error
+        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact(str(error))}") from error
 
 
 class OpenFiles:
@@ -162,8 +168,8 @@ class OpenFiles:
                     header = with_labels(header, self._options.dim, self._options.labels)
                 if "://" not in file.url:
                     _check_unchanged(file, self._options)
-                if with_groups and not _is_zarr(file.url):
-                    header = replace(header, groups=inner_groups(path, self._options.group))
+                if with_groups:
+                    header = replace(header, groups=_inner_groups(file.url, path, self._options))
                 names = set(chosen or header.variables)
                 names |= header.linked(names) if with_linked else set()
                 names -= {name for name, variable in header.variables.items() if variable.problem}
@@ -263,6 +269,13 @@ class OpenFiles:
                 reader.close()
 
 
+def _inner_groups(url: str, path: str, options: ReaderOptions) -> tuple[str, ...]:
+    """Return the paths of the groups with variables in the group that is read."""
+    if _is_zarr(url):
+        return zarr_groups(url, options.group, options.storage_options)
+    return () if options.engine == "rasterio" else inner_groups(path, options.group)
+
+
 def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
     if identity_of(file.url, options.storage_options) != file:
         raise ValueError("the file has changed since the job was planned; repeat the call, or make a new plan")
@@ -284,7 +297,7 @@ class _XarrayReader:
             import xarray
         except ImportError as error:
             raise ImportError(
-                f"{url} is read by xarray, which is not installed: pip install 'zarrasync[xarray]'"
+                f"{public_url(url)} is read by xarray, which is not installed: pip install 'zarrasync[xarray]'"
             ) from error
         arguments: dict[str, Any] = {
             "mask_and_scale": options.decode,
@@ -316,7 +329,8 @@ class _XarrayReader:
                     raise ValueError(f"{error}; {advice}") from error
                 raise
             inherited, self._parents = dict[str, Any](), list[Any]()
-            if (_is_zarr(url) or is_hdf5(path)) and arguments["engine"] != "rasterio":
+            self._engine = arguments["engine"]
+            if (_is_zarr(url) or is_hdf5(path)) and self._engine != "rasterio":
                 inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
         self._variables = {**inherited, **self._dataset.variables}
         self._coords = {*inherited, *self._dataset.coords}
@@ -329,13 +343,17 @@ class _XarrayReader:
             attributes["coordinates"] = dataset.encoding["coordinates"]
         variables = {str(name): self._variable(str(name)) for name in self._variables}
         options = self._options
-        if options.engine in (None, "netcdf4") and is_hdf5(self._path):
+        unread: dict[str, str] = {}
+        if self._engine == "cfgrib":
+            unread = damaged_messages(self._path, options.engine_options)
+        elif self._engine == "rasterio":
+            unread = unread_pages(dataset, self._path, options.engine_options)
+        elif is_hdf5(self._path):
             dropped = options.engine_options.get("drop_variables") or ()
             names = {*variables, *([dropped] if isinstance(dropped, str) else dropped)}
             variables |= unread_variables(self._path, options.group, names)
-        return FileHeader(
-            file, variables, attributes, skipped=skipped_parameters(dataset, self._path, options.engine_options)
-        )
+        skipped = skipped_parameters(dataset, self._path, options.engine_options)
+        return FileHeader(file, variables, attributes, skipped=skipped, unread=unread)
 
     def _variable(self, name: str) -> VariableHeader:
         variable = self._variables[name]
@@ -352,7 +370,7 @@ class _XarrayReader:
             if is_read and not problem:
                 values = np.array(_values(variable))
         except Exception as error:  # of any class; it matters only if the variable shall be stored
-            problem = f"{type(error).__name__}: {error}"
+            problem = redact(f"{type(error).__name__}: {error}", options.storage_options)
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
@@ -366,6 +384,7 @@ class _XarrayReader:
             name in self._coords,
             values,
             problem=problem,
+            gap=missing_messages(variable, self._variables),
         )
 
     def read(self, name: str, region: Region) -> npt.NDArray[Any]:

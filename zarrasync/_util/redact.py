@@ -1,0 +1,119 @@
+"""Removing secrets from messages: passwords and queries of URLs, and credentials among options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from zarrasync.errors import StoreError
+
+__all__ = ["has_secrets", "public_url", "redact", "redacted_errors"]
+
+_WORD = re.compile(r"[^\s'\"<>]+")
+_USER = re.compile(r"(?<=://)[^/\s?#]*@")
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|token|credential|auth(?!or)|cookie|header|connection_?string|(^|[^a-z])(sas|sig|signature|policy|user|username|login)$|"
+    r"(^|_|-|access|account|api|private)key(_?id)?$",
+    re.IGNORECASE,
+)
+"""Names of options whose values are secrets."""
+_SHORTEST = 4
+"""The shortest value that is removed from messages. Shorter ones are parts of usual words."""
+
+
+def redact(message: str, options: Mapping[Any, Any] | None = None) -> str:
+    """Return a message without the passwords and queries of URLs, because passwords and signatures are secrets.
+
+    Args:
+        message: The message.
+        options: Options, such as ``storage_options``. The values of those with names of credentials are removed too.
+    """
+    for secret in sorted(set(_secrets(options or {})), key=len, reverse=True):
+        message = message.replace(secret, "…")
+    return _WORD.sub(_redact_word, message)
+
+
+def public_url(url: str) -> str:
+    """Return a URL without its user, password and query. Paths stay as they are."""
+    if "://" not in url:
+        return url
+    return "::".join(_USER.sub("", part).partition("?")[0] if "://" in part else part for part in url.split("::"))
+
+
+def has_secrets(options: Any) -> bool:
+    """Return whether options contain credentials, at any depth."""
+    return any(True for _ in _secrets(options))
+
+
+def _redact_word(word: re.Match[str]) -> str:
+    text = word[0]
+    url, mark, query = (_USER.sub("", text) if "@" in text else text).partition("?")
+    if not mark or "/" not in url or not query:
+        return url + mark + query
+    _, closing, rest = query.partition(")")
+    return f"{url}?…{closing}{rest}" if query[0] != ")" else url + mark + query
+
+
+def _secrets(options: Any, *, is_secret: bool = False) -> Iterator[str]:
+    """Yield the strings among options whose names, or the names of those around them, are names of credentials."""
+    if isinstance(options, Mapping):
+        for name, value in options.items():
+            yield from _secrets(value, is_secret=is_secret or _SECRET_NAME.search(str(name)) is not None)
+    elif isinstance(options, list | tuple):
+        for value in options:
+            yield from _secrets(value, is_secret=is_secret)
+    elif isinstance(options, str) and (
+        (is_secret and len(options) >= _SHORTEST) or ("://" in options and public_url(options) != options)
+    ):
+        yield options
+
+
+@contextmanager
+def redacted_errors(*options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Remove secrets from the messages of errors, and of their causes, which a traceback also shows.
+
+    Args:
+        options: Options whose credentials are removed.
+
+    Raises:
+        StoreError: Instead of an error whose message cannot be changed.
+    """
+    known = dict(enumerate(options))
+    try:
+        yield
+    except Exception as error:
+        if _without_secrets(error, known, set()):
+            raise
+        raise StoreError(f"{type(error).__name__}: {redact(str(error), known)}") from None
+
+
+def _without_secrets(error: BaseException, options: Mapping[Any, Any], seen: set[int]) -> bool:
+    """Remove secrets from the messages of an error and its causes. Return whether that is possible for the error itself.
+
+    Args:
+        error: The error.
+        options: Options with credentials.
+        seen: The identities of errors that were changed, because the causes of errors may form a circle.
+    """
+    if id(error) in seen:
+        return True
+    seen.add(id(error))
+
+    def public(value: Any) -> Any:
+        return redact(value, options) if isinstance(value, str) else value
+
+    error.args = tuple(map(public, error.args))
+    if isinstance(error, OSError) and isinstance(error.filename, str):  # setting ``None`` would change the message
+        error.filename = public(error.filename)
+    if notes := getattr(error, "__notes__", None):
+        notes[:] = map(public, notes)
+    for name in ("__cause__", "__context__"):
+        other = getattr(error, name)
+        if other is not None and not _without_secrets(other, options, seen):
+            setattr(error, name, None)
+    for member in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        _without_secrets(member, options, seen)
+    text = f"{error}\n{error!r}"  # aiohttp's errors contain the headers of requests
+    return bool(text == public(text))

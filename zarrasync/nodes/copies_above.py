@@ -61,8 +61,11 @@ def _paths_above(paths: Iterable[str]) -> set[str]:
 async def _update_or_warn(
     group: Consolidated, node: NodeHandle, changed: Sequence[str], erased_prefixes: Sequence[str]
 ) -> None:
+    beside = {key for path in (group.path, *_paths_above([group.path])) for key in node.format.document_keys(path)}
     try:
-        await group.update(node.store, changed, erased_prefixes, config=node.config)
+        await group.update(
+            node.store, [key for key in changed if key not in beside], erased_prefixes, config=node.config
+        )
     except ZarrError as error:
         warnings.warn(
             f"the consolidated metadata of the group /{group.path} in {node.store!r} does not contain the change of "

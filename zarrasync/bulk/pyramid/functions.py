@@ -238,7 +238,7 @@ async def pyramid(
         AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
         LayoutChanges(chunks, shards, compressors), overwrite, as_executor(executor), concurrency, progress,
     )  # fmt: skip
-    work = _build(node, None if dest is None else target_store, dest_path, request)
+    work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request)
     if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
         report = bridge.run(work, blocking=False)
     else:

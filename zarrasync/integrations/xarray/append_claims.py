@@ -97,7 +97,6 @@ class AppendClaim:
         self._own: _Entry | None = None
         self._stop = threading.Event()
 
-    @property
     def _is_enabled(self) -> bool:
         """Whether the store supports claims. Some stores notice with the first write that they do not."""
         return self._store.conditional and self._store.writeable
@@ -117,7 +116,7 @@ class AppendClaim:
         Raises:
             WriteConflictError: If other writers continue for too long.
         """
-        if not self._is_enabled:
+        if not self._is_enabled():
             placement = await place([], [])
             assert placement is not None
             return placement
@@ -150,7 +149,7 @@ class AppendClaim:
                 await backoff.after(conflict)
                 continue
             except ConditionsUnsupported:
-                if self._is_enabled:
+                if self._is_enabled():
                     raise
                 return placement  # the store no longer uses conditional writes
             self._own = own

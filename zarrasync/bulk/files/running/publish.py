@@ -27,7 +27,8 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
+from zarrasync.nodes.consolidated import GroupCopies, replace_copies
+from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.metadata_cell import MetadataCell
@@ -141,9 +142,8 @@ async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) ->
             )
         return present.with_shape(shape)
 
-    await MetadataCell(NodeHandle(handle.store, target.path, handle.format, handle.config), target.metadata).change(
-        grow, fresh=True
-    )
+    cell = MetadataCell(handle.without_consolidated().at(target.path), target.metadata)  # the copies follow at the end
+    await cell.change(grow, fresh=True)
 
 
 async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> None:
@@ -199,11 +199,7 @@ async def publish_group(
         await replace_copies(handle.store, handle.format, handle.path, make, handle.config)
     changed = [key for array in plan.arrays for key in array.documents]
     changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
-    for path, node in zip(above, nodes, strict=True):
-        copies: Consolidated | None = None if node is None else node.consolidated
-        if copies is not None:
-            own = [key for key in changed if key not in handle.format.document_keys(path)]
-            await copies.update(handle.store, own, config=handle.config)
+    await update_copies(NodeHandle(handle.store, handle.path, handle.format, handle.config), changed)
 
 
 def _groups_above(handle: NodeHandle) -> list[str]:

@@ -44,7 +44,7 @@ def test_the_readers_of_xarray_do_not_warn(tmp_path: Path, zarr_format: Any, gro
 def test_consolidated_metadata_of_groups_above_is_updated(tmp_path: Path):
     write_dataset(grid(), tmp_path)
     write_dataset(grid(), tmp_path, group="a2/b2")
-    write_dataset(grid().isel(t=[0, 1]), tmp_path, group="a2/b2", append_dim="t")
+    write_dataset(grid().isel(t=[0, 1]), tmp_path, group="a2/b2", append_dim="t", on_duplicate="allow")
     copies = sync.open_group(tmp_path, use_consolidated=True)
     assert copies["a2/b2/t"].shape == (8,)
     write_dataset(grid()[["b"]], tmp_path, group="a2/b2", mode="w")

@@ -117,9 +117,6 @@ def test_groups_specify_their_arrays():
     assert (dataset.stations.dims, dataset.plain.dims) == (("time", "station"), ("Y", "X"))
     dataset = opened(store, drop_variables="stations")
     assert "grid_mapping" not in dataset.series.attrs
-    single = opened(store, group="b2")
-    assert list(single.data_vars) == ["b2"]
-    assert single.X.values.tolist() == dataset.X.values.tolist()
 
 
 def test_stored_coordinates_and_mappings_have_priority():

@@ -125,7 +125,7 @@ def test_region_writes_keep_existing_coordinates():
     xr.testing.assert_equal(read(store).load(), grid())
 
 
-@pytest.mark.parametrize("how", [{"append_dim": "time"}, {"region": {"time": slice(0, 4)}}])
+@pytest.mark.parametrize("how", [{"append_dim": "time", "on_duplicate": "allow"}, {"region": {"time": slice(0, 4)}}])
 def test_axes_in_another_order(how: dict[str, Any]):
     store = MemoryStore()
     write_dataset(grid(), store)
@@ -180,7 +180,7 @@ def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
     )  # the group is stored twice; nothing exists that mode "w" would erase
     assert counts.fetches <= 6 + lazy  # dask's scheduler runs no tasks of ours, except for the chunk of the coordinate
     assert counts.lists <= 1
-    write_dataset(many(), store, append_dim="t")
+    write_dataset(many(), store, append_dim="t", on_duplicate="allow")
     counts = store.reset()
     assert counts.lists == 1
     assert counts.puts == 2 * 21 + 1  # and the consolidated metadata

@@ -112,7 +112,7 @@ def test_other_writes_that_are_computed_later(mode: str):
     store: dict[str, bytes] = {}
     if mode == "append":
         write_dataset(whole(lazy=False), store)
-        later = write_dataset(whole(), store, append_dim="t", compute=False)
+        later = write_dataset(whole(), store, append_dim="t", on_duplicate="allow", compute=False)
         assert sync.open_array(store, path="a").shape == (2 * ROWS, 5)
     elif mode == "region":
         write_dataset(whole(lazy=False) * 0, store, encoding={"a": {"chunks": (4, 5)}, "b": {"chunks": (4,)}})

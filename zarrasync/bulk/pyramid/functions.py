@@ -346,7 +346,7 @@ async def _copy_finest(
 
 
 async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str, version: str | None) -> AsyncGroup:
-    """Open or create the group of the pyramid, in format 2 for version 0.4 of OME-Zarr."""
+    """Open or create the group of the pyramid, in format 2 for version 0.4 of OME-Zarr, or as others in the store."""
     handle = handle_of(source.array)
     if dest is not None:
         path = normalize_path(dest_path)
@@ -359,7 +359,7 @@ async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str
         try:
             return await open_group(dest, path=path, mode="r+", config=handle.config)
         except NodeNotFoundError:
-            format_ = 2 if version == "0.4" else None
+            format_ = handle.format.zarr_format if dest is handle.store else 2 if version == "0.4" else None
             return await open_group(dest, path=path, mode="a", zarr_format=format_, config=handle.config)
     if not handle.path:
         raise NodeTypeError(

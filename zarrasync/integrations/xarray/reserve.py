@@ -82,10 +82,8 @@ async def _create_groups(jobs: Sequence[WriteJob]) -> None:
         first.is_empty = request.mode == "w" or (first.is_new and not await handle.children())
 
     async def create_all() -> None:
-        if not first.is_new:
-            created = await create_levels(handle_of(_group_of(first)).without_consolidated(), new, create)
-        else:
-            created = await create_levels(handle, new, create)
+        root = handle if first.is_new else handle_of(_group_of(first))
+        created = await create_levels(root.without_consolidated(), new, create)  # copies are updated at the end
         for path, group in created.items():
             assert isinstance(group, AsyncGroup)
             new[path].group = group

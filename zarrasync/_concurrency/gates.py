@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from contextvars import ContextVar
 
 from zarrasync import config
@@ -14,7 +14,17 @@ from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 
-__all__ = ["BLOCKED_LOOP", "POLL_SECONDS", "FifoGate", "Permits", "Waiter", "byte_budget", "thread_turns"]
+__all__ = [
+    "BLOCKED_LOOP",
+    "POLL_SECONDS",
+    "FifoGate",
+    "NestedGate",
+    "Permits",
+    "SharedGate",
+    "Waiter",
+    "byte_budget",
+    "thread_turns",
+]
 
 BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasync_blocked_loop", default=None)
 """The event loop that is blocked until the current call returns, if a sync call was made on the loop's own thread."""
@@ -98,14 +108,13 @@ class FifoGate:
 
     @property
     def free(self) -> int:
-        """The amount that can be taken without waiting."""
+        """The amount that can be taken without waiting; negative while a call holds more than the capacity."""
         return self._free
 
     async def acquire(self, amount: int = 1) -> None:
         """Take an amount, waiting until it fits."""
-        amount = min(amount, self.capacity)
         with self._lock:
-            if (not self._waiters and self._free >= amount) or (self._shared and BLOCKED_LOOP.get() is not None):
+            if (not self._waiters and self._fits(amount)) or (self._shared and BLOCKED_LOOP.get() is not None):
                 self._free -= amount
                 return
             waiter = Waiter(amount)
@@ -124,14 +133,83 @@ class FifoGate:
     def release(self, amount: int = 1) -> None:
         """Return an amount that was taken."""
         with self._lock:
-            self._free += min(amount, self.capacity)
+            self._free += amount
             self._admit()
 
+    def _fits(self, amount: int) -> bool:
+        return amount <= self._free or self._free == self.capacity
+
+    def _resize(self, capacity: int) -> None:
+        self._free += capacity - self.capacity
+        self.capacity = capacity
+        self._admit()
+
     def _admit(self) -> None:
-        while self._waiters and self._waiters[0].amount <= self._free:
+        while self._waiters and self._fits(self._waiters[0].amount):
             waiter = self._waiters.popleft()
             if waiter.wake():
                 self._free -= waiter.amount
+
+
+class SharedGate(FifoGate):
+    """A gate of calls with different limits. Its capacity is the largest limit of the calls that use it now."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._limits = Counter[int]()
+
+    def enter(self, limit: int) -> None:
+        """Count a call that holds or waits for an amount."""
+        with self._lock:
+            self._limits[limit] += 1
+            self._adapt()
+
+    def leave(self, limit: int) -> None:
+        """Count a call no longer."""
+        with self._lock:
+            self._limits[limit] -= 1
+            if not self._limits[limit]:
+                del self._limits[limit]
+                self._adapt()
+
+    def _adapt(self) -> None:
+        capacity = max(self._limits, default=self.capacity)
+        if capacity != self.capacity:
+            self._resize(capacity)
+
+
+class NestedGate(FifoGate):
+    """The gate of all calls with one limit, inside the gate of all calls: an amount is taken from both.
+
+    Args:
+        limit: The amount that the calls can hold at the same time.
+        outer: The gate of calls with any limit.
+    """
+
+    def __init__(self, limit: int, outer: SharedGate) -> None:
+        super().__init__(limit)
+        self._outer = outer
+
+    async def acquire(self, amount: int = 1) -> None:
+        self._outer.enter(self.capacity)
+        try:
+            await super().acquire(amount)
+            try:
+                await self._outer.acquire(amount)
+            except BaseException:
+                super().release(amount)
+                raise
+        except BaseException:
+            self._outer.leave(self.capacity)
+            raise
+
+    def release(self, amount: int = 1) -> None:
+        self._outer.release(amount)
+        super().release(amount)
+        self._outer.leave(self.capacity)
 
 
 class Permits:
@@ -150,26 +228,28 @@ class Permits:
 
 
 _gates: weakref.WeakSet[FifoGate] = weakref.WeakSet()
-_budgets: dict[int, FifoGate] = {}
+_memory = SharedGate()
+_budgets: dict[int, NestedGate] = {}
 _turns: dict[int, FifoGate] = {}
 _lock = thread_lock()
 
 
 def byte_budget(settings: config.Config) -> FifoGate:
-    """Return the process-wide gate of bytes in flight."""
-    return _shared(_budgets, settings.memory_budget)
+    """Return the gate of bytes in flight of calls with the same budget, inside the gate of the process."""
+    limit = settings.memory_budget
+    with _lock:
+        if limit not in _budgets:
+            _budgets[limit] = NestedGate(limit, _memory)
+        return _budgets[limit]
 
 
 def thread_turns(settings: config.Config) -> FifoGate:
     """Return the process-wide gate of threads that do bulk work on blocking stores."""
-    return _shared(_turns, 2 * settings.pool_size)
-
-
-def _shared(gates: dict[int, FifoGate], capacity: int) -> FifoGate:
+    capacity = 2 * settings.pool_size
     with _lock:
-        if capacity not in gates:
-            gates[capacity] = FifoGate(capacity)
-        return gates[capacity]
+        if capacity not in _turns:
+            _turns[capacity] = FifoGate(capacity)
+        return _turns[capacity]
 
 
 @reset_in_child

@@ -423,10 +423,10 @@ def _open_fork() -> stores.Store:
 
 class _Changes(Transaction):
     def __init__(self, origin: _Versioned) -> None:
-        self._origin, self.store = origin, stores.MemoryStore(dict(origin.store))
+        self._origin, self.store = origin, stores.MemoryStore(dict(origin.values))
 
     def commit(self, message: str, path: str = "") -> None:
-        self._origin.store.update(self.store.store)
+        self._origin.values.update(self.store.values)
         self._origin.committed.append(path)
 
     def state(self) -> bytes:
@@ -474,7 +474,7 @@ async def test_a_wrapper_has_the_transactions_and_locks_of_its_store(name: str, 
         if store.writeable:
             await transaction.store.set(key, new)
         else:
-            transaction.store.inner.store["g/k"] = new
+            transaction.store.inner.values["g/k"] = new
         assert await transaction.store.get(key) == new != await store.get(key)  # no cache mixes them
         transaction.commit("a message", "a")
         assert inner.committed[-1] == ("g/a" if name == "PrefixStore" else "a")
@@ -486,7 +486,7 @@ async def test_a_wrapper_has_the_transactions_and_locks_of_its_store(name: str, 
     if store.writeable:
         await fork.set(key, b"forked")
         assert FORKED == {"g/k": b"forked"}
-    inner.store["g/k"] = b"merged"
+    inner.values["g/k"] = b"merged"
     store.merge(fork.changes())
     assert inner.merged == [b"changes"]
     assert await store.get(key) == b"merged"

@@ -88,8 +88,8 @@ class Waiter:
 class FifoGate:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
-    A request for more than the whole capacity is admitted alone. A call that blocks an event loop is always admitted
-    at once, because the permits it would wait for may be held by tasks of that loop.
+    A request for more than the whole capacity is admitted alone. A call that blocks an event loop has the whole capacity
+    for itself, because permits that it would wait for may be held by tasks of that loop.
 
     Args:
         capacity: The amount that calls can hold at the same time.
@@ -105,6 +105,7 @@ class FifoGate:
         self.capacity = self._free = self._initial
         self._waiters: deque[Waiter] = deque()
         self._lock = threading.Lock()
+        self._asides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FifoGate] = weakref.WeakKeyDictionary()
 
     @property
     def free(self) -> int:
@@ -113,8 +114,11 @@ class FifoGate:
 
     async def acquire(self, amount: int = 1) -> None:
         """Take an amount, waiting until it fits."""
+        if (aside := self._aside()) is not None:
+            await aside.acquire(amount)
+            return
         with self._lock:
-            if (not self._waiters and self._fits(amount)) or (self._shared and BLOCKED_LOOP.get() is not None):
+            if not self._waiters and self._fits(amount):
                 self._free -= amount
                 return
             waiter = Waiter(amount)
@@ -131,10 +135,23 @@ class FifoGate:
             raise
 
     def release(self, amount: int = 1) -> None:
-        """Return an amount that was taken."""
+        """Return an amount that the current call has taken."""
+        if (aside := self._aside()) is not None:
+            aside.release(amount)
+            return
         with self._lock:
             self._free += amount
             self._admit()
+
+    def _aside(self) -> FifoGate | None:
+        """Return the gate of the current call if it blocks an event loop; there is one such call at a time."""
+        loop = BLOCKED_LOOP.get() if self._shared else None
+        if loop is None:
+            return None
+        with self._lock:
+            if loop not in self._asides:
+                self._asides[loop] = FifoGate(self.capacity, shared=False)
+            return self._asides[loop]
 
     def _fits(self, amount: int) -> bool:
         return amount <= self._free or self._free == self.capacity
@@ -143,6 +160,9 @@ class FifoGate:
         self._free += capacity - self.capacity
         self.capacity = capacity
         self._admit()
+        for aside in self._asides.values():
+            with aside._lock:
+                aside._resize(capacity)
 
     def _admit(self) -> None:
         while self._waiters and self._fits(self._waiters[0].amount):
@@ -194,6 +214,9 @@ class NestedGate(FifoGate):
         self._outer = outer
 
     async def acquire(self, amount: int = 1) -> None:
+        if self._aside() is not None:
+            await super().acquire(amount)
+            return
         self._outer.enter(self.capacity)
         try:
             await super().acquire(amount)
@@ -207,6 +230,9 @@ class NestedGate(FifoGate):
             raise
 
     def release(self, amount: int = 1) -> None:
+        if self._aside() is not None:
+            super().release(amount)
+            return
         self._outer.release(amount)
         super().release(amount)
         self._outer.leave(self.capacity)

@@ -94,7 +94,8 @@ class AdaptiveLimiter(FifoGate):
                 self._successes += 1
                 ready = self._successes >= self.capacity
             else:
-                long_queue = 4 * len(self._waiters) >= self.capacity
+                waiters = len(self._waiters) + sum(len(aside._waiters) for aside in self._asides.values())
+                long_queue = 4 * waiters >= self.capacity
                 ready = long_queue and seconds <= _SLOWDOWN * self._quickest and self.capacity < self._maximum
             if ready:
                 self._successes = 0

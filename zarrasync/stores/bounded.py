@@ -75,7 +75,9 @@ class BoundedStore(WrapperStore):
             with bounding(_UNBOUNDED):
                 return await operation()
 
-    async def _run_parts(self, operation: Callable[[Sequence[T]], Awaitable[R]], items: Sequence[T]) -> builtins.list[R]:
+    async def _run_parts(
+        self, operation: Callable[[Sequence[T]], Awaitable[R]], items: Sequence[T]
+    ) -> builtins.list[R]:
         """Run an operation on parts of a batch."""
         if self.blocking or self.limits_requests:  # one after the other, or counted by the store
             return [await self._run(partial(operation, items))]

@@ -442,7 +442,7 @@ WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
     "CountingStore": lambda store, folder: stores.CountingStore(store),
     "TracingStore": lambda store, folder: stores.TracingStore(store),
     "CachingStore": lambda store, folder: stores.CachingStore(store),
-    "DiskCachingStore": lambda store, folder: stores.DiskCachingStore(store, folder),
+    "DiskCachingStore": stores.DiskCachingStore,
     "LatencyStore": lambda store, folder: stores.LatencyStore(store, 0),
     "FaultyStore": lambda store, folder: stores.FaultyStore(store),
 }

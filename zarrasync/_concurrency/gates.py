@@ -134,6 +134,11 @@ class FifoGate:
                 self._admit()
             raise
 
+    @property
+    def _waiting(self) -> int:
+        """The number of waiters, also of calls that block event loops."""
+        return len(self._waiters) + sum(aside._waiting for aside in self._asides.values())
+
     def release(self, amount: int = 1) -> None:
         """Return an amount that the current call has taken."""
         if (aside := self._aside()) is not None:
@@ -162,7 +167,7 @@ class FifoGate:
         self._admit()
         for aside in self._asides.values():
             with aside._lock:
-                aside._resize(capacity)
+                aside._resize(capacity)  # noqa: SLF001  # of the same class
 
     def _admit(self) -> None:
         while self._waiters and self._fits(self._waiters[0].amount):

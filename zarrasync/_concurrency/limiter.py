@@ -94,8 +94,7 @@ class AdaptiveLimiter(FifoGate):
                 self._successes += 1
                 ready = self._successes >= self.capacity
             else:
-                waiters = len(self._waiters) + sum(len(aside._waiters) for aside in self._asides.values())
-                long_queue = 4 * waiters >= self.capacity
+                long_queue = 4 * self._waiting >= self.capacity
                 ready = long_queue and seconds <= _SLOWDOWN * self._quickest and self.capacity < self._maximum
             if ready:
                 self._successes = 0

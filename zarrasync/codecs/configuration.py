@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from zarrasync._util.suggestions import suggest
+
 __all__ = ["check_integer", "check_members"]
 
 
 def check_members(configuration: Iterable[str], *members: str) -> None:
     """Raise ``ValueError`` if a configuration has other members than these."""
     if unknown := set(configuration) - set(members):
-        raise ValueError(f"unknown member {min(unknown)!r}")
+        name = min(unknown)
+        others = f"the members are {', '.join(members)}" if members else "the codec has no members"
+        raise ValueError(f"unknown member {name!r}; {suggest(name, members, others)}")
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> None:

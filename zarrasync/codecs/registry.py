@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -131,13 +132,17 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     except MetadataError:
         raise
     except (TypeError, ValueError, KeyError) as error:
-        detail = f"missing member {error}" if isinstance(error, KeyError) else str(error).replace("__init__() ", "")
-        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {detail}") from error
+        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {_reason(error)}") from error
     if codec is not None or entry.get("must_understand") is False:
         return codec
     place = location if isinstance(value, str) else f"{location}.name"
     problem = Problem(key, place, f"unknown codec {name!r}; {_suggestion(name)}")
     raise UnknownCodecError(str(problem), codec=name, problems=[problem])
+
+
+def _reason(error: Exception) -> str:
+    """Return why a configuration was rejected, without the name of a constructor."""
+    return f"missing member {error}" if isinstance(error, KeyError) else re.sub(r"^[\w.]*__init__\(\) ", "", str(error))
 
 
 def _make(name: str, configuration: Mapping[str, Any]) -> Codec | None:
@@ -253,7 +258,7 @@ def from_numcodecs(config: Mapping[str, Any], **options: Any) -> Codec:
         if kind in ("gzip", "zstd"):
             return GzipCodec(**parameters) if kind == "gzip" else ZstdCodec(**parameters)
     except (TypeError, ValueError, KeyError) as error:
-        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {error}") from error
+        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {_reason(error)}") from error
     return adapt(config, **options)
 
 

@@ -41,18 +41,33 @@ class Content:
         return axes_of(self.arrays[name].metadata, axes) if axes else ()
 
 
-def group_content(group: sync.Group, arrays: Mapping[str, sync.Array], meaning: Meaning) -> Content:
+def group_content(
+    group: sync.Group, arrays: Mapping[str, sync.Array], meaning: Meaning, levels: Mapping[str, Meaning] | None = None
+) -> Content:
     """Return the content of a dataset with all arrays of a group.
 
     Args:
         group: The group.
         arrays: Its arrays by name.
         meaning: What conventions specify about the group, also those that the group above it follows.
+        levels: What conventions specify about arrays that are levels of a pyramid in a group above.
     """
     meanings = {
         name: meaning.for_member(name, meaning_of(array.metadata), is_array=True) for name, array in arrays.items()
     }
-    return Content(group, arrays, meanings, group.attrs)
+    return Content(
+        group, arrays, meanings | {name: own for name, own in (levels or {}).items() if name in arrays}, group.attrs
+    )
+
+
+def _group_of_level(meaning: Meaning, path: str) -> str:
+    """Return the path of the group that a level belongs to with its coordinates, or an empty string.
+
+    That is the group around an array, if it is not the pyramid's own group and does not contain other levels.
+    """
+    parent = path.rpartition("/")[0]
+    levels = [level for level in meaning.levels if level.path.rpartition("/")[0] == parent]
+    return parent if len(levels) == 1 else ""
 
 
 def level_content(group: sync.Group, array: sync.Array, path: str, meaning: Meaning) -> Content:
@@ -103,7 +118,7 @@ async def open_content(source: Source, path: str, level: int | None, dropped: Co
             return await _level(group, _path_of_level(group, meaning, level), meaning, dropped)
         member = await group.get(meaning.levels[0].path) if meaning.levels else None
         if isinstance(member, AsyncArray):
-            return level_content(sync.Group(group), sync.Array(member), meaning.levels[0].path, meaning)
+            return await _array_level(group, member, meaning.levels[0].path, meaning, dropped)
         calls: list[Callable[[], Awaitable[Any]]] = [opened.members, opened.parent_metadata]
         members, parent_found = await gather(calls)
     if parent_found is not None:
@@ -142,9 +157,23 @@ async def _level(group: AsyncGroup, path: str, meaning: Meaning, dropped: Collec
     """Return the content of a level, which is an array or a group."""
     member = await group.getitem(path)
     if isinstance(member, AsyncArray):
-        return level_content(sync.Group(group), sync.Array(member), path, meaning)
+        return await _array_level(group, member, path, meaning, dropped)
     meaning = meaning.for_member(path, meaning_of(member.metadata), is_array=False)
     return group_content(sync.Group(member), _arrays(await member.members(), dropped), meaning)
+
+
+async def _array_level(
+    group: AsyncGroup, array: AsyncArray, path: str, meaning: Meaning, dropped: Collection[str]
+) -> Content:
+    """Return the content of a level that is an array."""
+    place = _group_of_level(meaning, path)
+    if not place:
+        return level_content(sync.Group(group), sync.Array(array), path, meaning)
+    inner = await group.getitem(place)
+    assert isinstance(inner, AsyncGroup)
+    level = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
+    arrays = _arrays(await inner.members(), dropped)
+    return group_content(sync.Group(inner), arrays, meaning_of(inner.metadata), {array.basename: level})
 
 
 async def open_tree(source: Source, path: str, dropped: Collection[str]) -> dict[str, Content]:
@@ -182,6 +211,7 @@ def tree_contents(
             arrays[parent][name] = node
     contents: dict[str, Content] = {}
     meanings: dict[str, Meaning] = {}
+    levels: dict[str, dict[str, Meaning]] = {path: {} for path in groups}
     for path, group in groups.items():
         own = meanings.setdefault(path, meaning_of(group.metadata))
         for level in own.levels:
@@ -190,6 +220,11 @@ def tree_contents(
             if place in groups:
                 inner = meaning_of(groups[place].metadata)
                 meanings[place] = own.for_member(level.path, inner, is_array=False)
-            elif name in arrays.get(parent, {}):
+            elif name not in arrays.get(parent, {}):
+                continue
+            elif _group_of_level(own, level.path):
+                array_meaning = meaning_of(arrays[parent][name].metadata)
+                levels[parent][name] = own.for_member(level.path, array_meaning, is_array=True)
+            else:
                 contents[place] = level_content(group, arrays[parent].pop(name), level.path, own)
-    return {path: group_content(groups[path], arrays[path], meanings[path]) for path in groups} | contents
+    return {path: group_content(groups[path], arrays[path], meanings[path], levels[path]) for path in groups} | contents

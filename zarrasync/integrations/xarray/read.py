@@ -255,8 +255,8 @@ def _v2_codec_encoding(array: sync.Array) -> dict[str, Any]:
         compressor = document.get("compressor", {})
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _plain(compressor)
-            entries = [codec.to_json() for codec in array.compressors]
-            encoding["compressors"] = tuple(Version2Codec(_plain(compressor), entry) for entry in entries)
+            last = [] if compressor is None else [array.compressors[-1].to_json()]  # filters may stand before it
+            encoding["compressors"] = tuple(Version2Codec(_plain(compressor), entry) for entry in last)
             if filters := _portable_filters(array, document):
                 encoding[FILTERS] = filters
     return encoding

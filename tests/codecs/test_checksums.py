@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -181,7 +182,5 @@ def test_flipped_bits_of_all_kinds_of_values(zarr_format: int, codec: dict[str, 
                 damaged = bytearray(original)
                 damaged[position] ^= 1 << int(rng.integers(8))
                 store[key] = bytes(damaged)
-                try:
+                with contextlib.suppress(CodecError):
                     assert np.asarray(sync.open_array(store)[...]).tolist() == expected
-                except CodecError:
-                    pass

@@ -402,3 +402,14 @@ def test_the_entry_point_leads_to_the_pipeline():
     module, name = target.split(":")
     cls = getattr(importlib.import_module(module), name)
     assert f"{cls.__module__}.{cls.__qualname__}" == OURS
+
+
+async def test_values_move_with_their_store(tmp_path: Path):
+    store = await LocalStore.open(root=tmp_path / "old")
+    array = zarr.create_array(store, data=VALUES, chunks=(20, 20))
+    np.testing.assert_array_equal(array[...], VALUES)
+    await store.move(tmp_path / "new")
+    np.testing.assert_array_equal(array[...], VALUES)
+    array[0] = 5
+    assert (zarr.open_array(tmp_path / "new")[0] == 5).all()
+    assert not (tmp_path / "old").exists()

@@ -137,7 +137,7 @@ class FifoGate:
     @property
     def _waiting(self) -> int:
         """The number of waiters, also of calls that block event loops."""
-        return len(self._waiters) + sum(aside._waiting for aside in self._asides.values())
+        return len(self._waiters) + sum(map(len, (aside._waiters for aside in self._asides.values())))  # noqa: SLF001  # of the same class
 
     def release(self, amount: int = 1) -> None:
         """Return an amount that the current call has taken."""
@@ -166,7 +166,7 @@ class FifoGate:
         self.capacity = capacity
         self._admit()
         for aside in self._asides.values():
-            with aside._lock:
+            with aside._lock:  # noqa: SLF001  # of the same class
                 aside._resize(capacity)  # noqa: SLF001  # of the same class
 
     def _admit(self) -> None:

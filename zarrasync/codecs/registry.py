@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.cast_value import CastValueCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.conditional import ConditionalCodec
+from zarrasync.codecs.configuration import rejection_of
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.n5 import N5Codec
@@ -132,17 +132,12 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     except MetadataError:
         raise
     except (TypeError, ValueError, KeyError) as error:
-        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {_reason(error)}") from error
+        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {rejection_of(error)}") from error
     if codec is not None or entry.get("must_understand") is False:
         return codec
     place = location if isinstance(value, str) else f"{location}.name"
     problem = Problem(key, place, f"unknown codec {name!r}; {_suggestion(name)}")
     raise UnknownCodecError(str(problem), codec=name, problems=[problem])
-
-
-def _reason(error: Exception) -> str:
-    """Return why a configuration was rejected, without the name of a constructor."""
-    return f"missing member {error}" if isinstance(error, KeyError) else re.sub(r"^[\w.]*__init__\(\) ", "", str(error))
 
 
 def _make(name: str, configuration: Mapping[str, Any]) -> Codec | None:
@@ -258,7 +253,7 @@ def from_numcodecs(config: Mapping[str, Any], **options: Any) -> Codec:
         if kind in ("gzip", "zstd"):
             return GzipCodec(**parameters) if kind == "gzip" else ZstdCodec(**parameters)
     except (TypeError, ValueError, KeyError) as error:
-        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {_reason(error)}") from error
+        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {rejection_of(error)}") from error
     return adapt(config, **options)
 
 

@@ -164,7 +164,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             extra.setdefault("max_pool_connections", connections)
             options["config_kwargs"] = extra
     if SERVICES.get(protocol) == "gcs" and options.pop("anon", False):
-        options["token"] = "anon"
+        options["token"] = "anon"  # noqa: S105  # it means no credentials
     try:
         classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
         if len(classes) == 1:

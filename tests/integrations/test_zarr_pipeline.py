@@ -413,3 +413,15 @@ async def test_values_move_with_their_store(tmp_path: Path):
     array[0] = 5
     assert (zarr.open_array(tmp_path / "new")[0] == 5).all()
     assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.parametrize("dtype", [">M8", ">m8", ">M8[s]", ">i4", ">c8"])
+def test_missing_chunks_of_big_endian_arrays(dtype: str):
+    array = zarr.create_array(
+        {}, shape=(2,), chunks=(2,), dtype=dtype, zarr_format=2, compressors=None, fill_value=None
+    )
+    with zarr.config.set({"codec_pipeline.path": DEFAULT}):
+        expected = np.asarray(zarr.open_array(array.store_path)[:])
+    found = np.asarray(array[:])
+    assert uses_engine(array)
+    assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())

@@ -20,7 +20,7 @@ from zarrasync.stores import MemoryStore
 
 ROWS, WIDTH = 32, 64
 VALUES = np.random.default_rng(0).integers(1, 255, (ROWS, WIDTH), dtype="u1")
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "chunks": {"chunks": (1, WIDTH)},
     "nested shards": {"chunks": (4, WIDTH), "shards": (16, WIDTH)},
     "irregular": {"chunks": [[1] * 12 + [2] * 10, [WIDTH]]},
@@ -101,7 +101,7 @@ async def use_all_ways(api: Api, store: Any, layout: dict[str, Any], config: dic
         (view[::4], expected[::4]),
         (view[5, 5:7], expected[5, 5:7]),
         (view[:, 3], expected[:, 3]),
-        (array.oindex[rows, [1, 5]], expected[np.ix_(rows, [1, 5])]),
+        (array.oindex[rows, [1, 5]], expected[np.ix_(rows, np.array([1, 5]))]),
         (array.vindex[rows, rows % 5], expected[rows, rows % 5]),
     ):
         found = await api(selection.read()) if hasattr(selection, "read") else selection

@@ -192,7 +192,7 @@ def _add_profile(settings: dict[str, Any], name: str) -> None:
 
 
 def _is_anonymous(settings: Mapping[str, Any]) -> bool:
-    return str(settings.get("aws_skip_signature")).lower() == "true"
+    return str(settings.get("aws_skip_signature")).lower() in ("true", "1", "yes", "y", "on")  # as obstore reads it
 
 
 def _parse_connection_string(connection: str) -> dict[str, str] | None:

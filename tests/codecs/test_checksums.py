@@ -168,13 +168,13 @@ def test_flipped_bits_of_all_kinds_of_values(zarr_format: int, codec: dict[str, 
     """In the layouts that ``create_array`` makes by default, and with the other codecs that have checksums."""
     rng = np.random.default_rng(2)
     for values in KINDS.values():
-        for layout in ({}, {"chunks": 50, "shards": 100}):
-            if layout and (zarr_format == 2 or not values.ndim):
+        options: dict[str, Any]
+        for options in ({}, {"chunks": 50, "shards": 100}):
+            if options and (zarr_format == 2 or not values.ndim):
                 continue
             store: dict[str, bytes] = {}
-            array = sync.create_array(
-                store, data=values, zarr_format=zarr_format, **layout, **({"compressors": [codec]} if codec else {})
-            )
+            chosen = {**options, **({"compressors": [codec]} if codec else {})}
+            array = sync.create_array(store, data=values, zarr_format=zarr_format, **chosen)
             expected = np.asarray(array[...]).tolist()
             key = next(name for name in store if not name.endswith(("json", ".zarray", ".zattrs")))
             original = bytes(store[key])

@@ -293,17 +293,20 @@ def test_blosc_refuses_chunks_that_it_cannot_compress(zarr_format):
 @pytest.mark.parametrize(
     ("codec", "match"),
     [
-        ({"name": "gzip", "configuration": {"levl": 1}}, "codec 'gzip': unknown member 'levl'; did you mean 'level'"),
+        (
+            {"name": "gzip", "configuration": {"levels": 1}},
+            "codec 'gzip': unknown member 'levels'; did you mean 'level'",
+        ),
         (
             {"name": "zstd", "configuration": {"x": 1}},
             "codec 'zstd': unknown member 'x'; the members are level, checksum",
         ),
         ({"name": "crc32c", "configuration": {"x": 1}}, "unknown member 'x'; the codec has no members"),
-        ({"id": "gzip", "levl": 1}, "codec 'gzip': .*: got an unexpected keyword argument 'levl'"),
-        ({"id": "zlib", "levl": 1}, "codec 'zlib': .*: got an unexpected keyword argument 'levl'"),
+        ({"id": "gzip", "levels": 1}, "codec 'gzip': .*: got an unexpected keyword argument 'levels'"),
+        ({"id": "zlib", "levels": 1}, "codec 'zlib': .*: got an unexpected keyword argument 'levels'"),
         (
-            {"name": "numcodecs.zlib", "configuration": {"levl": 1}},
-            "'zlib': .*: got an unexpected keyword argument 'levl'",
+            {"name": "numcodecs.zlib", "configuration": {"levels": 1}},
+            "'zlib': .*: got an unexpected keyword argument 'levels'",
         ),
     ],
 )

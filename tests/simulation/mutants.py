@@ -136,7 +136,7 @@ MUTANTS = [
         "waiters are not woken when a request ends",
         "arrays",
         "_concurrency/gates.py",
-        "            self._free += amount\n            self._admit()",
+        "            self._free += amount\n            if self._waiters:\n                self._admit()",
         "            self._free += amount",
     ),
     Mutant(

@@ -475,7 +475,7 @@ async def test_a_wrapper_has_the_transactions_and_locks_of_its_store(name: str, 
         if store.writeable:
             await transaction.store.set(key, new)
         else:
-            await transaction.store.inner.set("g/k", new)  # type: ignore[attr-defined]  # a wrapper as well
+            await transaction.store.inner.set("g/k", new)
         assert await transaction.store.get(key) == new != await store.get(key)  # no cache mixes them
         transaction.commit("a message", "a")
         assert inner.committed[-1] == ("g/a" if name == "PrefixStore" else "a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from contextvars import ContextVar
 
 from zarrasync import config
@@ -114,11 +114,11 @@ class FifoGate:
 
     async def acquire(self, amount: int = 1) -> None:
         """Take an amount, waiting until it fits."""
-        if (aside := self._aside()) is not None:
+        if BLOCKED_LOOP.get() is not None and (aside := self._aside()) is not None:
             await aside.acquire(amount)
             return
         with self._lock:
-            if not self._waiters and self._fits(amount):
+            if not self._waiters and (amount <= self._free or self._free == self.capacity):
                 self._free -= amount
                 return
             waiter = Waiter(amount)
@@ -141,12 +141,13 @@ class FifoGate:
 
     def release(self, amount: int = 1) -> None:
         """Return an amount that the current call has taken."""
-        if (aside := self._aside()) is not None:
+        if BLOCKED_LOOP.get() is not None and (aside := self._aside()) is not None:
             aside.release(amount)
             return
         with self._lock:
             self._free += amount
-            self._admit()
+            if self._waiters:
+                self._admit()
 
     def _aside(self) -> FifoGate | None:
         """Return the gate of the current call if it blocks an event loop; there is one such call at a time."""
@@ -184,26 +185,34 @@ class SharedGate(FifoGate):
 
     def _reset(self) -> None:
         super()._reset()
-        self._limits = Counter[int]()
+        self._limits: dict[int, int] = {}
 
-    def enter(self, limit: int) -> None:
-        """Count a call that holds or waits for an amount."""
+    async def enter(self, amount: int, limit: int) -> None:
+        """Take an amount for a call with a limit, waiting until it fits."""
         with self._lock:
-            self._limits[limit] += 1
-            self._adapt()
+            self._limits[limit] = self._limits.get(limit, 0) + 1
+            if limit > self.capacity or (limit < self.capacity and len(self._limits) == 1):
+                self._resize(limit)
+            if not self._waiters and (amount <= self._free or self._free == self.capacity):
+                self._free -= amount
+                return
+        try:
+            await self.acquire(amount)
+        except BaseException:
+            self.leave(0, limit)
+            raise
 
-    def leave(self, limit: int) -> None:
-        """Count a call no longer."""
+    def leave(self, amount: int, limit: int) -> None:
+        """Return the amount of a call with a limit."""
         with self._lock:
+            self._free += amount
             self._limits[limit] -= 1
             if not self._limits[limit]:
                 del self._limits[limit]
-                self._adapt()
-
-    def _adapt(self) -> None:
-        capacity = max(self._limits, default=self.capacity)
-        if capacity != self.capacity:
-            self._resize(capacity)
+                if self._limits and (largest := max(self._limits)) != self.capacity:
+                    self._resize(largest)
+            if self._waiters:
+                self._admit()
 
 
 class NestedGate(FifoGate):
@@ -219,28 +228,18 @@ class NestedGate(FifoGate):
         self._outer = outer
 
     async def acquire(self, amount: int = 1) -> None:
-        if self._aside() is not None:
-            await super().acquire(amount)
-            return
-        self._outer.enter(self.capacity)
-        try:
-            await super().acquire(amount)
+        await super().acquire(amount)
+        if BLOCKED_LOOP.get() is None:
             try:
-                await self._outer.acquire(amount)
+                await self._outer.enter(amount, self.capacity)
             except BaseException:
                 super().release(amount)
                 raise
-        except BaseException:
-            self._outer.leave(self.capacity)
-            raise
 
     def release(self, amount: int = 1) -> None:
-        if self._aside() is not None:
-            super().release(amount)
-            return
-        self._outer.release(amount)
+        if BLOCKED_LOOP.get() is None:
+            self._outer.leave(amount, self.capacity)
         super().release(amount)
-        self._outer.leave(self.capacity)
 
 
 class Permits:

@@ -26,7 +26,7 @@ _UNBOUNDED = FifoGate(1 << 62)
 
 
 def bounded(store: Store, limit: int) -> Store:
-    """Return a store with at most ``limit`` requests in flight, counting those of all such stores over the same data.
+    """Return a store with at most ``limit`` requests in flight, together with all such stores over the same data.
 
     A store whose limiter is stricter, and one whose requests are calls on threads, are returned unchanged.
 
@@ -50,7 +50,7 @@ def bounded(store: Store, limit: int) -> Store:
 class BoundedStore(WrapperStore):
     """A store with a limit on requests in flight.
 
-    If the store has a limiter of its own, its requests pass both. Otherwise an operation counts as one request, and a
+    If the store limits requests, they pass both limiters. Otherwise an operation counts as one request, and a
     batch as one for each key.
 
     Args:

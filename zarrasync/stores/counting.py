@@ -73,7 +73,7 @@ class CountingStore(WrapperStore):
 
     @property
     def counts(self) -> Counts:
-        """Operations since the last ``reset``, in this process and including those of transactions."""
+        """Operations since the last ``reset``, in this process, with the operations of transactions."""
         return self._since_reset[0]
 
     def reset(self) -> Counts:

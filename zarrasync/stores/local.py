@@ -240,7 +240,10 @@ class LocalStore(Store):
                 finally:
                     os.close(handle)
                 if if_version is None:
-                    persistently(os.replace, temporary, path)
+                    try:
+                        os.replace(temporary, path)
+                    except PermissionError:
+                        persistently(os.replace, temporary, path)
                 else:
                     self._publish(temporary, path, key, if_version, place)
             except BaseException:

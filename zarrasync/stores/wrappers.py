@@ -68,7 +68,7 @@ class WrapperStore(Store):
     def around(self, inner: Store) -> Self:
         """Return a wrapper like this one around another store: of a transaction, of a fork, or for notes.
 
-        Attributes that this wrapper has not changed are those of the other store.
+        Attributes that this wrapper has not changed come from the other store.
         """
         other = object.__new__(type(self))
         vars(other).update(_attributes_of(inner) | self._own(vars(self)))

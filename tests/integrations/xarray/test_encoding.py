@@ -183,7 +183,8 @@ def test_xarray_keeps_the_compressor_of_format_2(tmp_path: Path, compressor: Any
     found = xr.open_dataset(tmp_path / "a", engine="zarrasync", consolidated=False)
     for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found.load()))):
         copied.to_zarr(tmp_path / "b", zarr_format=2, consolidated=False, mode="w")
-        assert zarr.open_array(tmp_path / "b" / "v").metadata.compressor == compressor
+        metadata: Any = zarr.open_array(tmp_path / "b" / "v").metadata
+        assert metadata.compressor == compressor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr-python warns of codecs of numcodecs in format 3
         found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)

@@ -174,7 +174,7 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
     try:
         fs, path = url_to_fs(url, **options)
-    except Exception as error:  # constructors read documents and archives, whose libraries have errors of their own
+    except Exception as error:  # constructors read documents and archives, whose libraries have other errors
         raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     return fs, path
 

@@ -213,7 +213,9 @@ class LocalStore(Store):
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
-        if if_version is None or if_version is ABSENT:
+        if if_version is None:
+            return self._put(key, data, None, None)
+        if if_version is ABSENT:
             with contextlib.suppress(_NeedsLock):
                 return self._put(key, data, if_version, None)
         held = held_places.get().get(self._base + key)

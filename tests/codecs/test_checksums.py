@@ -173,7 +173,7 @@ def test_flipped_bits_of_all_kinds_of_values(zarr_format: int, codec: dict[str, 
             if options and (zarr_format == 2 or not values.ndim):
                 continue
             store: dict[str, bytes] = {}
-            chosen = {**options, **({"compressors": [codec]} if codec else {})}
+            chosen: dict[str, Any] = {**options, **({"compressors": [codec]} if codec else {})}
             array = sync.create_array(store, data=values, zarr_format=zarr_format, **chosen)
             expected = np.asarray(array[...]).tolist()
             key = next(name for name in store if not name.endswith(("json", ".zarray", ".zattrs")))

@@ -169,13 +169,15 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
         if len(classes) == 1:
             check_names(classes[0], options)
+        try:
+            fs, path = url_to_fs(url, **options)
+        except ImportError:
+            raise
+        except Exception as error:  # constructors read documents and archives, whose libraries have other errors
+            raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
-    try:
-        fs, path = url_to_fs(url, **options)
-    except Exception as error:  # constructors read documents and archives, whose libraries have other errors
-        raise StoreError(f"{redact_queries(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     return fs, path
 
 

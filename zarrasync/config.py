@@ -42,8 +42,10 @@ class Config:
     Attributes:
         zarr_format: The format of new nodes: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``.
         threads: The number of threads that decode and encode (0: one per core).
-        concurrency: The number of concurrent requests per store (0: chosen by the store).
-        memory_budget: The maximum size of chunks in memory while the process reads and writes, in bytes.
+        concurrency: The number of concurrent requests per store, even if the store has a higher limit of its own (0: chosen
+            by the store). For local files, it limits the number of threads of a call.
+        memory_budget: The maximum size of chunks in memory while the process reads and writes, in bytes. Concurrent calls
+            with different budgets share the largest of them, and each keeps to its own.
         batch_bytes: The decoded size of a batch of chunks that one thread reads or writes, in bytes.
         write_empty_chunks: Store chunks that contain only the fill value.
         coalesce_gap: Byte ranges of one value that are at most this many bytes apart are fetched with one request.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -147,3 +148,39 @@ def test_values_of_other_writers(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["validate", str(tmp_path), "--data"]) == 0
     assert "1 of 10 stored values have no checksum" in capsys.readouterr().out
     np.testing.assert_array_equal(array[...], np.arange(1000))
+
+
+KINDS: dict[str, Any] = {
+    "u1": np.arange(200, dtype="u1"),
+    "f4": np.linspace(0, 1, 200, dtype="f4"),
+    "bool": np.arange(200) % 3 == 0,
+    "M8[s]": np.arange(200).astype("M8[s]"),
+    "S4": np.arange(200).astype("S4"),
+    "str": np.arange(200).astype(str).astype("T"),
+    "scalar": np.float64(2.5),
+}
+CODECS = [None, {"id": "gzip"}, {"id": "bz2"}, {"id": "lzma"}, {"id": "zlib"}]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec["id"] if codec else "default")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_flipped_bits_of_all_kinds_of_values(zarr_format: int, codec: dict[str, Any] | None):
+    """In the layouts that ``create_array`` makes by default, and with the other codecs that have checksums."""
+    rng = np.random.default_rng(2)
+    for values in KINDS.values():
+        options: dict[str, Any]
+        for options in ({}, {"chunks": 50, "shards": 100}):
+            if options and (zarr_format == 2 or not values.ndim):
+                continue
+            store: dict[str, bytes] = {}
+            chosen: dict[str, Any] = {**options, **({"compressors": [codec]} if codec else {})}
+            array = sync.create_array(store, data=values, zarr_format=zarr_format, **chosen)
+            expected = np.asarray(array[...]).tolist()
+            key = next(name for name in store if not name.endswith(("json", ".zarray", ".zattrs")))
+            original = bytes(store[key])
+            for position in rng.permutation(len(original))[:40].tolist():
+                damaged = bytearray(original)
+                damaged[position] ^= 1 << int(rng.integers(8))
+                store[key] = bytes(damaged)
+                with contextlib.suppress(CodecError):
+                    assert np.asarray(sync.open_array(store)[...]).tolist() == expected

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import zlib
+from typing import Any
 
 import numcodecs
 import numpy as np
@@ -287,3 +288,30 @@ def test_blosc_refuses_chunks_that_it_cannot_compress(zarr_format):
     with pytest.raises(MetadataError, match="at most 2,147,483,631 bytes"):
         sync.create_array({}, shape=1 << 29, chunks=1 << 29, **options)
     assert sync.create_array({}, shape=1 << 29, chunks=1 << 28, **options).nchunks == 2
+
+
+@pytest.mark.parametrize(
+    ("codec", "match"),
+    [
+        (
+            {"name": "gzip", "configuration": {"levels": 1}},
+            "codec 'gzip': unknown member 'levels'; did you mean 'level'",
+        ),
+        (
+            {"name": "zstd", "configuration": {"x": 1}},
+            "codec 'zstd': unknown member 'x'; the members are level, checksum",
+        ),
+        ({"name": "crc32c", "configuration": {"x": 1}}, "unknown member 'x'; the codec has no members"),
+        ({"id": "gzip", "levels": 1}, "codec 'gzip': .*: got an unexpected keyword argument 'levels'"),
+        ({"id": "zlib", "levels": 1}, "codec 'zlib': .*: got an unexpected keyword argument 'levels'"),
+        (
+            {"name": "numcodecs.zlib", "configuration": {"levels": 1}},
+            "'zlib': .*: got an unexpected keyword argument 'levels'",
+        ),
+    ],
+)
+def test_messages_name_misspelt_members(codec: dict[str, Any], match: str):
+    with pytest.raises(MetadataError, match=match) as error:
+        sync.create_array({}, shape=4, compressors=[codec])
+    assert "__init__" not in str(error.value)
+    assert "Codec." not in str(error.value)

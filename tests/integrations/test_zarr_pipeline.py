@@ -402,3 +402,26 @@ def test_the_entry_point_leads_to_the_pipeline():
     module, name = target.split(":")
     cls = getattr(importlib.import_module(module), name)
     assert f"{cls.__module__}.{cls.__qualname__}" == OURS
+
+
+async def test_values_move_with_their_store(tmp_path: Path):
+    store = await LocalStore.open(root=tmp_path / "old")
+    array = zarr.create_array(store, data=VALUES, chunks=(20, 20))
+    np.testing.assert_array_equal(array[...], VALUES)
+    await store.move(tmp_path / "new")
+    np.testing.assert_array_equal(array[...], VALUES)
+    array[0] = 5
+    assert (zarr.open_array(tmp_path / "new")[0] == 5).all()
+    assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.parametrize("dtype", [">M8", ">m8", ">M8[s]", ">i4", ">c8"])
+def test_missing_chunks_of_big_endian_arrays(dtype: str):
+    array = zarr.create_array(
+        {}, shape=(2,), chunks=(2,), dtype=dtype, zarr_format=2, compressors=None, fill_value=None
+    )
+    with zarr.config.set({"codec_pipeline.path": DEFAULT}):
+        expected = np.asarray(zarr.open_array(array.store_path)[:])
+    found = np.asarray(array[:])
+    assert uses_engine(array)
+    assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())

@@ -18,17 +18,11 @@ pytestmark = pytest.mark.foreign
 zarr = pytest.importorskip("zarr", minversion="3.4")  # whose tests the list of differences is made for
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = [  # what does not use a pipeline, or needs packages and tools that are not installed here
+LEFT_OUT = [  # these need packages and tools that are not installed here, or the repository
     "benchmarks",
     "test_api/test_synchronous.py",
-    "test_cli",
     "test_docs.py",
-    "test_dtype",
     "test_examples.py",
-    "test_experimental",
-    "test_metadata",
-    "test_regression",
-    "test_store",
     "test_version_derivation.py",
 ]
 SETTINGS = """[pytest]

@@ -136,8 +136,8 @@ MUTANTS = [
         "waiters are not woken when a request ends",
         "arrays",
         "_concurrency/gates.py",
-        "            self._free += min(amount, self.capacity)\n            self._admit()",
-        "            self._free += min(amount, self.capacity)",
+        "            self._free += amount\n            if self._waiters:\n                self._admit()",
+        "            self._free += amount",
     ),
     Mutant(
         "parts of chunks are written where versions cannot be compared",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.errors import InvalidKeyError, StoreError
-from zarrasync.stores import ABSENT, Request
+from zarrasync._concurrency import clock
+from zarrasync.errors import InvalidKeyError, NodeExistsError, StoreError, WriteConflictError
+from zarrasync.stores import ABSENT, Request, local_files
 
 
 async def test_local_writes_are_atomic_and_leave_nothing_behind(tmp_path):
@@ -196,3 +198,75 @@ async def test_directories_are_created_when_locks_are_taken(tmp_path: Path):
     assert not (tmp_path / "a").exists()
     async with locks:
         assert (tmp_path / "a" / "b").is_dir()
+
+
+# ------------------------------------------------------------------ file systems and systems that refuse changes
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
+
+
+@pytest.mark.parametrize("number", NO_LINKS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("renames", [True, False], ids=["rename", "lock"])
+async def test_values_are_created_without_hard_links(api: Api, tmp_path, monkeypatch, number: int, renames: bool):
+    """By an exclusive rename, or under the lock of the value where the system has none."""
+
+    def refuse(source: str, target: str, **options: object) -> None:
+        raise OSError(number, os.strerror(number), source, None, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    if not renames:
+        monkeypatch.setattr(local_files, "_exclusive_rename", lambda: None)
+    array = await api(api.create_array(tmp_path / "a.zarr", data=np.arange(10), chunks=4))
+    np.testing.assert_array_equal(await api(array[...]), np.arange(10))
+    with pytest.raises(NodeExistsError):
+        await api(api.create_array(tmp_path / "a.zarr", shape=3))
+    store = stores.LocalStore(tmp_path)
+    with pytest.raises(WriteConflictError):
+        await store.put("a.zarr/zarr.json", b"{}", if_version=ABSENT)
+    created = [0]
+
+    def create() -> None:
+        try:
+            sync.create_group(tmp_path / "one.zarr")
+            created[0] += 1
+        except NodeExistsError:
+            pass
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert created == [1]
+    assert not [name for _, _, names in os.walk(tmp_path) for name in names if "partial" in name]
+
+
+class _FastClock(clock.Environment):
+    slept = 0.0
+
+    def sleep_blocking(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+@pytest.mark.parametrize("name", ["replace", "unlink"])
+async def test_busy_files_are_renamed_and_removed_later(tmp_path, monkeypatch, name: str):
+    """Windows refuses to change a file while a reader or a virus scanner has it open."""
+    store, change, attempts = stores.LocalStore(tmp_path), getattr(os, name), []
+    await store.set("k", b"old")
+    busy = 3
+
+    def refuse(*paths: str, **options: object) -> None:
+        attempts.append(paths)
+        if len(attempts) <= busy:
+            raise PermissionError(errno.EACCES, "Access is denied", paths[-1])
+        change(*paths, **options)
+
+    monkeypatch.setattr(os, name, refuse)
+    with clock.replaced(environment := _FastClock()):
+        await (store.set("k", b"new") if name == "replace" else store.erase("k"))
+        assert await store.get("k") == (b"new" if name == "replace" else None)
+        assert len(attempts) == busy + 1
+        busy = 1000
+        with pytest.raises(StoreError, match="Access is denied"):
+            await (store.set("k", b"newer") if name == "replace" else store.erase("k"))
+        assert 0 < environment.slept < 3

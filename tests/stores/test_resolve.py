@@ -271,6 +271,39 @@ def test_settings_in_the_files_of_aws(profile, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
+    "names", [["ACCESS_KEY_ID"], ["SECRET_ACCESS_KEY"], ["SESSION_TOKEN"], ["PROFILE"], []], ids=str
+)
+def test_anonymous_requests_need_no_other_settings(names: list[str], monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in names:
+        monkeypatch.setenv(f"AWS_{name}", "x")
+    for options in ({"anon": True}, {"anon": True, "key": "k"}):
+        assert settings_of("s3://b/x", options)["skip_signature"] == "true"
+    for url in ("gs://b/x", "gcs://b/x"):
+        store = stores.resolve(url, {"anon": True})
+        assert store == stores.resolve(url, {"token": "anon"})
+        assert isinstance(store, stores.ObjectStore)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("reference://", {"fo": "bad.json"}),
+        ("reference://", {}),
+        ("zip://a::file://{here}/bad.zip", {}),
+        ("tar://a::file://{here}/bad.tar", {}),
+    ],
+)
+def test_filesystems_that_cannot_be_made(url: str, options: dict[str, Any], tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bad.json", "bad.zip", "bad.tar"):
+        (tmp_path / name).write_text('{"a": 1,}')
+    with pytest.raises(StoreError, match=url[:6]):
+        sync.open_group(url.format(here=tmp_path), storage_options=options)
+
+
+@pytest.mark.parametrize(
     ("url", "options", "match"),
     [
         ("s3://", {}, "does not contain a bucket"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
+from zarrasync.stores.base import Transaction
+from zarrasync.stores.bounded import BoundedStore
 from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
 
@@ -371,3 +374,132 @@ def test_a_listing_is_not_sent_to_other_processes(tmp_path: Path):
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert isinstance(pickle.loads(data), stores.LocalStore)  # own data
+
+
+# ------------------------------------------------------------------ transactions and locks
+
+
+class _Versioned(stores.MemoryStore):
+    """A store with transactions, which other processes can continue."""
+
+    def __init__(self, values: dict[str, bytes]) -> None:
+        super().__init__(values)
+        self.committed, self.merged = list[str](), list[bytes]()
+
+    def begin(self) -> Transaction:
+        return _Changes(self)
+
+    def detach(self) -> Transaction:
+        return _Changes(self)
+
+    def attach(self, state: bytes) -> Transaction:
+        assert state == b"state"
+        return _Changes(self)
+
+    def fork(self) -> Any:
+        return _open_fork
+
+    def merge(self, changes: bytes) -> None:
+        self.merged.append(changes)
+
+    def lock(self, key: str) -> Any:
+        return ("the lock of", key)
+
+    def locks(self, keys: Any) -> Any:
+        return ("the locks of", *keys)
+
+
+class _Fork(stores.MemoryStore):
+    def changes(self) -> bytes:
+        return b"changes"
+
+
+FORKED: dict[str, bytes] = {}
+
+
+def _open_fork() -> stores.Store:
+    return _Fork(FORKED)
+
+
+class _Changes(Transaction):
+    def __init__(self, origin: _Versioned) -> None:
+        self._origin, self.store = origin, stores.MemoryStore(dict(origin.values))
+        self._values = self.store.values
+
+    def commit(self, message: str, path: str = "") -> None:
+        self._origin.values.update(self._values)
+        self._origin.committed.append(path)
+
+    def state(self) -> bytes:
+        return b"state"
+
+
+WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
+    "PrefixStore": lambda store, folder: stores.PrefixStore(store, "g/"),
+    "AliasStore": lambda store, folder: stores.AliasStore(store, {"x": ("y",)}),
+    "ReadOnlyStore": lambda store, folder: stores.ReadOnlyStore(store),
+    "ListedStore": lambda store, folder: ListedStore(store, KeyIndex(["g/k"])),
+    "BoundedStore": lambda store, folder: BoundedStore(store, 2),
+    "CountingStore": lambda store, folder: stores.CountingStore(store),
+    "TracingStore": lambda store, folder: stores.TracingStore(store),
+    "CachingStore": lambda store, folder: stores.CachingStore(store),
+    "DiskCachingStore": stores.DiskCachingStore,
+    "LatencyStore": lambda store, folder: stores.LatencyStore(store, 0),
+    "FaultyStore": lambda store, folder: stores.FaultyStore(store),
+}
+WITHOUT = {"ConfinedStore", "_EarlyStore", "_HookedStore"}
+"""Of local files only, of one walk, and a base class."""
+
+
+def _kinds(base: type[stores.WrapperStore]) -> set[str]:
+    found = {base.__name__} if base.__module__.startswith("zarrasync.") else set[str]()
+    return found.union(*map(_kinds, base.__subclasses__()))
+
+
+def test_all_wrappers_are_tested():
+    assert _kinds(stores.WrapperStore) - {"WrapperStore"} - WITHOUT == set(WRAPPERS)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+async def test_a_wrapper_has_the_transactions_and_locks_of_its_store(name: str, tmp_path: Path):
+    inner = _Versioned({"g/k": b"old", "g/y": b"alternative"})
+    store = WRAPPERS[name](inner, tmp_path)
+    key = "k" if name == "PrefixStore" else "g/k"
+    assert await store.get(key) == b"old"
+    for transaction in (store.begin(), store.detach(), store.attach(b"state")):
+        assert transaction is not None
+        assert type(transaction.store) is type(store)
+        assert transaction.state() == b"state"
+        new = str(len(inner.committed)).encode()
+        assert (store.blocking, store.writeable) == (transaction.store.blocking, transaction.store.writeable)
+        if store.writeable:
+            await transaction.store.set(key, new)
+        else:
+            await transaction.store.inner.set("g/k", new)
+        assert await transaction.store.get(key) == new != await store.get(key)  # no cache mixes them
+        transaction.commit("a message", "a")
+        assert inner.committed[-1] == ("g/a" if name == "PrefixStore" else "a")
+        assert await store.get(key) == new
+    FORKED.clear()
+    fork = pickle.loads(pickle.dumps(store.fork()))()
+    assert type(fork) is type(store)
+    assert fork.blocking == store.blocking
+    if store.writeable:
+        await fork.set(key, b"forked")
+        assert FORKED == {"g/k": b"forked"}
+    inner.values["g/k"] = b"merged"
+    store.merge(fork.changes())
+    assert inner.merged == [b"changes"]
+    assert await store.get(key) == b"merged"
+    if name != "LatencyStore":  # whose lock must not wait for its own writes
+        assert (store.lock(key), store.locks([key])) == (("the lock of", "g/k"), ("the locks of", "g/k"))
+
+
+async def test_operations_of_transactions_are_counted():
+    store = stores.TracingStore(_Versioned({}))
+    transaction = store.begin()
+    await transaction.store.set("k", b"v")
+    assert (store.counts.puts, len(store.latencies["put"])) == (1, 1)
+    store.reset()
+    await transaction.store.set("k", b"v")
+    assert store.counts.puts == 1

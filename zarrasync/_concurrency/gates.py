@@ -14,7 +14,17 @@ from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 
-__all__ = ["BLOCKED_LOOP", "POLL_SECONDS", "FifoGate", "Permits", "Waiter", "byte_budget", "thread_turns"]
+__all__ = [
+    "BLOCKED_LOOP",
+    "POLL_SECONDS",
+    "FifoGate",
+    "NestedGate",
+    "Permits",
+    "SharedGate",
+    "Waiter",
+    "byte_budget",
+    "thread_turns",
+]
 
 BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasync_blocked_loop", default=None)
 """The event loop that is blocked until the current call returns, if a sync call was made on the loop's own thread."""
@@ -78,8 +88,8 @@ class Waiter:
 class FifoGate:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
-    A request for more than the whole capacity is admitted alone. A call that blocks an event loop is always admitted
-    at once, because the permits it would wait for may be held by tasks of that loop.
+    A request for more than the whole capacity is admitted alone. A call that blocks an event loop has the whole capacity
+    for itself, because permits that it would wait for may be held by tasks of that loop.
 
     Args:
         capacity: The amount that calls can hold at the same time.
@@ -95,17 +105,20 @@ class FifoGate:
         self.capacity = self._free = self._initial
         self._waiters: deque[Waiter] = deque()
         self._lock = threading.Lock()
+        self._asides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FifoGate] = weakref.WeakKeyDictionary()
 
     @property
     def free(self) -> int:
-        """The amount that can be taken without waiting."""
+        """The amount that can be taken without waiting; negative while a call holds more than the capacity."""
         return self._free
 
     async def acquire(self, amount: int = 1) -> None:
         """Take an amount, waiting until it fits."""
-        amount = min(amount, self.capacity)
+        if BLOCKED_LOOP.get() is not None and (aside := self._aside()) is not None:
+            await aside.acquire(amount)
+            return
         with self._lock:
-            if (not self._waiters and self._free >= amount) or (self._shared and BLOCKED_LOOP.get() is not None):
+            if not self._waiters and (amount <= self._free or self._free == self.capacity):
                 self._free -= amount
                 return
             waiter = Waiter(amount)
@@ -121,17 +134,112 @@ class FifoGate:
                 self._admit()
             raise
 
+    @property
+    def _waiting(self) -> int:
+        """The number of waiters, also of calls that block event loops."""
+        return len(self._waiters) + sum(map(len, (aside._waiters for aside in self._asides.values())))  # noqa: SLF001  # of the same class
+
     def release(self, amount: int = 1) -> None:
-        """Return an amount that was taken."""
+        """Return an amount that the current call has taken."""
+        if BLOCKED_LOOP.get() is not None and (aside := self._aside()) is not None:
+            aside.release(amount)
+            return
         with self._lock:
-            self._free += min(amount, self.capacity)
-            self._admit()
+            self._free += amount
+            if self._waiters:
+                self._admit()
+
+    def _aside(self) -> FifoGate | None:
+        """Return the gate of the current call if it blocks an event loop; there is one such call at a time."""
+        loop = BLOCKED_LOOP.get() if self._shared else None
+        if loop is None:
+            return None
+        with self._lock:
+            if loop not in self._asides:
+                self._asides[loop] = FifoGate(self.capacity, shared=False)
+            return self._asides[loop]
+
+    def _fits(self, amount: int) -> bool:
+        return amount <= self._free or self._free == self.capacity
+
+    def _resize(self, capacity: int) -> None:
+        self._free += capacity - self.capacity
+        self.capacity = capacity
+        self._admit()
+        for aside in self._asides.values():
+            with aside._lock:  # noqa: SLF001  # of the same class
+                aside._resize(capacity)  # noqa: SLF001  # of the same class
 
     def _admit(self) -> None:
-        while self._waiters and self._waiters[0].amount <= self._free:
+        while self._waiters and self._fits(self._waiters[0].amount):
             waiter = self._waiters.popleft()
             if waiter.wake():
                 self._free -= waiter.amount
+
+
+class SharedGate(FifoGate):
+    """A gate of calls with different limits. Its capacity is the largest limit of the calls that use it now."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._limits: dict[int, int] = {}
+
+    async def enter(self, amount: int, limit: int) -> None:
+        """Take an amount for a call with a limit, waiting until it fits."""
+        with self._lock:
+            self._limits[limit] = self._limits.get(limit, 0) + 1
+            if limit > self.capacity or (limit < self.capacity and len(self._limits) == 1):
+                self._resize(limit)
+            if not self._waiters and (amount <= self._free or self._free == self.capacity):
+                self._free -= amount
+                return
+        try:
+            await self.acquire(amount)
+        except BaseException:
+            self.leave(0, limit)
+            raise
+
+    def leave(self, amount: int, limit: int) -> None:
+        """Return the amount of a call with a limit."""
+        with self._lock:
+            self._free += amount
+            self._limits[limit] -= 1
+            if not self._limits[limit]:
+                del self._limits[limit]
+                if self._limits and (largest := max(self._limits)) != self.capacity:
+                    self._resize(largest)
+            if self._waiters:
+                self._admit()
+
+
+class NestedGate(FifoGate):
+    """The gate of all calls with one limit, inside the gate of all calls: an amount is taken from both.
+
+    Args:
+        limit: The amount that the calls can hold at the same time.
+        outer: The gate of calls with any limit.
+    """
+
+    def __init__(self, limit: int, outer: SharedGate) -> None:
+        super().__init__(limit)
+        self._outer = outer
+
+    async def acquire(self, amount: int = 1) -> None:
+        await super().acquire(amount)
+        if BLOCKED_LOOP.get() is None:
+            try:
+                await self._outer.enter(amount, self.capacity)
+            except BaseException:
+                super().release(amount)
+                raise
+
+    def release(self, amount: int = 1) -> None:
+        if BLOCKED_LOOP.get() is None:
+            self._outer.leave(amount, self.capacity)
+        super().release(amount)
 
 
 class Permits:
@@ -150,26 +258,28 @@ class Permits:
 
 
 _gates: weakref.WeakSet[FifoGate] = weakref.WeakSet()
-_budgets: dict[int, FifoGate] = {}
+_memory = SharedGate()
+_budgets: dict[int, NestedGate] = {}
 _turns: dict[int, FifoGate] = {}
 _lock = thread_lock()
 
 
 def byte_budget(settings: config.Config) -> FifoGate:
-    """Return the process-wide gate of bytes in flight."""
-    return _shared(_budgets, settings.memory_budget)
+    """Return the gate of bytes in flight of calls with the same budget, inside the gate of the process."""
+    limit = settings.memory_budget
+    with _lock:
+        if limit not in _budgets:
+            _budgets[limit] = NestedGate(limit, _memory)
+        return _budgets[limit]
 
 
 def thread_turns(settings: config.Config) -> FifoGate:
     """Return the process-wide gate of threads that do bulk work on blocking stores."""
-    return _shared(_turns, 2 * settings.pool_size)
-
-
-def _shared(gates: dict[int, FifoGate], capacity: int) -> FifoGate:
+    capacity = 2 * settings.pool_size
     with _lock:
-        if capacity not in gates:
-            gates[capacity] = FifoGate(capacity)
-        return gates[capacity]
+        if capacity not in _turns:
+            _turns[capacity] = FifoGate(capacity)
+        return _turns[capacity]
 
 
 @reset_in_child

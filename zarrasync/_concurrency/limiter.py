@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gates import FifoGate
+from zarrasync._concurrency.gates import FifoGate, NestedGate, SharedGate
 
-__all__ = ["AdaptiveLimiter", "request_limiter"]
+__all__ = ["AdaptiveLimiter", "bounding", "current_bound", "request_bound", "request_limiter"]
 
 _SHRINK_INTERVAL = 1.0
 """Seconds between two reductions: one overload is reported by many requests at once."""
@@ -30,6 +32,31 @@ class AdaptiveLimiter(FifoGate):
     def __init__(self, capacity: int, maximum: int = 0) -> None:
         self._configured_maximum = max(capacity, maximum)
         super().__init__(capacity)
+
+    @property
+    def most(self) -> int:
+        """The number of requests that the current call can have in flight."""
+        bound = current_bound()
+        return self.capacity if bound is None else min(self.capacity, bound.capacity)
+
+    async def acquire(self, amount: int = 1) -> None:
+        """Take an amount, also from the bound of the current call."""
+        bound = current_bound()
+        if bound is not None:
+            await bound.acquire(amount)
+        try:
+            await super().acquire(amount)
+        except BaseException:
+            if bound is not None:
+                bound.release(amount)
+            raise
+
+    def release(self, amount: int = 1) -> None:
+        """Return an amount that the current call has taken."""
+        super().release(amount)
+        bound = current_bound()
+        if bound is not None:
+            bound.release(amount)
 
     def _reset(self) -> None:
         super()._reset()
@@ -67,19 +94,17 @@ class AdaptiveLimiter(FifoGate):
                 self._successes += 1
                 ready = self._successes >= self.capacity
             else:
-                long_queue = 4 * len(self._waiters) >= self.capacity
+                long_queue = 4 * self._waiting >= self.capacity
                 ready = long_queue and seconds <= _SLOWDOWN * self._quickest and self.capacity < self._maximum
             if ready:
                 self._successes = 0
                 self._resize(self.capacity + 1)
 
-    def _resize(self, capacity: int) -> None:
-        self._free += capacity - self.capacity
-        self.capacity = capacity
-        self._admit()
-
 
 _limiters: weakref.WeakValueDictionary[Hashable, AdaptiveLimiter] = weakref.WeakValueDictionary()
+_bounds: weakref.WeakValueDictionary[Hashable, NestedGate] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[Hashable, SharedGate] = weakref.WeakValueDictionary()
+_bound: ContextVar[FifoGate | None] = ContextVar("zarrasync_request_bound", default=None)
 _recent: deque[AdaptiveLimiter] = deque(maxlen=64)
 """Limiters kept alive while no store uses them, because they have measured their servers."""
 _lock = thread_lock()
@@ -99,3 +124,35 @@ def request_limiter(identity: Hashable, capacity: int, maximum: int = 0) -> Adap
             limiter = _limiters[identity, capacity, maximum] = AdaptiveLimiter(capacity, maximum)
             _recent.append(limiter)
         return limiter
+
+
+def request_bound(identity: Hashable, limit: int) -> NestedGate:
+    """Return the gate of requests to one store from all calls with one limit, inside the gate of all calls.
+
+    Args:
+        identity: What identifies the store.
+        limit: Maximum number of requests in flight.
+    """
+    with _lock:
+        gate = _bounds.get((identity, limit))
+        if gate is None:
+            outer = _shared.get(identity)
+            if outer is None:
+                outer = _shared[identity] = SharedGate()
+            gate = _bounds[identity, limit] = NestedGate(limit, outer)
+        return gate
+
+
+def current_bound() -> FifoGate | None:
+    """Return the gate that each request of the current call passes, in addition to the limiter of its server."""
+    return _bound.get()
+
+
+@contextmanager
+def bounding(gate: FifoGate | None) -> Iterator[None]:
+    """Let requests inside the block pass a gate, or none because the caller has permits for them."""
+    token = _bound.set(gate)
+    try:
+        yield
+    finally:
+        _bound.reset(token)

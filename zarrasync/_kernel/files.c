@@ -340,6 +340,21 @@ static int has_version(int folder, const char *name, const struct za_version *ex
     return memcmp(&found, expected, sizeof found) == 0;
 }
 
+/* Rename a file or a folder, unless the name exists: another process may hold locks of files in an empty folder as well. */
+static int rename_new(int folder, const char *from, const char *to)
+{
+#if defined(__linux__)
+    return (int)syscall(SYS_renameat2, folder, from, folder, to, 1u /* RENAME_NOREPLACE, which old headers lack */);
+#elif defined(__APPLE__)
+    return renameatx_np(folder, from, folder, to, RENAME_EXCL);
+#else
+    struct stat state; /* only a folder with files is never replaced */
+    if (fstatat(folder, from, &state, 0) != 0 || !S_ISDIR(state.st_mode))
+        return -1;
+    return renameat(folder, from, folder, to);
+#endif
+}
+
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected)
 {
@@ -348,8 +363,9 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
     if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(handle, temporary, content))
         return 0;
     is_stored = expected == NULL || is_in_place(folder, name);
-    if (!is_renamed) /* a link is not made if the name exists */
-        is_stored = is_stored && linkat(handle, temporary, handle, name, 0) == 0;
+    if (!is_renamed) /* a link is not made if the name exists; some file systems have none */
+        is_stored = is_stored && (linkat(handle, temporary, handle, name, 0) == 0 ||
+                                  (errno != EEXIST && rename_new(handle, temporary, name) == 0));
     else
         is_stored = is_stored && (expected == NULL || has_version(handle, name, expected)) &&
                     renameat(handle, temporary, handle, name) == 0;
@@ -417,18 +433,6 @@ static void remove_stage(const char *path)
     rmdir(path);
 }
 
-/* Rename a folder, unless the name exists: another process may hold locks of files in an empty folder as well. */
-static int rename_new(const char *from, const char *to)
-{
-#if defined(__linux__)
-    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 1u /* RENAME_NOREPLACE, which old headers lack */);
-#elif defined(__APPLE__)
-    return renamex_np(from, to, RENAME_EXCL);
-#else
-    return rename(from, to);
-#endif
-}
-
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix)
 {
     char temporary[ROOM], *last = write_name(folder, coords);
@@ -436,7 +440,7 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
     if (folder->handle < 0 || !name_stage(folder, last, suffix, temporary)) /* nothing was staged */
         return outcome;
     last[-1] = '\0';
-    if (rename_new(temporary, folder->path) != 0)
+    if (rename_new(AT_FDCWD, temporary, folder->path) != 0)
         outcome = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR ? ZA_TAKEN : ZA_FAILED;
     last[-1] = '/';
     za_folder_close(folder);

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from inspect import Parameter, signature
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.codecs.configuration import check_members
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError
@@ -66,6 +68,9 @@ class Codec:
         Raises:
             TypeError, ValueError, KeyError: If the configuration is invalid. The caller adds its location.
         """
+        parameters = signature(cls).parameters
+        if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            check_members(configuration, *parameters)
         return cls(**configuration)
 
     def to_json(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from zarrasync._kernel.structs import DELTA, GZIP, LZ4, SHUFFLE, ZLIB
 from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
+from zarrasync.codecs.configuration import rejection_of
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
 from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
@@ -61,7 +62,9 @@ def _make(config: str) -> Any:
             codec=str(name),
         ) from error
     except (TypeError, ValueError, KeyError, AssertionError, SyntaxError) as error:
-        raise MetadataError(f"codec {name!r}: numcodecs rejects the configuration {settings}: {error}") from error
+        raise MetadataError(
+            f"codec {name!r}: numcodecs rejects the configuration {settings}: {rejection_of(error)}"
+        ) from error
 
 
 def numcodecs_codec(config: Mapping[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.cast_value import CastValueCodec
 from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.conditional import ConditionalCodec
+from zarrasync.codecs.configuration import rejection_of
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.n5 import N5Codec
@@ -131,8 +132,7 @@ def parse_codec(value: Any, location: str = "$", key: str = "") -> Codec | None:
     except MetadataError:
         raise
     except (TypeError, ValueError, KeyError) as error:
-        detail = f"missing member {error}" if isinstance(error, KeyError) else str(error).replace("__init__() ", "")
-        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {detail}") from error
+        raise _problem(key, f"{location}.configuration", f"codec {name!r}: {rejection_of(error)}") from error
     if codec is not None or entry.get("must_understand") is False:
         return codec
     place = location if isinstance(value, str) else f"{location}.name"
@@ -253,7 +253,7 @@ def from_numcodecs(config: Mapping[str, Any], **options: Any) -> Codec:
         if kind in ("gzip", "zstd"):
             return GzipCodec(**parameters) if kind == "gzip" else ZstdCodec(**parameters)
     except (TypeError, ValueError, KeyError) as error:
-        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {error}") from error
+        raise MetadataError(f"codec {kind!r}: bad configuration {parameters}: {rejection_of(error)}") from error
     return adapt(config, **options)
 
 

@@ -167,7 +167,9 @@ def from_numpy(dtype: npt.DTypeLike | DataType) -> DataType:
         return STRING
     if dtype is bytes or dtype is np.bytes_ or (isinstance(dtype, str) and dtype in ("bytes", "S")):
         return BYTES
-    if isinstance(dtype, str) and (_RAW.fullmatch(dtype) or dtype in NAMED or dtype in _registered):
+    if isinstance(dtype, str) and (
+        _RAW.fullmatch(dtype) or dtype in NAMED or dtype in _VARIABLE or dtype in _registered
+    ):
         return from_json(dtype)
     if hasattr(dtype, "to_native_dtype") and hasattr(dtype, "to_json"):  # zarr-python's data types
         return from_json(to_plain(dtype.to_json(zarr_format=3)))  # type: ignore[union-attr]  # of any class

@@ -56,6 +56,8 @@ class Store(ABC):
         quick_listing: Whether one request lists a directory or hundreds of keys, as in object stores. Groups of such a
             store are listed while they are opened.
         concurrency: Maximum number of requests in flight.
+        limits_requests: Whether each request takes a permit of ``limiter``. Operations of other stores are limited by
+            the ``BoundedStore`` that ``resolve`` puts around them.
         missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
         zarr_format: The format of the nodes, if the URL of the store names it.
         close_after_use: Whether functions that return no node close the store, which completes the values that they
@@ -74,6 +76,7 @@ class Store(ABC):
     near: bool = False
     quick_listing: bool = False
     concurrency: int = 64
+    limits_requests: bool = False
     missing: frozenset[int] = frozenset()
     zarr_format: int | None = None
     close_after_use: bool = False
@@ -120,6 +123,11 @@ class Store(ABC):
     def flat(self) -> bool:
         """Whether listing one directory takes as long as listing everything below it."""
         return type(self).list_dir is Store.list_dir
+
+    @property
+    def sizes_listings(self) -> bool:
+        """Whether a listing contains the sizes of values, so that ``list_sizes`` makes no request for each key."""
+        return type(self).list_sizes is not Store.list_sizes
 
     @property
     def guarded(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
@@ -91,6 +91,14 @@ class CachingStore(WrapperStore):
         with self._lock:
             self._stop_sharing()
             self._entries.clear()
+
+    def around(self, inner: Store) -> Self:
+        other = super().around(inner)
+        other._reset()  # noqa: SLF001  # of the same class; a transaction has other values
+        return other
+
+    def on_commit(self) -> None:
+        self.clear()
 
     def _stop_sharing(self) -> None:
         """Keep requests under way from answering later readers, and their results from becoming entries."""

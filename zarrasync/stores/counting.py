@@ -52,34 +52,41 @@ class CountingStore(WrapperStore):
 
     Args:
         inner: The store.
-
-    Attributes:
-        counts: Operations since the last ``reset``, in this process.
     """
 
     _is_shown = False
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.counts = Counts()
+        self._start()
+
+    def _start(self) -> None:
         self._lock = thread_lock()
+        self._since_reset = [Counts()]  # shared by the stores of transactions
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "counts")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_since_reset")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=thread_lock(), counts=Counts())
+        vars(self).update(state)
+        self._start()
+
+    @property
+    def counts(self) -> Counts:
+        """Operations since the last ``reset``, in this process, with the operations of transactions."""
+        return self._since_reset[0]
 
     def reset(self) -> Counts:
         """Set the counts to zero, and return the previous ones."""
         with self._lock:
-            counts, self.counts = self.counts, Counts()
+            counts, self._since_reset[0] = self.counts, Counts()
         return counts
 
     def _count(self, **amounts: int) -> None:
         with self._lock:
+            counts = self.counts
             for name, amount in amounts.items():
-                setattr(self.counts, name, getattr(self.counts, name) + amount)
+                setattr(counts, name, getattr(counts, name) + amount)
 
     @property
     def local_directory(self) -> bytes | None:

@@ -11,7 +11,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
@@ -92,6 +92,15 @@ class DiskCachingStore(WrapperStore):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._reset()
+
+    def around(self, inner: Store) -> Self:
+        other = super().around(inner)
+        other._reset()  # noqa: SLF001  # of the same class
+        other._session = uuid.uuid4().hex  # noqa: SLF001  # a transaction has other values under the same identity
+        return other
+
+    def on_commit(self) -> None:
+        self.clear()
 
     def __repr__(self) -> str:
         return f"DiskCachingStore({self.inner!r}, {str(self.directory)!r})"

@@ -28,8 +28,10 @@ from zarrasync.stores.local_files import (
     MOST_REMOVALS,
     READ_FLAGS,
     SINGLE_READ_LIMIT,
+    give_new_name,
     lineage_of,
     make_directory,
+    persistently,
     read_fully,
     readv,
     remove_directory,
@@ -211,8 +213,11 @@ class LocalStore(Store):
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         check_key(key)
-        if if_version is None or if_version is ABSENT:
-            return self._put(key, data, if_version, None)
+        if if_version is None:
+            return self._put(key, data, None, None)
+        if if_version is ABSENT:
+            with contextlib.suppress(_NeedsLock):
+                return self._put(key, data, if_version, None)
         held = held_places.get().get(self._base + key)
         if held is not None:
             try:
@@ -237,17 +242,20 @@ class LocalStore(Store):
                 finally:
                     os.close(handle)
                 if if_version is None:
-                    os.replace(temporary, path)
+                    try:
+                        os.replace(temporary, path)
+                    except PermissionError:
+                        persistently(os.replace, temporary, path)
                 else:
                     self._publish(temporary, path, key, if_version, place)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    persistently(os.unlink, temporary)
                 raise
             if self._fsync:
                 sync_directory(os.path.dirname(path))
             return version
-        except WriteConflictError:
+        except (WriteConflictError, _NeedsLock):
             raise
         except OSError as error:
             raise store_error(error, key, "write", self) from error
@@ -266,22 +274,23 @@ class LocalStore(Store):
 
         Raises:
             WriteConflictError: If it is not, or the place of the value is not the locked one.
+            _NeedsLock: If a value can only be created under its lock.
         """
-        if expected is ABSENT:
+        if expected is ABSENT and place is None:
             try:
-                os.link(temporary, path)  # fails if the name exists, also against other machines
+                if not give_new_name(temporary, path):
+                    raise _NeedsLock
             except FileExistsError:
                 if os.path.isdir(path):
                     raise IsADirectoryError(errno.EISDIR, "a directory has this name", path) from None
                 raise self._conflict(key) from None
-            os.unlink(temporary)
             return
         # The temporary file is in the directory that is examined here, or renaming it fails.
         if place_of(path) != place:
             raise _Moved(f"the directory of {key!r} was replaced meanwhile", key=key)
         if not _has_version(path, expected):
             raise self._conflict(key)
-        os.replace(temporary, path)
+        persistently(os.replace, temporary, path)
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
         check_key(key)
@@ -290,7 +299,7 @@ class LocalStore(Store):
             await self._erase_version(key, if_version)
             return
         try:
-            os.unlink(path)
+            persistently(os.unlink, path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             pass
         except OSError as error:
@@ -322,7 +331,10 @@ class LocalStore(Store):
             entries = sorted(os.scandir(directory), key=lambda entry: entry.is_dir(follow_symlinks=False))
             for entry in entries:  # files first, because metadata documents are files
                 with contextlib.suppress(FileNotFoundError):  # erased by another process
-                    (remove_directory if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        remove_directory(entry.path)
+                    else:
+                        persistently(os.unlink, entry.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -347,7 +359,8 @@ class LocalStore(Store):
         check_key(key)
         try:
             if note is None:
-                self._note_path(key).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    persistently(os.unlink, str(self._note_path(key)))
             else:
                 self._note_path(key).write_bytes(note)
         except OSError as error:
@@ -450,6 +463,10 @@ class LocalStore(Store):
         return any(os.path.join(os.path.realpath(directory), "").startswith(target) for directory in way)
 
 
+class _NeedsLock(Exception):
+    """The file system cannot create a value in one step."""
+
+
 class _Moved(WriteConflictError):
     """The directory of a value is not the one whose lock is held."""
 
@@ -459,7 +476,7 @@ def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
-        os.unlink(path)
+        persistently(os.unlink, path)
 
 
 def _describe_missing(path: Path, root: Path) -> str:
@@ -481,7 +498,7 @@ def _has_version(path: str, version: object) -> bool:
     try:
         return version_of(os.stat(path)) == version
     except FileNotFoundError:
-        return False
+        return version is ABSENT and not os.path.islink(path)
 
 
 def _leads_to_directory(entry: os.DirEntry[str]) -> bool:

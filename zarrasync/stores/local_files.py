@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Hashable
+import sys
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Any
 
+from zarrasync._concurrency import clock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.temporary_names import temporary_path
 
@@ -16,8 +21,10 @@ __all__ = [
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
+    "give_new_name",
     "lineage_of",
     "make_directory",
+    "persistently",
     "read_fully",
     "readv",
     "remove_directory",
@@ -34,6 +41,11 @@ SINGLE_READ_LIMIT = 1 << 30
 
 MOST_REMOVALS = 10
 """How often a directory is created again that other processes remove while it is empty."""
+
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""Seconds between attempts to rename or remove a file that another process has open."""
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EINVAL}
+"""Errors of file systems that cannot make another hard link."""
 
 readv = getattr(os, "readv", None)
 
@@ -61,6 +73,72 @@ def lineage_of(path: str) -> tuple[Hashable, ...]:
         place, state = above, os.stat(above)
         identities.append(("inode", state.st_dev, state.st_ino))
     return tuple(identities)
+
+
+def persistently(change: Callable[..., object], *paths: str) -> None:
+    """Rename or remove a file. Windows refuses that for moments in which a reader or a virus scanner has it open.
+
+    Raises:
+        OSError: If it fails, also after some attempts if the permission is missing.
+    """
+    for pause in _PAUSES:
+        try:
+            change(*paths)
+        except PermissionError:
+            clock.sleep_blocking(pause)
+        else:
+            return
+    change(*paths)
+
+
+def give_new_name(path: str, new_path: str) -> bool:
+    """Rename a file unless the new name exists, in one step, also against other machines.
+
+    Returns:
+        Whether the file system can do that. If not, nothing has changed.
+
+    Raises:
+        FileExistsError: If the new name exists.
+        OSError: If the file cannot be renamed.
+    """
+    try:
+        os.link(path, new_path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # exFAT and some network file systems have no hard links
+        if error.errno not in _NO_LINKS:
+            raise
+        return _rename_new(path, new_path)
+    persistently(os.unlink, path)
+    return True
+
+
+def _rename_new(path: str, new_path: str) -> bool:
+    """Rename a file unless the new name exists; ``False`` if the system or the file system cannot do that."""
+    if os.name == "nt":
+        persistently(os.rename, path, new_path)  # which fails there if the name exists
+        return True
+    rename = _exclusive_rename()
+    if rename is None:
+        return False
+    if rename(os.fsencode(path), os.fsencode(new_path)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_LINKS:
+        return False
+    raise OSError(number, os.strerror(number), path, None, new_path)
+
+
+@cache
+def _exclusive_rename() -> Callable[[bytes, bytes], int] | None:
+    """Return a function of the C library that renames a file unless the new name exists, if there is one."""
+    library: Any = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "darwin":
+        return lambda path, new_path: int(library.renamex_np(path, new_path, 4))  # RENAME_EXCL
+    if not hasattr(library, "renameat2"):
+        return None
+    here = -100  # AT_FDCWD
+    return lambda path, new_path: int(library.renameat2(here, path, here, new_path, 1))  # RENAME_NOREPLACE
 
 
 def read_fully(handle: int, start: int, length: int, into: Buffer | None) -> Buffer:

@@ -126,6 +126,7 @@ class RemoteStore(Store):
         usual: Initial number of requests in flight; it grows up to ``concurrency`` while the server responds quickly.
     """
 
+    limits_requests = True
     settings: Config
     usual: int
     _unquoted_tags: bool | None = None

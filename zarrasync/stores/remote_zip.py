@@ -58,6 +58,7 @@ class RemoteZipStore(Store):
     def __init__(self, inner: Store, key: str) -> None:
         self.inner, self.key = inner, check_key(key)
         self.blocking, self.parallel, self.concurrency = inner.blocking, inner.parallel, inner.concurrency
+        self.limits_requests = inner.limits_requests
         self._reset()
 
     def _reset(self) -> None:

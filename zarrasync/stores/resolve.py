@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from zarrasync import config as settings
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.stores.base import Store
+from zarrasync.stores.bounded import bounded
 from zarrasync.stores.cloud.obstore import ObjectStore
 from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.storage_options import to_obstore
@@ -50,21 +51,20 @@ def resolve(
             paths: anything with ``fs`` and ``path`` or ``root``. ``None`` makes a new store in memory.
         storage_options: Options of fsspec's filesystem for a URL. If there are alternatives to fsspec (obstore for
             object storage, aiohttp for HTTP), ``backend="fsspec"`` or ``"obstore"`` selects one.
-        config: Settings of a store that is made here: retries, timeouts, concurrency, ``fsync``.
+        config: Settings of a store that is made here: retries, timeouts, ``fsync``. ``concurrency`` limits the requests at
+            any store.
 
     Raises:
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         ValueError: If no filesystem is known for a URL's protocol.
     """
-    if isinstance(store, Store) and not storage_options:
-        return store
     try:
+        if isinstance(store, Store) and not storage_options:
+            return bounded(store, settings.resolve(config).concurrency)
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
-        if config is None:
-            return _resolve(store, storage_options)
         with settings.using(config):
-            return _resolve(store, storage_options)
+            return bounded(_resolve(store, storage_options), settings.get().concurrency)
     except RAISED as error:
         shorten(error)
         raise

@@ -9,8 +9,8 @@ import builtins
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, Self
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._kernel.structs import Traffic
@@ -22,6 +22,25 @@ from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.values import Listing, Request, Value
 
 __all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+
+_FORWARDED = (
+    "readable",
+    "writeable",
+    "listable",
+    "exclusive",
+    "supports_consolidated_metadata",
+    "bounded",
+    "blocking",
+    "parallel",
+    "near",
+    "quick_listing",
+    "concurrency",
+    "limits_requests",
+    "missing",
+    "zarr_format",
+    "close_after_use",
+)
+"""Attributes that wrappers have from their stores."""
 
 
 class WrapperStore(Store):
@@ -44,14 +63,34 @@ class WrapperStore(Store):
                 f"{type(self).__name__} needs a Store, found {inner!r}; zarrasync.stores.resolve makes one from it"
             )
         self.inner = inner
-        self.readable, self.writeable, self.listable = inner.readable, inner.writeable, inner.listable
-        self.blocking, self.concurrency = inner.blocking, inner.concurrency
-        self.parallel, self.near, self.exclusive = inner.parallel, inner.near, inner.exclusive
-        self.quick_listing = inner.quick_listing
-        self.bounded = inner.bounded
-        self.supports_consolidated_metadata = inner.supports_consolidated_metadata
-        self.missing, self.zarr_format = inner.missing, inner.zarr_format
-        self.close_after_use = inner.close_after_use
+        vars(self).update(_attributes_of(inner))
+
+    def around(self, inner: Store) -> Self:
+        """Return a wrapper like this one around another store: of a transaction, of a fork, or for notes.
+
+        Attributes that this wrapper has not changed come from the other store.
+        """
+        other = object.__new__(type(self))
+        vars(other).update(_attributes_of(inner) | self._own(vars(self)))
+        return other
+
+    def _own(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those attributes of a state of this wrapper that do not depend on its store."""
+        inner = self.inner
+        return {
+            name: value
+            for name, value in state.items()
+            if name != "inner" and (name not in _FORWARDED or value != getattr(inner, name))
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def on_commit(self) -> None:
+        """Take note of changes that a transaction or a fork of the store has made visible. Caches implement it."""
 
     @property
     def conditional(self) -> bool:
@@ -91,17 +130,38 @@ class WrapperStore(Store):
         return self.inner.flat
 
     @property
+    def sizes_listings(self) -> bool:
+        return self.inner.sizes_listings
+
+    @property
     def notes(self) -> Store:
-        return self if self.inner.notes is self.inner else self.inner.notes
+        return self if self.inner.notes is self.inner else self.around(self.inner.notes)
+
+    def begin(self) -> Transaction | None:
+        transaction = self.inner.begin()
+        return None if transaction is None else _WrappedTransaction(self, transaction)
+
+    def detach(self) -> Transaction | None:
+        transaction = self.inner.detach()
+        return None if transaction is None else _WrappedTransaction(self, transaction)
+
+    def attach(self, state: bytes) -> Transaction:
+        return _WrappedTransaction(self, self.inner.attach(state))
 
     def fork(self) -> Callable[[], Store] | None:
-        return self.inner.fork()
+        fork = self.inner.fork()
+        return None if fork is None else partial(_open_fork, type(self), self._own(self.__getstate__()), fork)
 
     def changes(self) -> bytes:
         return self.inner.changes()
 
     def merge(self, changes: bytes) -> None:
         self.inner.merge(changes)
+        self.on_commit()
+
+    def inner_path(self, path: str) -> str:
+        """Return the path in the inner store of a node at a path in this one."""
+        return path
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return await self.inner.unfinished(prefix)
@@ -181,6 +241,40 @@ class WrapperStore(Store):
         await self.inner.close()
 
 
+def _attributes_of(inner: Store) -> dict[str, Any]:
+    """Return the attributes that a wrapper has from its store."""
+    return {"inner": inner, **{name: getattr(inner, name) for name in _FORWARDED}}
+
+
+def _open_fork(kind: type[WrapperStore], own: Mapping[str, Any], fork: Callable[[], Store]) -> Store:
+    store = object.__new__(kind)
+    store.__setstate__(_attributes_of(fork()) | dict(own))
+    return store
+
+
+class _WrappedTransaction(Transaction):
+    """A transaction of the store inside a wrapper, whose changes pass through a wrapper like it."""
+
+    def __init__(self, wrapper: WrapperStore, inner: Transaction) -> None:
+        self._wrapper, self._inner = wrapper, inner
+
+    @cached_property
+    def store(self) -> Store:  # type: ignore[override]  # set on first use
+        return self._wrapper.around(self._inner.store)
+
+    def commit(self, message: str, path: str = "") -> None:
+        try:
+            self._inner.commit(message, self._wrapper.inner_path(path))
+        finally:
+            self._wrapper.on_commit()
+
+    def is_committed(self) -> bool:
+        return self._inner.is_committed()
+
+    def state(self) -> bytes:
+        return self._inner.state()
+
+
 class PrefixStore(WrapperStore):
     """The values of a store under a prefix, with relative keys.
 
@@ -205,24 +299,8 @@ class PrefixStore(WrapperStore):
         directory = self.inner.local_directory
         return None if directory is None else directory + os.fsencode(self.prefix)
 
-    def begin(self) -> Transaction | None:
-        transaction = self.inner.begin()
-        return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
-
-    def detach(self) -> Transaction | None:
-        transaction = self.inner.detach()
-        return None if transaction is None else _PrefixTransaction(transaction, self.prefix)
-
-    def attach(self, state: bytes) -> Transaction:
-        return _PrefixTransaction(self.inner.attach(state), self.prefix)
-
-    @property
-    def notes(self) -> Store:
-        return self if self.inner.notes is self.inner else PrefixStore(self.inner.notes, self.prefix)
-
-    def fork(self) -> Callable[[], Store] | None:
-        fork = self.inner.fork()
-        return None if fork is None else partial(_open_prefix, fork, self.prefix)
+    def inner_path(self, path: str) -> str:
+        return f"{self.prefix}{path}".rstrip("/")
 
     async def unfinished(self, prefix: str) -> builtins.list[str]:
         return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
@@ -296,7 +374,7 @@ class PrefixStore(WrapperStore):
         return self.inner.location(self.prefix + key)
 
     def lineage(self, path: str) -> tuple[Hashable, ...]:
-        return self.inner.lineage((self.prefix + path).rstrip("/"))
+        return self.inner.lineage(self.inner_path(path))
 
     def lock(self, key: str) -> AbstractAsyncContextManager[object, None]:
         return self.inner.lock(self.prefix + key)
@@ -309,25 +387,6 @@ class PrefixStore(WrapperStore):
 
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)
-
-
-def _open_prefix(fork: Callable[[], Store], prefix: str) -> Store:
-    return PrefixStore(fork(), prefix)
-
-
-class _PrefixTransaction(Transaction):
-    def __init__(self, inner: Transaction, prefix: str) -> None:
-        self._inner, self.store = inner, PrefixStore(inner.store, prefix)
-        self._prefix = prefix
-
-    def commit(self, message: str, path: str = "") -> None:
-        self._inner.commit(message, f"{self._prefix}{path}".rstrip("/"))
-
-    def is_committed(self) -> bool:
-        return self._inner.is_committed()
-
-    def state(self) -> bytes:
-        return self._inner.state()
 
 
 class AliasStore(WrapperStore):

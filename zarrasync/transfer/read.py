@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import KEPT, keep_freed_memory
@@ -124,12 +123,11 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
 
 async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
-    in_flight = FifoGate(plan.chunks.concurrency)
 
     async def run(group: tuple[Chunks, Sequence[Run]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
-        await read_async(Placement(chunks, plan.buffer, options, flag), runs, in_flight)
+        await read_async(Placement(chunks, plan.buffer, options, flag), runs)
 
     await for_each(run, plan.groups(), plan.chunks.concurrency)
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from zarrasync._concurrency.drive import driven
-from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import ChunkRun
@@ -26,25 +25,28 @@ _BATCH = 1 << 20
 """Bytes of small chunks that one task fetches together."""
 
 
-async def read_async(placement: Placement, runs: Sequence[Run], in_flight: FifoGate) -> None:
-    """Read runs of chunks with concurrent requests.
+async def read_async(placement: Placement, runs: Sequence[Run]) -> None:
+    """Read runs of chunks with concurrent requests, which the store limits.
 
     Args:
         placement: The output.
         runs: The runs.
-        in_flight: Admits values to fetch.
 
     Raises:
         CodecError: If a chunk is damaged.
         StoreError: If the store fails.
     """
-    await _AsyncRead(placement, in_flight).run(runs)
+    await _AsyncRead(placement).run(runs)
+
+
+async def _call(read: Callable[[], Awaitable[None]]) -> None:
+    await read()
 
 
 class _AsyncRead:
-    def __init__(self, placement: Placement, in_flight: FifoGate) -> None:
+    def __init__(self, placement: Placement) -> None:
         assert not driven()
-        self._placement, self._in_flight = placement, in_flight
+        self._placement = placement
         self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
         self._codec_runner = CodecRunner(placement.chunks.config)
 
@@ -54,20 +56,15 @@ class _AsyncRead:
         # Small values that are fetched together are decoded together, mostly without the interpreter.
         most = max(1, min(_TOGETHER, concurrency // 4, min(_BATCH, config.memory_budget // 4) // max(nbytes, 1)))
         groups = batches(whole, nbytes, config, config.pool_size, most)
-        work: list[tuple[int, Callable[[], Awaitable[None]]]] = [
-            *((sum(run.count for run in group), partial(self._read_batch, group)) for group in groups),
-            *((1, partial(self._read_part, search)) for search in searches),
+        work: list[Callable[[], Awaitable[None]]] = [
+            *(partial(self._read_batch, group) for group in groups),
+            *(partial(self._read_part, search) for search in searches),
         ]
         try:
-            await for_each(self._admitted, work, concurrency)
+            await for_each(_call, work, concurrency)
         finally:
             self._placement.flag.cancel()
             await self._codec_runner.join()
-
-    async def _admitted(self, item: tuple[int, Callable[[], Awaitable[None]]]) -> None:
-        count, read = item
-        async with Permits(self._in_flight, count):
-            await read()
 
     async def _read_batch(self, runs: Sequence[Run]) -> None:
         """Read whole chunks."""

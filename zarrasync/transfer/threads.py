@@ -44,7 +44,7 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: i
 
     Args:
         jobs: The jobs. An iterable that is not a sequence is advanced as jobs begin.
-        settings: The settings, which determine the size of the pool.
+        settings: The settings, which determine the size of the pool and the number of requests.
         flag: Set from elsewhere to stop; set here on failure.
         threads: Maximum number of threads, including this one.
 
@@ -56,6 +56,8 @@ def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: i
         if not jobs:
             _raise_if_cancelled(flag)
             return
+    if settings.concurrency:  # each thread makes one request at a time
+        threads = min(threads, settings.concurrency)
     turns, nested = thread_turns(settings), _thread.runs_job
     if not nested:  # a job that calls this has its turn already
         drive(turns.acquire())

@@ -8,7 +8,6 @@ from functools import partial
 import numpy.typing as npt
 
 from zarrasync._concurrency.cancel import cancel_flag
-from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.errors import CodecError, ConditionsUnsupported
@@ -114,11 +113,10 @@ async def _run_blocking(plan: WritePlan, options: WriteOptions) -> None:
 
 async def _run_async(plan: WritePlan, options: WriteOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
-    in_flight = FifoGate(plan.chunks.concurrency)
 
     async def run(group: tuple[Chunks, Sequence[ChunkRun]]) -> None:
         chunks, parts = group
-        await ChunkWriter(chunks, plan.values, options).write_async(parts, in_flight)
+        await ChunkWriter(chunks, plan.values, options).write_async(parts)
 
     await for_each(run, plan.groups(), plan.chunks.concurrency)
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync.codecs.spec import Array, Buffer
@@ -111,13 +110,13 @@ class ChunkWriter:
 
         return [partial(write, group) for group in groups]
 
-    async def write_async(self, parts: Sequence[ChunkRun], in_flight: FifoGate) -> None:
-        """Write chunks with concurrent requests, as many at a time as the gate admits."""
+    async def write_async(self, parts: Sequence[ChunkRun]) -> None:
+        """Write chunks with concurrent requests, which the store limits."""
         codec_runner = CodecRunner(self._chunks.config)
 
         async def write(part: ChunkRun) -> None:
             nbytes = self._bytes_to_encode if part.is_full else 2 * self._chain.nbytes
-            async with Permits(in_flight, 1), self._chunks.budget(nbytes):
+            async with self._chunks.budget(nbytes):
                 await self._write_part(part, codec_runner.run)
 
         try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 
@@ -166,3 +170,33 @@ def test_compressors_that_round_are_asked_for(tmp_path: Path):
         other = xr.Dataset({"v": ("x", values)})
         write_dataset(other, tmp_path / "a", mode="a")
         np.testing.assert_array_equal(xr.open_dataset(tmp_path / "a", engine="zarrasync").v.values, values)
+
+
+@pytest.mark.parametrize("compressor", [None, numcodecs.Zlib(9), numcodecs.Blosc("zstd", 3), numcodecs.LZ4()], ids=str)
+def test_xarray_keeps_the_compressor_of_format_2(tmp_path: Path, compressor: Any):
+    import zarr
+
+    sync.create_array(
+        tmp_path / "a", path="v", data=np.arange(9), zarr_format=2, compressors=compressor and [compressor],
+        attributes={"_ARRAY_DIMENSIONS": ["x"]},
+    )  # fmt: skip
+    found = xr.open_dataset(tmp_path / "a", engine="zarrasync", consolidated=False)
+    for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found.load()))):
+        copied.to_zarr(tmp_path / "b", zarr_format=2, consolidated=False, mode="w")
+        metadata: Any = zarr.open_array(tmp_path / "b" / "v").metadata
+        assert metadata.compressor == compressor
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr-python warns of codecs of numcodecs in format 3
+        found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "c", path="v")[:], np.arange(9))
+
+
+@pytest.mark.parametrize("fill", ["1970-01-01", "NaT"])
+def test_fill_values_of_dates_in_format_2_are_those_of_engine_zarr(tmp_path: Path, fill: str):
+    attributes = {"_ARRAY_DIMENSIONS": ["x"]}
+    values = np.array(["2001-01-01", "1970-01-01"], "M8[ns]")
+    options: Any = {"fill_value": np.datetime64(fill, "ns"), "zarr_format": 2, "attributes": attributes}
+    sync.create_array(tmp_path / "a", path="v", data=values, **options)
+    ours, theirs = (xr.open_dataset(tmp_path / "a", engine=name, consolidated=False) for name in ("zarrasync", "zarr"))
+    assert repr(ours["v"].attrs) == repr(theirs["v"].attrs)
+    assert ours.identical(theirs)

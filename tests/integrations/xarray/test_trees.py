@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.conventions import MULTISCALES
 from zarrasync import sync
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.stores import CountingStore, MemoryStore
@@ -118,3 +119,23 @@ def test_the_requests_of_a_tree(lazy: bool):
     assert counts.puts == groups + arrays + chunks + 1
     assert counts.fetches <= 5 + 8 * lazy
     assert (counts.lists, counts.erases) == (1, 0)
+
+
+def test_levels_that_are_arrays_in_groups_have_the_coordinates_of_their_groups():
+    layout: list[dict[str, Any]] = [{"asset": "fine/ar"}]
+    layout.append(
+        {"asset": "coarse/ar", "derived_from": "fine/ar", "transform": {"scale": [2.0], "translation": [0.0]}}
+    )
+    attributes = {"zarr_conventions": [{"uuid": MULTISCALES}], "multiscales": {"layout": layout}}
+    store: dict[str, bytes] = {}
+    root = sync.create_group(store, attributes=attributes)
+    for name, step in (("fine", 10), ("coarse", 20)):
+        labels = 5000.0 - step * np.arange(80 // step)
+        root.create_array(f"{name}/ar", data=labels + 1, dimension_names=["y"])
+        root.create_array(f"{name}/y", data=labels, dimension_names=["y"])
+    found = xr.open_datatree(store, engine="zarrasync")
+    for level, (name, count) in enumerate((("fine", 8), ("coarse", 4))):
+        for dataset in (found[name].dataset, xr.open_dataset(store, engine="zarrasync", level=level)):
+            assert dataset["ar"].dims == ("y",)
+            np.testing.assert_array_equal(dataset["ar"], dataset["y"] + 1)
+            assert dataset["y"].size == count

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -214,3 +216,27 @@ def test_errors_hide_secrets_of_urls():
     assert redact("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'") == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
     long = "/a" * 100_000  # a regular expression that backtracks at each slash would not finish
     assert redact(f"{long} {'http://h/x?y=1 ' * 10_000}") == f"{long} {'http://h/x?… ' * 10_000}"
+
+
+@pytest.mark.servers
+def test_the_time_limit_includes_looking_for_credentials(monkeypatch: pytest.MonkeyPatch):
+    """A service for credentials that accepts connections and never answers."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        options = {"endpoint_url": url, "aws_metadata_endpoint": url}
+        with za.config.set(total_timeout=0.5):
+            store = stores.resolve("s3://bucket", options)
+        for operation in (
+            lambda: store.get("k"),
+            lambda: store.set("k", b"v"),
+            lambda: store.put("k", b"v", if_version=stores.ABSENT),
+            lambda: store.erase("k"),
+            lambda: store.list_prefix(""),
+            lambda: store.list_dir(""),
+        ):
+            begin = time.monotonic()
+            with pytest.raises(StoreError, match=r"no answer within 0\.5 s"):
+                asyncio.run(operation())
+            assert time.monotonic() - begin < 4

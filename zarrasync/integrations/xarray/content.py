@@ -42,18 +42,33 @@ class Content:
         return axes_of(self.arrays[name].metadata, axes) if axes else ()
 
 
-def group_content(group: sync.Group, arrays: Mapping[str, sync.Array], meaning: Meaning) -> Content:
+def group_content(
+    group: sync.Group, arrays: Mapping[str, sync.Array], meaning: Meaning, levels: Mapping[str, Meaning] | None = None
+) -> Content:
     """Return the content of a dataset with all arrays of a group.
 
     Args:
         group: The group.
         arrays: Its arrays by name.
         meaning: What conventions specify about the group, also those that the group above it follows.
+        levels: What conventions specify about arrays that are levels of a pyramid in a group above.
     """
     meanings = {
         name: meaning.for_member(name, meaning_of(array.metadata), is_array=True) for name, array in arrays.items()
     }
-    return Content(group, arrays, meanings, group.attrs)
+    return Content(
+        group, arrays, meanings | {name: own for name, own in (levels or {}).items() if name in arrays}, group.attrs
+    )
+
+
+def _group_of_level(meaning: Meaning, path: str) -> str:
+    """Return the path of the group that a level belongs to with its coordinates, or an empty string.
+
+    That is the group around an array, if it is not the pyramid's own group and does not contain other levels.
+    """
+    parent = path.rpartition("/")[0]
+    levels = [level for level in meaning.levels if level.path.rpartition("/")[0] == parent]
+    return parent if len(levels) == 1 else ""
 
 
 def level_content(
@@ -166,7 +181,14 @@ async def _level(group: AsyncGroup, path: str, meaning: Meaning, dropped: Collec
 async def _array_level(
     group: AsyncGroup, array: AsyncArray, path: str, meaning: Meaning, dropped: Collection[str]
 ) -> Content:
-    """Return the content of a level that is an array, with coordinates next to it that fit its axes."""
+    """Return the content of a level that is an array: its own group, or the array with coordinates next to it that fit."""
+    place = _group_of_level(meaning, path)
+    if place:
+        inner = await group.getitem(place)
+        assert isinstance(inner, AsyncGroup)
+        level = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
+        arrays = _arrays(await inner.members(), dropped)
+        return group_content(sync.Group(inner), arrays, meaning_of(inner.metadata), {array.basename: level})
     above = path.rpartition("/")[0]
     own = meaning.for_member(path, meaning_of(array.metadata), is_array=True)
     sizes = {axis.name: n for axis, n in zip(axes_of(array.metadata, own.axes), array.shape, strict=True) if axis.name}
@@ -217,6 +239,7 @@ def tree_contents(
             arrays[parent][name] = node
     contents: dict[str, Content] = {}
     meanings: dict[str, Meaning] = {}
+    levels: dict[str, dict[str, Meaning]] = {path: {} for path in groups}
     for path, group in groups.items():
         own = meanings.setdefault(path, meaning_of(group.metadata))
         for level in own.levels:
@@ -225,6 +248,11 @@ def tree_contents(
             if place in groups:
                 inner = meaning_of(groups[place].metadata)
                 meanings[place] = own.for_member(level.path, inner, is_array=False)
-            elif name in arrays.get(parent, {}):
+            elif name not in arrays.get(parent, {}):
+                continue
+            elif _group_of_level(own, level.path):
+                array_meaning = meaning_of(arrays[parent][name].metadata)
+                levels[parent][name] = own.for_member(level.path, array_meaning, is_array=True)
+            else:
                 contents[place] = level_content(group, arrays[parent].pop(name), level.path, own)
-    return {path: group_content(groups[path], arrays[path], meanings[path]) for path in groups} | contents
+    return {path: group_content(groups[path], arrays[path], meanings[path], levels[path]) for path in groups} | contents

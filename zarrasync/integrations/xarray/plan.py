@@ -19,7 +19,7 @@ from zarrasync.integrations.xarray.encode import (
     encode_new,
     inherit_encoding,
 )
-from zarrasync.integrations.xarray.read import FILTERS
+from zarrasync.integrations.xarray.read import FILTERS, Version2Codec
 from zarrasync.metadata.conventions import DIMENSIONS
 from zarrasync.metadata.conventions.cf_attributes import FILL, without_nan
 from zarrasync.metadata.conventions.cf_encoding import Lossy
@@ -207,7 +207,9 @@ class Planner:
         options = {key: encoding[key] for key in _CREATION if encoding.get(key) is not None}
         if self.format.has_undefined_fill and not is_explicit and _is_rectilinear(options.get("chunks")):
             del options["chunks"]  # format 2 has chunks of one shape only
-        if "compressors" in encoding:  # None for no compression
+        if any(isinstance(codec, Version2Codec) for codec in encoding.get("compressors") or ()):
+            options.pop("compressors")  # see below
+        elif "compressors" in encoding:  # None for no compression
             options["compressors"] = encoding["compressors"]
         is_v2, compressor = self.format.has_undefined_fill, encoding.get("compressor", ())
         if compressor != () and (is_explicit or (is_v2 and are_lossless(compressor or (), variable.dtype))):

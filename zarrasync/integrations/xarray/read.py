@@ -87,6 +87,27 @@ def _indexed(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDA
     return np.array(indexing.apply_indexer(adapter(values), key))
 
 
+class Version2Codec(dict[str, Any]):
+    """The configuration of a compressor of format 2, which zarr-python also accepts as an entry of format 3.
+
+    xarray passes the encoding of a variable to zarr-python, whichever format it writes.
+
+    Args:
+        configuration: The configuration for numcodecs. These are the items.
+        entry: The entry of format 3. Its members can only be looked up.
+    """
+
+    def __init__(self, configuration: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
+        super().__init__(configuration)
+        self.entry = entry
+
+    def __missing__(self, name: str) -> Any:
+        return self.entry[name]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self.entry
+
+
 class GroupDataStore(AbstractDataStore):
     """Arrays with the interface of xarray's data stores.
 
@@ -153,7 +174,7 @@ def stored_variable(
     encoding |= _v2_codec_encoding(array)
     if array.dtype.kind == "T":  # otherwise xarray makes objects of variable-length strings
         encoding["dtype"] = array.dtype
-    if mask and array.fill_value is not None and array.dtype.kind not in "mM":  # times have NaT
+    if mask and array.fill_value is not None:
         attributes[FILL] = array.fill_value
     elif FILL in attributes and not format_.has_undefined_fill:  # formats that can leave it undefined store it decoded
         attributes[FILL] = _decode_fill(attributes[FILL], array)
@@ -234,6 +255,8 @@ def _v2_codec_encoding(array: sync.Array) -> dict[str, Any]:
         compressor = document.get("compressor", {})
         if compressor is None or "id" in compressor:
             encoding["compressor"] = _plain(compressor)
+            last = [] if compressor is None else [array.compressors[-1].to_json()]  # filters may stand before it
+            encoding["compressors"] = tuple(Version2Codec(_plain(compressor), entry) for entry in last)
             if filters := _portable_filters(array, document):
                 encoding[FILTERS] = filters
     return encoding

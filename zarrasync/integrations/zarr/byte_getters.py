@@ -19,6 +19,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Request, Store, Value
+from zarrasync.stores.bounded import bounded
 
 __all__ = ["AsyncGetters", "SyncGetters", "direct_store", "getters_store"]
 
@@ -51,7 +52,8 @@ def getters_store(getters: Mapping[str, Any], prototype: BufferPrototype, values
     some = next(iter(getters.values()))
     owner = some.store if isinstance(some, StorePath) else getters
     is_sync = _supports_sync_io(owner) if isinstance(some, StorePath) else isinstance(some, _SyncByteGetter)
-    return (SyncGetters if is_sync else AsyncGetters)(getters, prototype, owner, values)
+    store = (SyncGetters if is_sync else AsyncGetters)(getters, prototype, owner, values)
+    return bounded(store, 0)
 
 
 class AsyncGetters(Store):

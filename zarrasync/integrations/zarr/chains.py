@@ -86,7 +86,8 @@ def kind_of(codecs: Iterable[Codec], spec: ArraySpec) -> ChunkKind | None:
         if data_type.numpy != native:
             if data_type.numpy != native.newbyteorder() or not _moves_bytes(codecs, native):
                 return None
-            fill = np.asarray(fill, native).view(data_type.numpy)[()]
+            # NumPy does not swap the bytes of NaT without a unit when it converts it to another byte order.
+            fill = np.asarray(fill, data_type.numpy).byteswap()[()]
         metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), chain, fill)
         settled = chain.settle(metadata.spec)
         metadata = ArrayMetadata(spec.shape, data_type, spec.shape, ChunkKeyEncoding(), settled, fill)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gates import FifoGate
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
@@ -98,7 +97,7 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
         await run_in_worker(work, computing=chunks.store.near)
     else:
         placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
-        await read_async(placement, runs, FifoGate(chunks.concurrency))
+        await read_async(placement, runs)
     return absent
 
 
@@ -131,4 +130,4 @@ async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: A
     if chunks.store.blocking:
         await run_in_worker(work, computing=chunks.store.near)
     else:
-        await writer.write_async(runs, FifoGate(chunks.concurrency))
+        await writer.write_async(runs)

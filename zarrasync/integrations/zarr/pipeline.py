@@ -44,7 +44,7 @@ class _Memory:
 
     def __init__(self) -> None:
         self.kinds: dict[Any, ChunkKind | None] = {}
-        self._last: tuple[object, Store, ShardIndexCache] | None = None
+        self._last: tuple[object, object, Store, ShardIndexCache] | None = None
 
     def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
         return _Memory, ()
@@ -52,12 +52,13 @@ class _Memory:
     def direct_store(self, owner: Any) -> tuple[Store | None, ShardIndexCache]:
         """Return the store of this library over a store of zarr-python, if there is one, and indexes of its shards."""
         last = self._last  # read once, because other threads may replace it
-        if last is None or last[0] is not owner:
+        root = getattr(owner, "root", None)  # which LocalStore.move replaces
+        if last is None or last[0] is not owner or last[1] != root:
             store = direct_store(owner)
             if store is None:
                 return None, ShardIndexCache()
-            last = self._last = (owner, store, ShardIndexCache())
-        return last[1:]
+            last = self._last = (owner, root, store, ShardIndexCache())
+        return last[2:]
 
 
 class _Group(NamedTuple):

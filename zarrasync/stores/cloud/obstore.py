@@ -53,6 +53,8 @@ _SMALL = 1 << 20
 """Maximum size in bytes of a value that is stored by a presigned URL; obstore sends larger ones from its own threads."""
 _MULTIPART = 64 << 20
 """Size in bytes above which a value is stored by a multipart upload."""
+_PART, _PARTS_TOGETHER = 5 << 20, 12
+"""Size in bytes of a part of such an upload, and the number of parts that obstore sends at the same time."""
 
 
 class ObjectStore(RemoteStore):
@@ -199,14 +201,25 @@ class ObjectStore(RemoteStore):
         if self._fallback_store is not None:
             await self._fallback_store.close()
 
-    async def _call(self, key: str, verb: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of a call of obstore, which retries internally; ``None`` for an absent key."""
+    async def _call(
+        self, key: str, verb: str, make: Callable[[], Awaitable[Any]], *, requests: int = 1, is_limited: bool = True
+    ) -> Any:
+        """Return the result of a call of obstore, which retries internally; ``None`` for an absent key.
+
+        Args:
+            key: The key, for messages.
+            verb: What the call does, for messages.
+            make: Makes the call.
+            requests: The number of requests that it makes at the same time.
+            is_limited: Whether ``total_timeout`` limits the call. Calls of many requests have a limit for each.
+        """
         gate = self.limiter()
-        await gate.acquire()
+        await gate.acquire(requests)
         start = clock.monotonic()
         try:
             try:
-                result = await run_request(make, verb)
+                # obstore's own limits do not include the time in which it looks for credentials.
+                result = await run_request(make, verb, self.settings.total_timeout if is_limited else 0.0)
             except Exception as error:
                 if not self._means_absent(error, verb):
                     raise
@@ -221,7 +234,7 @@ class ObjectStore(RemoteStore):
             failure.attempts += retry_count(error)
             raise failure from error
         finally:
-            gate.release()
+            gate.release(requests)
 
     def _means_absent(self, error: Exception, verb: str) -> bool:
         if isinstance(error, FileNotFoundError):
@@ -256,11 +269,15 @@ class ObjectStore(RemoteStore):
         self, method: str, verb: str, keys: Sequence[str]
     ) -> tuple[PresignedRequests | None, Sequence[str]]:
         """Return presigned requests and the target of each key; ``None`` and empty strings if obstore must be used."""
-        try:
+
+        async def sign() -> tuple[PresignedRequests | None, Sequence[str]]:
             presigned = await self._presigned.get() if keys else None
             if presigned is None or not presigned.supports(method) or not all(map(str.isprintable, keys)):
                 return None, [""] * len(keys)
             return presigned, await presigned.sign(method, [self.prefix + key for key in keys])
+
+        try:
+            return await run_request(sign, "read", self.settings.total_timeout)
         except Exception as error:  # obstore has no credentials, or panics
             raise store_error(error, keys[0], verb, self) from error
 
@@ -280,7 +297,10 @@ class ObjectStore(RemoteStore):
                     return await self._request(key, "write", partial(presigned.put, target, bytes(data)))
         value: Any = data if is_immutable(data) else bytes(data)
         if if_version is None:
-            return await self._call(key, "write", partial(self._put, key, value, self.store, {}))
+            parts = min(-(-len(value) // _PART), _PARTS_TOGETHER, self.limiter().most) if len(value) > _MULTIPART else 1
+            options = {"max_concurrency": parts} if parts > 1 else {}
+            make = partial(self._put, key, value, self.store, options)
+            return await self._call(key, "write", make, requests=parts, is_limited=parts == 1)
         return await self._put_if_unchanged(partial(self._put_if, key, value), partial(self._look_up, key), if_version)
 
     async def _put(self, key: str, value: Any, store: Any, options: dict[str, Any]) -> object:
@@ -302,7 +322,7 @@ class ObjectStore(RemoteStore):
                 raise self._conditions_unsupported() from error
             if status in OVERLOAD:
                 self.limiter().on_overload()
-            no_response = status is None and type(error.__cause__).__name__ == "GenericError"
+            no_response = status is None and type(error.__cause__).__name__ in ("GenericError", "TimeoutError")
             if status in TRANSIENT_FOR_WRITES or no_response:
                 raise UnknownOutcome(error, answered=status is not None) from error.__cause__
             raise
@@ -359,7 +379,7 @@ class ObjectStore(RemoteStore):
         if (other := self._fallback()) is not None:
             return await other.list_sizes(prefix)
         check_prefix(prefix)
-        sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix))
+        sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix), is_limited=False)
         return sizes
 
     async def _list(self, prefix: str, limit: int | None = None) -> dict[str, int]:
@@ -368,7 +388,10 @@ class ObjectStore(RemoteStore):
 
         path_prefix, start = self.prefix + prefix, len(self.prefix)
         sizes: dict[str, int] = {}
-        async for batch in obstore.list(self.store, path_prefix or None, chunk_size=limit or 1000):
+        pages = aiter(obstore.list(self.store, path_prefix or None, chunk_size=limit or 1000))
+        while (
+            batch := await run_request(partial(anext, pages, None), "list", self.settings.total_timeout)
+        ) is not None:
             found = {meta["path"]: meta["size"] for meta in batch}
             sizes.update({path[start:]: size for path, size in found.items() if path.startswith(path_prefix)})
             if limit is not None and len(sizes) >= limit:
@@ -379,7 +402,9 @@ class ObjectStore(RemoteStore):
         if (other := self._fallback()) is not None:
             return await other.list_few(prefix, limit)
         check_prefix(prefix)
-        sizes: dict[str, int] | None = await self._call(prefix, "list", partial(self._list, prefix, limit))
+        sizes: dict[str, int] | None = await self._call(
+            prefix, "list", partial(self._list, prefix, limit), is_limited=False
+        )
         return None if sizes is None else list(sizes)
 
     async def list_dir(self, prefix: str) -> Listing:

@@ -66,6 +66,9 @@ _CREDENTIAL_SETTING = re.compile("access_key|session_token|credential|web_identi
 _CREDENTIAL_SOURCE = re.compile("AWS_(ACCESS_KEY_ID|WEB_IDENTITY_TOKEN_FILE|CONTAINER_CREDENTIALS_.*)")
 """Parts of the names of settings, and environment variables, that take precedence over keys in files."""
 
+_UNUSED_KEYS = {"aws_access_key_id": "anonymous", "aws_secret_access_key": "anonymous"}
+"""Keys for unsigned requests where only one of the keys exists, with which obstore does not open a bucket."""
+
 _CONNECTION_FIELDS = {
     "accountname": "azure_storage_account_name",
     "accountkey": "azure_storage_account_key",
@@ -109,6 +112,8 @@ def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if service == "s3":
         _add_profile(settings, str(settings.pop("profile", "")))
+        if _is_anonymous(settings) and len({*_UNUSED_KEYS} & {*settings, *map(str.lower, os.environ)}) == 1:
+            settings.update(_UNUSED_KEYS)
     endpoints = (settings[name] for name in _ENDPOINT_SETTINGS if settings.get(name) is not None)
     endpoint = str(next(endpoints, ""))
     if service == "gcs" and not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
@@ -154,9 +159,9 @@ def _convert(service: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _move_token(options: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Convert gcsfs's options for credentials."""
+    """Convert gcsfs's options for credentials, and ``anon`` as for the other services."""
     token = options.pop("token", None)
-    if token == "anon":  # noqa: S105  # it means no credentials
+    if options.pop("anon", False) or token == "anon":  # noqa: S105  # it means no credentials
         settings["google_skip_signature"] = "true"
     elif token is not None:
         access, project = options.pop("access", "full_control"), options.pop("project", None)
@@ -170,7 +175,7 @@ def _add_profile(settings: dict[str, Any], name: str) -> None:
         settings: Settings for S3.
         name: The profile's name; empty for the default one, over which the environment takes precedence.
     """
-    profile, anonymous = read_profile(name), settings.get("aws_skip_signature") == "true"
+    profile, anonymous = read_profile(name), _is_anonymous(settings)
     has_credentials = any(map(_CREDENTIAL_SETTING.search, settings)) or (
         not name and any(map(_CREDENTIAL_SOURCE.fullmatch, os.environ))
     )
@@ -184,6 +189,10 @@ def _add_profile(settings: dict[str, Any], name: str) -> None:
     endpoint = (endpoint or from_environment) if name else (from_environment or endpoint)
     if endpoint and settings.keys().isdisjoint(_S3_ENDPOINT_SETTINGS):
         settings["aws_endpoint"] = endpoint
+
+
+def _is_anonymous(settings: Mapping[str, Any]) -> bool:
+    return str(settings.get("aws_skip_signature")).lower() in ("true", "1", "yes", "y", "on")  # as obstore reads it
 
 
 def _parse_connection_string(connection: str) -> dict[str, str] | None:

@@ -163,12 +163,18 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             extra = dict(options.get("config_kwargs") or {})
             extra.setdefault("max_pool_connections", connections)
             options["config_kwargs"] = extra
+    if SERVICES.get(protocol) == "gcs" and options.pop("anon", False):
+        options["token"] = "anon"  # noqa: S105  # it means no credentials
     try:
-        if "::" not in url:
-            check_names(_filesystem_class(protocol, url), options)
-        fs, path = url_to_fs(url, **options)
-    except OSError as error:
-        raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
+        classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
+        if len(classes) == 1:
+            check_names(classes[0], options)
+        try:
+            fs, path = url_to_fs(url, **options)
+        except ImportError:
+            raise
+        except Exception as error:  # constructors read documents and archives, whose libraries have other errors
+            raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error

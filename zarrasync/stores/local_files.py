@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Hashable
 
+from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.temporary_names import temporary_path
 
@@ -16,9 +18,11 @@ __all__ = [
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
+    "check_regular",
     "lineage_of",
     "make_directory",
     "read_fully",
+    "read_regular_file",
     "readv",
     "remove_directory",
     "sync_directory",
@@ -36,6 +40,12 @@ MOST_REMOVALS = 10
 """How often a directory is created again that other processes remove while it is empty."""
 
 readv = getattr(os, "readv", None)
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def version_of(state: os.stat_result) -> object:
@@ -92,6 +102,37 @@ def read_fully(handle: int, start: int, length: int, into: Buffer | None) -> Buf
     with open(os.dup(handle), "rb") as file:
         file.seek(start)
         return file.read(length)
+
+
+def check_regular(state: os.stat_result, path: str) -> None:
+    """Check that a path leads to a file with content.
+
+    Raises:
+        OSError: If it is a directory, or something else whose reads may wait or never end.
+    """
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(state.st_mode):
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(state.st_mode)), "not a regular file")
+        raise OSError(errno.EINVAL, f"it is {kind}, and not a file; remove it", path)
+
+
+def read_regular_file(path: str, limit: int | None = None) -> Buffer:
+    """Return the content of a file.
+
+    Raises:
+        OSError: If it cannot be read, or is something other than a file.
+        BudgetExceeded: If it is larger than ``limit`` bytes.
+    """
+    handle = os.open(path, READ_FLAGS)
+    try:
+        state = os.fstat(handle)
+        check_regular(state, path)
+        if limit is not None:
+            check_budget(limit, state.st_size, what="file")
+        return read_fully(handle, 0, state.st_size, None)
+    finally:
+        os.close(handle)
 
 
 def write_fully(handle: int, data: Buffer) -> None:

@@ -6,7 +6,6 @@ is the value itself (a string), or a list of a URL, and of offset and size for a
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from numbers import Integral
@@ -118,7 +117,7 @@ def expanded(document: Mapping[str, Any], name: str, templates: Mapping[str, Any
     for key, value in values.items():
         if not isinstance(value, str) or "{{" in value:
             raise malformed(name, f"$.templates.{key}", "expected a string; others need simple_templates=False")
-    plain, size = dict[str, Any](), 0
+    plain, size, limit = dict[str, Any](), 0, config.get().max_document_bytes
     for key, reference in references.items():
         if problem := problem_of(reference):
             raise malformed(name, f"$.refs.{key}", problem)
@@ -128,7 +127,8 @@ def expanded(document: Mapping[str, Any], name: str, templates: Mapping[str, Any
                 raise malformed(name, f"$.refs.{key}", f"the template {min(unknown)!r} is not defined")
             url = _TEMPLATE.sub(lambda match: values[match[1]], reference[0])
             size += len(url)
-            check_budget(config.get().max_document_bytes, size, at_least=True, what="document")
+            if size > limit:
+                raise malformed(name, f"$.refs.{key}", f"URLs have more than {limit:,} bytes; raise config.max_document_bytes")
             plain[key] = [url, *reference[1:]]
     return {"version": 1, "refs": plain}
 

@@ -181,6 +181,7 @@ class References(ReferenceFileSystem):
         found, first, last = self._cat_common(path, start, end)
         if isinstance(found, bytes):
             return found[start:end]
+        is_part = len(self.references[self._strip_protocol(path)]) == 3  # otherwise the size of the file is not known
         limit, stop = http.limit(), last
         if limit is not None and (first or 0) >= 0 and (last is None or last - (first or 0) > limit):
             stop = (first or 0) + limit + 1  # one byte more shows that the value is too large
@@ -188,7 +189,7 @@ class References(ReferenceFileSystem):
             data: Buffer = await self.fss[split_protocol(found)[0]]._cat_file(found, start=first, end=stop)
         except Exception as error:
             raise ReferenceNotReachable(path, found) from error
-        if last is not None and stop == last and len(data) < last - (first or 0):
+        if is_part and stop == last and len(data) < last - first:
             raise StoreError(
                 f"{self.targets.name!r}: {path!r} refers to bytes {first} to {last} of {redact_queries(found)!r}, which ends "
                 f"{last - first - len(data)} bytes before",

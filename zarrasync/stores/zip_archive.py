@@ -17,14 +17,15 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.metadata.conventions import ome_archive_comment
-from zarrasync.stores.values import Request, clip
+from zarrasync.stores.values import Request
 from zarrasync.stores.zip_format import (
     DAMAGE_ERRORS,
     LOCAL_HEADER,
     FileHead,
     Member,
+    check_expansion,
+    content,
     data_offset,
-    decompress,
     find_end,
     members_of,
     verify,
@@ -118,9 +119,8 @@ class ReadableArchive:
             request.check_size(length)
             data = self._pread(length, self._data_offset(member) + start)
             return verify(data, member) if length == member.size else data
-        request.check_size(member.size)
-        content = decompress(self._pread(member.compressed_size, self._data_offset(member)), member)
-        return clip(verify(content, member), request)
+        check_expansion(request, member)
+        return content(self._pread(member.compressed_size, self._data_offset(member)), member, request)
 
 
 class MissingArchive(ReadableArchive):

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Hashable
+from io import BufferedReader
 
 from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
@@ -18,9 +19,11 @@ __all__ = [
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
+    "check_missing",
     "check_regular",
     "lineage_of",
     "make_directory",
+    "open_regular_file",
     "read_fully",
     "read_regular_file",
     "readv",
@@ -28,6 +31,7 @@ __all__ = [
     "sync_directory",
     "version_of",
     "write_fully",
+    "write_regular_file",
 ]
 
 CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -117,6 +121,33 @@ def check_regular(state: os.stat_result, path: str) -> None:
         raise OSError(errno.EINVAL, f"it is {kind}, and not a file; remove it", path)
 
 
+def check_missing(path: str) -> None:
+    """Check that a file is absent, after opening it has failed so.
+
+    Raises:
+        OSError: If a link in its place, or on the way to it, leads nowhere.
+    """
+    while not os.path.lexists(path) and (above := os.path.dirname(path)) != path:
+        path = above
+    if os.path.islink(path) and not os.path.exists(path):
+        raise OSError(errno.ENOLINK, "it is a link that leads nowhere; remove it, or restore its target", path)
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: If it cannot be opened, or is something other than a file.
+    """
+    handle = os.open(path, READ_FLAGS)
+    try:
+        check_regular(os.fstat(handle), os.fspath(path))
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
 def read_regular_file(path: str, limit: int | None = None) -> Buffer:
     """Return the content of a file.
 
@@ -140,6 +171,21 @@ def write_fully(handle: int, data: Buffer) -> None:
     view = memoryview(data)
     while len(view) > 0:
         view = view[os.write(handle, view) :]
+
+
+def write_regular_file(path: str, data: Buffer) -> None:
+    """Write a file in place.
+
+    Raises:
+        OSError: If it cannot be written, or is something other than a file.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | SAFE_FLAGS | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        check_regular(os.fstat(handle), path)
+        os.ftruncate(handle, 0)
+        write_fully(handle, data)
+    finally:
+        os.close(handle)
 
 
 def sync_directory(path: str) -> None:

@@ -13,6 +13,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
+from zarrasync._concurrency.interrupts import is_in_handler
 
 __all__ = ["BLOCKED_LOOP", "POLL_SECONDS", "FifoGate", "Permits", "Waiter", "byte_budget", "thread_turns"]
 
@@ -78,8 +79,9 @@ class Waiter:
 class FifoGate:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
-    A request for more than the whole capacity is admitted alone. A call that blocks an event loop is always admitted
-    at once, because the permits it would wait for may be held by tasks of that loop.
+    A request for more than the whole capacity is admitted alone. A call that blocks an event loop, or that a signal
+    handler makes within another call, is always admitted at once, because the permits it would wait for may be held by
+    tasks of that loop, or by the interrupted call.
 
     Args:
         capacity: The amount that calls can hold at the same time.
@@ -94,7 +96,7 @@ class FifoGate:
     def _reset(self) -> None:
         self.capacity = self._free = self._initial
         self._waiters: deque[Waiter] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt its holder
 
     @property
     def free(self) -> int:
@@ -105,7 +107,8 @@ class FifoGate:
         """Take an amount, waiting until it fits."""
         amount = min(amount, self.capacity)
         with self._lock:
-            if (not self._waiters and self._free >= amount) or (self._shared and BLOCKED_LOOP.get() is not None):
+            may_block = self._shared and (BLOCKED_LOOP.get() is not None or is_in_handler())
+            if (not self._waiters and self._free >= amount) or may_block:
                 self._free -= amount
                 return
             waiter = Waiter(amount)

@@ -20,7 +20,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag
 from zarrasync._concurrency.fork import reset_in_child
 
-__all__ = ["Interruptible", "main_thread"]
+__all__ = ["Interruptible", "is_in_handler", "main_thread"]
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2")
@@ -41,6 +41,8 @@ _replaced: Sequence[int] = ()
 """The signals whose handlers a call replaces."""
 _known: list[Any] = []
 """The handlers of all signals for which ``_replaced`` was computed."""
+_handling = 0
+"""The number of the program's handlers that run within calls on the main thread."""
 _current: Interruptible | None = None
 """The innermost call on the main thread."""
 
@@ -120,13 +122,22 @@ def _learn(handlers: list[Any]) -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     """Call the program's handler of a signal."""
+    global _handling
     call = _current
+    _handling += 1
     try:
         _handlers[number](number, frame)
     except BaseException as error:
         if call is None:
             raise
         call.keep(error)
+    finally:
+        _handling -= 1
+
+
+def is_in_handler() -> bool:
+    """Return whether a signal handler runs on this thread within a call, which cannot continue before it returns."""
+    return _handling > 0 and threading.get_ident() == main_thread
 
 
 @reset_in_child

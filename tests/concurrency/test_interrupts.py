@@ -221,7 +221,9 @@ def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """Waiting for the interrupted call would never end. Other values are written."""
-    a = sync.create_array(tmp_path, shape=(40,), dtype="i4", chunks=(10,), config={"native": "off", **options})
+    a = sync.create_array(
+        tmp_path, shape=(40,), dtype="i4", chunks=(10,), config={"native": "off", "threads": 1, **options}
+    )
     a[...] = 9
     real = local.write_fully
 

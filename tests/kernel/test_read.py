@@ -442,7 +442,8 @@ def test_the_last_chunk_of_the_longest_axis(tmp_path: Path, shards: tuple[int, .
 
 @pytest.mark.parametrize("index_codecs", [["bytes", "crc32c"], ["bytes"]], ids=["checksum", "plain"])
 @pytest.mark.parametrize(
-    "entry", [(1 << 62, 3), (1 << 62, 8), (0, 0), (0, 7), ((1 << 64) - 1, 8), (0, (1 << 64) - 1), (1 << 20, 8), (0, 1 << 40)]
+    "entry",
+    [(1 << 62, 3), (1 << 62, 8), (0, 0), (0, 7), ((1 << 64) - 1, 8), (0, (1 << 64) - 1), (1 << 20, 8), (0, 1 << 40)],
 )
 def test_impossible_entries_of_indexes(tmp_path: Path, entry: tuple[int, int], index_codecs: list[str]):
     """They are the same error as without the kernel, also if they belong to inner chunks that are not wanted."""
@@ -469,5 +470,11 @@ def test_impossible_entries_of_indexes(tmp_path: Path, entry: tuple[int, int], i
     def write(array: sync.Array) -> None:
         array[0] = 5
 
-    for change in (lambda a: a[0:2].tolist(), lambda a: a[5:8].tolist(), lambda a: a[:].tolist(), lambda a: a[[1, 3]].tolist(), write):
+    for change in (
+        lambda a: a[0:2].tolist(),
+        lambda a: a[5:8].tolist(),
+        lambda a: a[:].tolist(),
+        lambda a: a[[1, 3]].tolist(),
+        write,
+    ):
         assert outcome("require", change) == outcome("off", change)

@@ -125,7 +125,9 @@ def test_exchanged_entries_of_a_cache(tmp_path: Path):
     """The file of another key, byte range or store is no entry."""
     values = np.arange(400, dtype="i4")
     for number, name in enumerate("ab"):
-        sync.create_array(tmp_path / name, shape=400, chunks=100, shards=200, dtype="i4", compressors=None)[:] = values + number
+        sync.create_array(tmp_path / name, shape=400, chunks=100, shards=200, dtype="i4", compressors=None)[:] = (
+            values + number
+        )
 
     def read(name: str) -> Any:
         store = stores.DiskCachingStore(stores.LocalStore(tmp_path / name), tmp_path / "cache")
@@ -172,7 +174,9 @@ async def test_archives_in_archives(api: Api, tmp_path: Path, outer: str, inner:
     array: Any = await api(api.open_array(f"{tmp_path}/x.zip|zip:y.zip|zip:"))
     tracemalloc.start()
     try:
-        np.testing.assert_array_equal(await api(array.view[5 << 20 : (5 << 20) + 100].read()), data[5 << 20 : (5 << 20) + 100])
+        np.testing.assert_array_equal(
+            await api(array.view[5 << 20 : (5 << 20) + 100].read()), data[5 << 20 : (5 << 20) + 100]
+        )
         assert tracemalloc.get_traced_memory()[1] < 6 << 20
     finally:
         tracemalloc.stop()

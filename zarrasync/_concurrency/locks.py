@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reentrant_lock, reset_in_child
 from zarrasync._concurrency.gates import BLOCKED_LOOP, Waiter
+from zarrasync._concurrency.interrupts import of_call
 from zarrasync.errors import StoreError
 
 __all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
@@ -37,7 +38,9 @@ class _Holder:
 
 _holders: dict[Hashable, _Holder] = {}
 _holders_lock = reentrant_lock()  # a signal handler may interrupt its holder
-_held_locks: ContextVar[frozenset[object]] = ContextVar("zarrasync_held_locks", default=frozenset())
+_held_locks: ContextVar[frozenset[object]] = of_call(
+    ContextVar("zarrasync_held_locks", default=frozenset()), frozenset()
+)
 """The locks of the current call. A lock of an abandoned coroutine may be released in the context of another call."""
 
 

@@ -42,17 +42,23 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     async with store.locks(_turn_keys(source.path)):
         new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
         if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
-            raise NodeExistsError(f"cannot move {source.name}: a node exists at {dest.name}", path=dest.path, store=repr(store))
+            raise NodeExistsError(
+                f"cannot move {source.name}: a node exists at {dest.name}", path=dest.path, store=repr(store)
+            )
         sizes = dict.fromkeys(new_keys, 0)  # documents
         for prefix, new_prefix in zip(old_prefixes, dest.format.erase_prefixes(dest.path), strict=True):
             listed = await store.list_sizes(prefix)
             sizes.update(listed)
             new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
-            new_keys.pop(prefix.rstrip("/") if listed else "", None)  # in some formats, the key of an array without axes
+            new_keys.pop(
+                prefix.rstrip("/") if listed else "", None
+            )  # in some formats, the key of an array without axes
         copied = await _copy_values(store, new_keys, sizes, config)
         if not copied:
             raise NodeNotFoundError(
-                f"cannot move {source.name}: another process has moved or erased it", path=source.path, store=repr(store)
+                f"cannot move {source.name}: another process has moved or erased it",
+                path=source.path,
+                store=repr(store),
             )
         copies = source.consolidated
         if copies is not None:
@@ -107,9 +113,7 @@ def _limit(store: Store, config: Config) -> int:
     return 1 if store.blocking else config.concurrency or store.concurrency
 
 
-async def _erase(
-    store: Store, copied: Mapping[str, object], prefixes: Sequence[str], config: Config
-) -> Sequence[str]:
+async def _erase(store: Store, copied: Mapping[str, object], prefixes: Sequence[str], config: Config) -> Sequence[str]:
     """Erase values that still have a version, and directories that are empty then. Return the keys of other values.
 
     Args:

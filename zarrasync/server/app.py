@@ -26,7 +26,7 @@ from zarrasync.server.pages import redirect_to_page, show_page, static_file
 from zarrasync.server.pending import PendingResponses
 from zarrasync.server.plane_api import PlaneApi
 from zarrasync.server.raw_keys import RawKeys
-from zarrasync.stores import CachingStore, LocalStore, PrefixStore, Store, StoreLike
+from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
 __all__ = ["CHUNKS", "HIERARCHY", "create_app"]
 

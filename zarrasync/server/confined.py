@@ -26,7 +26,10 @@ def confined(store: Store, *, follow_links: bool) -> Store:
         return store if follow_links else ConfinedStore(store)
     if isinstance(store, FsspecStore):
         return store.confined()
-    if isinstance(store, WrapperStore) and (inner := confined(store.inner, follow_links=follow_links)) is not store.inner:
+    if (
+        isinstance(store, WrapperStore)
+        and (inner := confined(store.inner, follow_links=follow_links)) is not store.inner
+    ):
         store = copy.copy(store)
         store.inner = inner
     return store

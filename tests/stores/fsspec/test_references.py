@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.server
 import json
@@ -27,7 +26,10 @@ from zarrasync.stores.fsspec.targets import is_public
 
 SECRET, OPEN = b"not for the author of a document", b"beside the document, or allowed."
 ARRAY = {"zarr_format": 2, "shape": [32], "chunks": [32], "dtype": "|u1", "compressor": None, "filters": None}
-BASE: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', "a/.zarray": json.dumps({**ARRAY, "fill_value": 0, "order": "C"})}
+BASE: dict[str, Any] = {
+    ".zgroup": '{"zarr_format": 2}',
+    "a/.zarray": json.dumps({**ARRAY, "fill_value": 0, "order": "C"}),
+}
 
 
 def references(target: object, **members: Any) -> bytes:
@@ -54,7 +56,7 @@ class Web:
                 self.end_headers()
                 self.wfile.write(body if self.command == "GET" else b"")
 
-            do_HEAD = do_GET
+            do_HEAD = do_GET  # noqa: N815  # as http.server requires
 
             def log_message(self, *_: Any) -> None: ...
 
@@ -157,7 +159,12 @@ async def test_places_that_the_reader_allows(api: Api, webs: Callable[..., Web],
         assert await value(api, pickle.loads(pickle.dumps(store))) == OPEN
         arguments = [argument for place in allowed for argument in ("--allow-target", place)]
         assert cli.main(["info", url, *arguments]) == cli.main(["validate", "--data", url, *arguments]) == 0
-    outside = (f"{tmp_path}/data/../secret", f"{tmp_path}/data/out", f"{tmp_path}/database", f"{inner.url}/data/../secret")
+    outside = (
+        f"{tmp_path}/data/../secret",
+        f"{tmp_path}/data/out",
+        f"{tmp_path}/database",
+        f"{inner.url}/data/../secret",
+    )
     for target in (*outside, f"{inner.url}/secret"):
         own.files["/r.json"] = references([target])
         with pytest.raises(StoreError, match="refused"):
@@ -166,7 +173,9 @@ async def test_places_that_the_reader_allows(api: Api, webs: Callable[..., Web],
 
 
 @pytest.mark.servers
-async def test_addresses_are_those_that_are_connected_to(api: Api, webs: Callable[..., Web], names: dict[str, list[str]]):
+async def test_addresses_are_those_that_are_connected_to(
+    api: Api, webs: Callable[..., Web], names: dict[str, list[str]]
+):
     """A host of a private network may refer to itself, but not by a name that later means another address."""
     own = webs()
     port = own.server.server_port
@@ -178,11 +187,11 @@ async def test_addresses_are_those_that_are_connected_to(api: Api, webs: Callabl
     assert await value(api, url) == OPEN
     for later in ("127.0.0.2", "127.0.0.1 127.0.0.2", "::1", "169.254.169.254"):
         names["own.test"] = ["127.0.0.1", later]
-        with pytest.raises(StoreError, match="own.test .*is refused: its address is not public"):
+        with pytest.raises(StoreError, match=r"own\.test .*is refused: its address is not public"):
             await value(api, url)
     own.files["/r.json"] = references([f"http://other.test:{port}/x"])
     names |= {"own.test": ["127.0.0.1"], "other.test": ["127.0.0.2"]}
-    with pytest.raises(StoreError, match="other.test .*is refused"):
+    with pytest.raises(StoreError, match=r"other\.test .*is refused"):
         await value(api, url)
     assert other.seen == []
 
@@ -191,9 +200,18 @@ async def test_addresses_are_those_that_are_connected_to(api: Api, webs: Callabl
     ("address", "expected"),
     [
         *((address, True) for address in ("8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "2002:808:808::1")),
-        *((address, False) for address in ("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0")),
-        *((address, False) for address in ("100.64.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "fe80::1%eth0", "fc00::1")),
-        *((address, False) for address in ("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "name")),
+        *(
+            (address, False)
+            for address in ("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0")
+        ),
+        *(
+            (address, False)
+            for address in ("100.64.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "fe80::1%eth0", "fc00::1")
+        ),
+        *(
+            (address, False)
+            for address in ("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "name")
+        ),
     ],
 )
 def test_public_addresses(address: str, *, expected: bool):
@@ -210,7 +228,12 @@ async def test_local_documents(api: Api, webs: Callable[..., Web], tmp_path: Pat
     for path in ("open", "own/open"):
         (tmp_path / path).write_bytes(OPEN)
     (tmp_path / "own" / "link").symlink_to(tmp_path / "open")
-    targets = {f"{tmp_path}/own/open": 200, f"{web.url}/open": 200, f"{tmp_path}/open": 502, f"{tmp_path}/own/link": 502}
+    targets = {
+        f"{tmp_path}/own/open": 200,
+        f"{web.url}/open": 200,
+        f"{tmp_path}/open": 502,
+        f"{tmp_path}/own/link": 502,
+    }
     for target, status in targets.items():
         document.write_bytes(references([target, 0, 32] if "://" not in target else [target]))
         url = f"reference::{document}"
@@ -235,12 +258,29 @@ def serving_allowed(url: str, folder: Path) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "document",
     [
-        *(references(target) for target in ([], [1], ["x", 0], ["x", 0, 1, 2], ["x", -1, 3], ["x", 0, -3], 5, None, True)),
-        *(references(target) for target in (["x", 1 << 62, 1 << 62], ["x", 10**30, 1], ["x", 0.5, 3], ["x", "0", "3"], ["x", True, 3])),
-        *(references(["{{ w }}", 0, 48], templates=templates) for templates in ({"u": "x"}, {"u": 5}, {"w": "{{ u }}"}, [], "x")),
-        *(references(["{{u.__class__}}"], templates={"u": "x"}), references(["{{u:>99999999999}}"], templates={"u": "x"})),
+        *(
+            references(target)
+            for target in ([], [1], ["x", 0], ["x", 0, 1, 2], ["x", -1, 3], ["x", 0, -3], 5, None, True)
+        ),
+        *(
+            references(target)
+            for target in (["x", 1 << 62, 1 << 62], ["x", 10**30, 1], ["x", 0.5, 3], ["x", "0", "3"], ["x", True, 3])
+        ),
+        *(
+            references(["{{ w }}", 0, 48], templates=templates)
+            for templates in ({"u": "x"}, {"u": 5}, {"w": "{{ u }}"}, [], "x")
+        ),
+        *(
+            references(["{{u.__class__}}"], templates={"u": "x"}),
+            references(["{{u:>99999999999}}"], templates={"u": "x"}),
+        ),
         *(references("base64:!", gen=[{"key": "x", "url": "y", "dimensions": {}}]), references("base64:A")),
-        *(b'{"version": 1, "refs": [1, 2]}', b'{"version": 7, "refs": {}}', b'{"version": "1", "refs": {}}', b'{"a/0": []}'),
+        *(
+            b'{"version": 1, "refs": [1, 2]}',
+            b'{"version": 7, "refs": {}}',
+            b'{"version": "1", "refs": {}}',
+            b'{"a/0": []}',
+        ),
         *(b'{"version":1,"refs":' + b'{"a":' * 20000 + b"1" + b"}" * 20001, b"[]", b"", b"{", b"\xff", b"null"),
     ],
 )
@@ -256,8 +296,12 @@ async def test_targets_that_cannot_be_read(api: Api, tmp_path: Path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     (tmp_path / "short").write_bytes(b"12345")
     for name, message in {
-        **{"fifo": "named pipe", "dangling": "No such file", "nothing": "No such file", "": "directory"},
-        **{"/dev/zero": "device", "short": "ends 27 bytes before"},
+        "fifo": "named pipe",
+        "dangling": "No such file",
+        "nothing": "No such file",
+        "": "directory",
+        "/dev/zero": "device",
+        "short": "ends 27 bytes before",
     }.items():
         (tmp_path / "r.json").write_bytes(references([str(tmp_path / name), 0, 32]))
         with pytest.raises(StoreError, match=message):

@@ -15,7 +15,7 @@ from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
 from zarrasync.stores.errors import redact_queries
-from zarrasync.stores.fsspec import blocking, http, s3
+from zarrasync.stores.fsspec import blocking, s3
 from zarrasync.stores.fsspec.identity import service_of
 from zarrasync.stores.fsspec.protocols import AZURE, CACHES
 from zarrasync.stores.http.responses import missing_error
@@ -209,7 +209,9 @@ def _open_references(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         document = {"fo": inner, "target_protocol": protocol, "target_options": {**arguments, **document}}
     arguments = {"allow_targets": options.get("allow_targets", ()), **chain[number][2], **document}
     if "fo" not in arguments:
-        raise StoreError(f"{redact_queries(url)!r} names no document; write reference::URL, or pass its URL as the option 'fo'")
+        raise StoreError(
+            f"{redact_queries(url)!r} names no document; write reference::URL, or pass its URL as the option 'fo'"
+        )
     fs: Any = References(**arguments)
     for _, protocol, arguments in reversed(chain[:number]):
         if protocol not in CACHES:

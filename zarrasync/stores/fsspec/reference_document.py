@@ -42,7 +42,9 @@ def bottom_of(document: str, protocol: str | None, options: dict[str, Any]) -> t
     parts = document.split("::")
     names = [protocol, *(split_protocol(part)[0] or part for part in parts)]
     if "reference" in names:
-        raise StoreError(f"{redact_queries(document)!r} cannot be opened: a document of references is behind other references")
+        raise StoreError(
+            f"{redact_queries(document)!r} cannot be opened: a document of references is behind other references"
+        )
     if len(parts) > 1:
         own = split_protocol(parts[-1])[0] or "file"
         return parts[-1], own, options.setdefault(own, {})
@@ -128,7 +130,9 @@ def expanded(document: Mapping[str, Any], name: str, templates: Mapping[str, Any
             url = _TEMPLATE.sub(lambda match: values[match[1]], reference[0])
             size += len(url)
             if size > limit:
-                raise malformed(name, f"$.refs.{key}", f"URLs have more than {limit:,} bytes; raise config.max_document_bytes")
+                raise malformed(
+                    name, f"$.refs.{key}", f"URLs have more than {limit:,} bytes; raise config.max_document_bytes"
+                )
             plain[key] = [url, *reference[1:]]
     return {"version": 1, "refs": plain}
 
@@ -142,7 +146,10 @@ def problem_of(reference: Any) -> str:
     url, *numbers = reference
     if not isinstance(url, str | None):
         return f"expected a URL, found {str(url)[:80]}"
-    if not all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in numbers) or sum(numbers) > _LARGEST:
+    if (
+        not all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in numbers)
+        or sum(numbers) > _LARGEST
+    ):
         return f"expected an offset and a size of at least 0, found {str(numbers)[:80]}"
     return ""
 

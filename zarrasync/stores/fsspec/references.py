@@ -120,7 +120,11 @@ class References(ReferenceFileSystem):
         except (ZarrError, OSError, ImportError, TypeError):
             raise
         except Exception as error:
-            reason = reason_of(error) if isinstance(error, BudgetExceeded) else f"{type(error).__name__}: {message_of(error)}"
+            reason = (
+                reason_of(error)
+                if isinstance(error, BudgetExceeded)
+                else f"{type(error).__name__}: {message_of(error)}"
+            )
             raise StoreError(f"{self.targets.name!r} cannot be opened: {reason}") from error
 
     def on_loop(self, loop: asyncio.AbstractEventLoop) -> References:
@@ -174,7 +178,9 @@ class References(ReferenceFileSystem):
             try:
                 check_regular(os.stat(local_path(found)), local_path(found))
             except OSError as error:  # an absent target is not an absent chunk
-                raise StoreError(f"{name!r}: {key!r} refers to {found!r}, which cannot be read: {error}", key=key) from error
+                raise StoreError(
+                    f"{name!r}: {key!r} refers to {found!r}, which cannot be read: {error}", key=key
+                ) from error
         return found, first, last
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> Buffer:

@@ -62,7 +62,9 @@ class Targets:
         places = [allowed] if isinstance(allowed, str) else list(allowed or ())
         if not all(isinstance(place, str | os.PathLike) for place in places):
             raise TypeError(f"allow_targets must be a list of URLs and local directories, found {allowed!r}")
-        return cls(name or document, document, protocol, folder, tuple(_normalized(os.fspath(place)) for place in places))
+        return cls(
+            name or document, document, protocol, folder, tuple(_normalized(os.fspath(place)) for place in places)
+        )
 
     def confined(self) -> Targets:
         """Return the same rule, with local files only from the document's directory."""
@@ -121,7 +123,9 @@ class Targets:
             return list(addresses)
         shown = host if host in addresses else f"{host} ({', '.join(addresses)})"
         raise self._refusal(
-            "", f"{shown}:{port}", "its address is not public, and a document from elsewhere may refer only to public hosts"
+            "",
+            f"{shown}:{port}",
+            "its address is not public, and a document from elsewhere may refer only to public hosts",
         )
 
     def _refusal(self, key: str, target: str, reason: str) -> StoreError:

@@ -23,7 +23,14 @@ __all__ = ["ArrayPlan", "JobPlan", "Part", "Segment"]
 
 T = TypeVar("T")
 _VERSION = 1
-_TYPES = {"zarr_format": int | str, "path": str, "dim": str, "length": int, "parameters": str, "attributes": dict | None}
+_TYPES = {
+    "zarr_format": int | str,
+    "path": str,
+    "dim": str,
+    "length": int,
+    "parameters": str,
+    "attributes": dict | None,
+}
 """Types of members of a stored plan, for those that are not converted."""
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 

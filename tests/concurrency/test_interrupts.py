@@ -19,7 +19,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
 from zarrasync.errors import StoreError
-from zarrasync.stores import LocalStore, Request, Value, WrapperStore, local
+from zarrasync.stores import LocalStore, Request, Value, WrapperStore, local, local_files
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
 
@@ -225,7 +225,7 @@ def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
         tmp_path, shape=(40,), dtype="i4", chunks=(10,), config={"native": "off", "threads": 1, **options}
     )
     a[...] = 9
-    real = local.write_fully
+    real = local_files.write_fully
 
     def write_and_signal(*arguments: Any) -> None:
         real(*arguments)

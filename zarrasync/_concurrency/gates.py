@@ -79,9 +79,9 @@ class Waiter:
 class FifoGate:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
-    A request for more than the whole capacity is admitted alone. A call that blocks an event loop, or that a signal
-    handler makes within another call, is always admitted at once, because the permits it would wait for may be held by
-    tasks of that loop, or by the interrupted call.
+    A request for more than the whole capacity is admitted alone. A call that blocks an event loop is always admitted
+    at once, because the permits it would wait for may be held by tasks of that loop. The same holds for a call that a
+    signal handler makes within another call.
 
     Args:
         capacity: The amount that calls can hold at the same time.

@@ -40,7 +40,7 @@ class Filesystem:
 
     Args:
         fs: The fsspec filesystem. One of references is replaced by one that keeps to the rule of ``Targets``.
-        allow_targets: URLs and local directories that references may lead to, beside those of the rule.
+        allow_targets: URLs and local directories that references may lead to, in addition to the rule.
 
     Attributes:
         template: The fsspec filesystem, from whose arguments instances are made.

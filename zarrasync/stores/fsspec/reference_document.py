@@ -1,15 +1,16 @@
-"""Documents of references in the format of kerchunk: where they are, reading them, and checking what they contain.
+"""Documents of references in the format of kerchunk: their location, reading them, and checking their content.
 
-Version 0 maps keys to references. Version 1 has them in a member, beside templates for the beginnings of URLs. A reference
-is the value itself (a string), or a list of a URL, and of offset and size for a part of that file.
+Version 0 maps keys to references. Version 1 has them in a member, and templates for the beginnings of URLs in another one. A
+reference is the value itself (a string), or a list of a URL, and of offset and size for a part of that file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from zarrasync import config
 from zarrasync._util import json
@@ -97,7 +98,7 @@ def expanded(document: Mapping[str, Any], name: str, templates: Mapping[str, Any
     Args:
         document: The parsed document.
         name: Its URL, for messages.
-        templates: Templates that replace those of the document.
+        templates: Templates that replace the ones in the document.
 
     Raises:
         MetadataError: If it is malformed.
@@ -138,7 +139,7 @@ def expanded(document: Mapping[str, Any], name: str, templates: Mapping[str, Any
 
 
 def problem_of(reference: Any) -> str:
-    """Return what is wrong with a reference; empty if it is well-formed."""
+    """Return the problem with a reference; empty if it is well-formed."""
     if isinstance(reference, str | bytes | Mapping) or hasattr(reference, "to_bytes"):
         return "" if not isinstance(reference, int) else f"expected a string or a list, found {reference!r}"
     if not isinstance(reference, list | tuple) or len(reference) not in (1, 3):
@@ -146,12 +147,13 @@ def problem_of(reference: Any) -> str:
     url, *numbers = reference
     if not isinstance(url, str | None):
         return f"expected a URL, found {str(url)[:80]}"
-    if (
-        not all(isinstance(n, Integral) and not isinstance(n, bool) and n >= 0 for n in numbers)
-        or sum(numbers) > _LARGEST
-    ):
+    if not all(map(_is_size, numbers)) or sum(map(int, numbers)) > _LARGEST:
         return f"expected an offset and a size of at least 0, found {str(numbers)[:80]}"
     return ""
+
+
+def _is_size(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and int(number) >= 0
 
 
 def malformed(name: str, location: str, message: str) -> MetadataError:

@@ -33,7 +33,7 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 """Errors that malformed documents raise in fsspec."""
 
 
-class References(ReferenceFileSystem):
+class References(ReferenceFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Byte ranges of other files, as a document describes them, under the rule of ``Targets``.
 
     Args:
@@ -45,10 +45,10 @@ class References(ReferenceFileSystem):
         remote_protocol: The protocol of targets without one.
         remote_options: Options of the filesystems of targets.
         fs: The filesystem of targets, or a mapping from protocols to filesystems or their options.
-        template_overrides: Templates that replace those of the document.
+        template_overrides: Templates that replace the ones in the document.
         simple_templates: Whether templates are only replaced. Otherwise jinja renders them, for trusted documents.
         cache_size: The number of Parquet files to keep in memory, for documents in that format.
-        allow_targets: URLs and local directories that the document may refer to, beside those of the rule.
+        allow_targets: URLs and local directories that the document may refer to, in addition to the rule.
         confined: Whether local files are read from the document's directory only.
         **options: Options of ``ReferenceFileSystem``.
 
@@ -139,7 +139,7 @@ class References(ReferenceFileSystem):
         """Return a filesystem of the same references, without reading the document again."""
         other: References = object.__new__(type(self))
         # Blocking methods are attributes that belong to one object.
-        vars(other).update({name: value for name, value in vars(self).items() if not callable(value)}, **changes)
+        other.__dict__.update({name: value for name, value in vars(self).items() if not callable(value)}, **changes)
         mirror_sync_methods(other)
         other.fss = _Filesystems(other._make)
         return other

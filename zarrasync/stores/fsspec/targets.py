@@ -113,7 +113,7 @@ class Targets:
         for hosts that the reader allows. Addresses for the document itself are remembered; see ``pinned``.
 
         Raises:
-            StoreError: If there are none.
+            StoreError: If no address is allowed.
         """
         if public := [address for address in addresses if is_public(address)]:
             return public

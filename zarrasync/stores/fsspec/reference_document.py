@@ -15,7 +15,6 @@ import numpy as np
 from zarrasync import config
 from zarrasync._util import json
 from zarrasync._util.output_budget import check_budget
-from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import MetadataError, Problem, StoreError
 from zarrasync.stores.errors import redact_queries
 from zarrasync.stores.fsspec import http
@@ -78,7 +77,7 @@ def read(document: str, protocol: str | None, options: Mapping[str, Any], cache_
     if ".json" not in path and (document.endswith(("parq", "parquet", "/")) or fs.isdir(path)):
         return LazyReferenceMapper(path, fs=fs, cache_size=cache_size)
     limit = config.get().max_document_bytes
-    data: Buffer
+    data: Any
     if isinstance(fs, LocalFileSystem):
         data = read_regular_file(path, limit)
     elif http.is_supported(fs):

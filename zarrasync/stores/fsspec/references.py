@@ -129,17 +129,19 @@ class References(ReferenceFileSystem):  # type: ignore[misc]  # fsspec has no ty
 
     def on_loop(self, loop: asyncio.AbstractEventLoop) -> References:
         """Return a filesystem of the same references for an event loop."""
-        return self._copy(_loop=loop, asynchronous=True)
+        return self._with(_loop=loop, asynchronous=True)
 
     def confined(self) -> References:
         """Return a filesystem of the same references that reads local files from the document's directory only."""
-        return self._copy(targets=self.targets.confined(), storage_options={**self.storage_options, "confined": True})
+        return self._with(targets=self.targets.confined(), storage_options={**self.storage_options, "confined": True})
 
-    def _copy(self, **changes: Any) -> References:
+    def _with(self, **changes: Any) -> References:
         """Return a filesystem of the same references, without reading the document again."""
         other: References = object.__new__(type(self))
         # Blocking methods are attributes that belong to one object.
-        other.__dict__.update({name: value for name, value in vars(self).items() if not callable(value)}, **changes)
+        kept = {name: value for name, value in vars(self).items() if not callable(value)}
+        for name, value in (kept | changes).items():
+            setattr(other, name, value)
         mirror_sync_methods(other)
         other.fss = _Filesystems(other._make)
         return other
@@ -154,7 +156,7 @@ class References(ReferenceFileSystem):  # type: ignore[misc]  # fsspec has no ty
             MetadataError: If the reference is malformed.
             StoreError: If the document may not refer to the target.
         """
-        key = self._strip_protocol(path)
+        key = str(self._strip_protocol(path))
         name = self.targets.name
         try:
             reference = self.references[key]

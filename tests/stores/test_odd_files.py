@@ -68,7 +68,7 @@ def replace(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("layout", [{}, {"compressors": None}, {"shards": (4,)}], ids=["compressed", "raw", "sharded"])
 @pytest.mark.parametrize("kind", ODD)
 async def test_chunks(api: Api, tmp_path: Path, kind: str, layout: dict[str, Any], native: str):
-    array = sync.create_array(tmp_path, shape=(8,), chunks=(2,), dtype="i4", **({"shards": None} | layout))
+    array = sync.create_array(tmp_path, shape=(8,), chunks=(2,), dtype="i4", **layout)
     array[:] = range(1, 9)
     replace(tmp_path / "c/1", kind)
     opened: Any = await api(api.open_array(tmp_path, mode="r+", config={"native": native, "total_timeout": 60.0}))

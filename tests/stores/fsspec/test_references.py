@@ -58,7 +58,7 @@ class Web:
 
             do_HEAD = do_GET  # noqa: N815  # as http.server requires
 
-            def log_message(self, *_: Any) -> None: ...
+            def log_message(self, format: str, *args: Any) -> None: ...
 
         self.server = http.server.ThreadingHTTPServer((address, port), Handler)
         self.url = f"http://{address}:{self.server.server_port}"

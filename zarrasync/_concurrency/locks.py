@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any, TypeAlias
 
 from zarrasync._concurrency.drive import driven
@@ -72,7 +72,7 @@ class KeyLock:
 
     async def acquire(self) -> bool:
         """Take the lock; return whether that took waiting."""
-        loop = _place()
+        loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
         with _holders_lock:
             holder = _holders.get(self._identity)
             if holder is None:
@@ -135,7 +135,7 @@ class KeyLocks:
         return self._stack is not None
 
     async def __aenter__(self) -> None:
-        loop = _place()
+        loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
         self._identities = list(dict.fromkeys(self._find()))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):
@@ -155,10 +155,6 @@ class KeyLocks:
         with _holders_lock:
             for identity in self._identities:
                 _pass_on(identity)
-
-
-def _place() -> _Place:
-    return threading.get_ident() if driven() else asyncio.get_running_loop()
 
 
 def _pass_on(identity: Hashable) -> None:

@@ -18,7 +18,8 @@ import pytest
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
-from zarrasync.stores import LocalStore, Request, Value, WrapperStore
+from zarrasync.errors import StoreError
+from zarrasync.stores import LocalStore, Request, Value, WrapperStore, local, local_files
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
 
@@ -212,6 +213,42 @@ def test_a_handler_that_returns_does_not_disturb_the_work(tmp_path: Path):
     assert (a[...] == 1).all()
     assert received == [signal.SIGUSR1] * store.calls
     assert store.calls > 1
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("options", [{}, {"memory_budget": 40}], ids=["default", "budget"])
+def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Waiting for the interrupted call would never end. Other values are written."""
+    a = sync.create_array(
+        tmp_path, shape=(40,), dtype="i4", chunks=(10,), config={"native": "off", "threads": 1, **options}
+    )
+    a[...] = 9
+    real = local_files.write_fully
+
+    def write_and_signal(*arguments: Any) -> None:
+        real(*arguments)
+        signal.raise_signal(signal.SIGUSR1)
+
+    outcomes = list[str]()
+
+    def write(*_: object) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        for key in (slice(1, 3), slice(33, 35)):
+            try:
+                a[key] = 7
+            except StoreError as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append("written")
+
+    signal.signal(signal.SIGUSR1, write)
+    monkeypatch.setattr(local, "write_fully", write_and_signal)
+    a[0:5] = 1
+    assert outcomes[0].startswith("deadlock: ")
+    assert outcomes[1:] == ["written"]
+    assert a[[0, 1, 4, 5, 33, 34]].tolist() == [1, 1, 1, 9, 7, 7]
 
 
 @pytest.mark.usefixtures("handlers")

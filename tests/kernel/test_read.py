@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -436,3 +438,43 @@ def test_the_last_chunk_of_the_longest_axis(tmp_path: Path, shards: tuple[int, .
     assert check_equal(tmp_path / "a", lambda a: a.oindex[[1, end - 3, end - 1]]).tolist() == [3, 4, 4]
     assert check_equal(tmp_path / "a", lambda a: a[end - 42 :]).tolist() == [3, 3, *[4] * 40]
     assert check_equal(tmp_path / "a", lambda a: a[end - 1 :]).tolist() == [4]
+
+
+@pytest.mark.parametrize("index_codecs", [["bytes", "crc32c"], ["bytes"]], ids=["checksum", "plain"])
+@pytest.mark.parametrize(
+    "entry",
+    [(1 << 62, 3), (1 << 62, 8), (0, 0), (0, 7), ((1 << 64) - 1, 8), (0, (1 << 64) - 1), (1 << 20, 8), (0, 1 << 40)],
+)
+def test_impossible_entries_of_indexes(tmp_path: Path, entry: tuple[int, int], index_codecs: list[str]):
+    """They are the same error as without the kernel, also if they belong to inner chunks that are not wanted."""
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    codecs = [little if name == "bytes" else {"name": name} for name in index_codecs]
+    sharding = {"chunk_shape": [2], "codecs": [little], "index_codecs": codecs, "index_location": "end"}
+    serializer = {"name": "sharding_indexed", "configuration": sharding}
+    array = sync.create_array(tmp_path, shape=8, chunks=8, dtype="i4", serializer=serializer, compressors=None)
+    array[:] = range(1, 9)
+    path, size = tmp_path / "c/0", 64
+    data = path.read_bytes()
+    index = bytearray(data[32 : 32 + size])
+    index[48:64] = struct.pack("<QQ", *entry)
+    checksum = crc32c(bytes(index)).to_bytes(4, "little") if "crc32c" in index_codecs else b""
+    path.write_bytes(data[:32] + bytes(index) + checksum)
+
+    def outcome(native: str, change: Callable[[sync.Array], Any]) -> str:
+        path.write_bytes(data[:32] + bytes(index) + checksum)
+        try:
+            return repr(change(sync.open_array(tmp_path, mode="r+", config={"native": native})))
+        except ZarrError as error:
+            return f"{type(error).__name__}: {error}"
+
+    def write(array: sync.Array) -> None:
+        array[0] = 5
+
+    for change in (
+        lambda a: a[0:2].tolist(),
+        lambda a: a[5:8].tolist(),
+        lambda a: a[:].tolist(),
+        lambda a: a[[1, 3]].tolist(),
+        write,
+    ):
+        assert outcome("require", change) == outcome("off", change)

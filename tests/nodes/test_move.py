@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +77,63 @@ async def test_values_that_others_store_meanwhile_remain(api: Api, tmp_path: Pat
     assert sorted(remaining) == [f"{chunk[:-1]}7", f"{chunk.rpartition('/')[0]}/other"]
     np.testing.assert_array_equal(await api((await api(root.get("h/a")))[...]), [1, 2])
     assert "g" not in await api(root.keys())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3, "3-draft-2022"])
+@pytest.mark.parametrize("kind", ["memory", "files", "remote"])
+async def test_values_that_others_replace_meanwhile_remain(api: Api, tmp_path: Path, kind: str, zarr_format: Any):
+    """Only the versions are erased that were copied."""
+    files = stores.LocalStore(tmp_path)
+    store = BusyStore(
+        {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(stores.MemoryStore(), 0.0)}[kind]
+    )
+    root = await api(api.create_group(store, zarr_format=zarr_format))
+    await api(root.create_array("g", data=np.arange(1, 4), chunks=1))
+    keys = [key for key in await store.list_prefix("") if not is_document(key)]
+    store.values = tuple(keys)  # while the first one, which was fetched, is stored at its new place
+    with pytest.raises(WriteConflictError, match=r"/g was moved to /h, but .* meanwhile") as caught:
+        await api(root.move("g", "h"))
+    remaining = {key: await store.get(key) for key in keys if key in await store.list_prefix("")}
+    assert caught.value.key in remaining
+    assert set(remaining.values()) == {b"later"}
+
+
+MOVER = """
+import sys, time
+from pathlib import Path
+from zarrasync import errors, sync
+folder, (source, dest), root = sys.argv[1], sys.argv[2], sys.argv[3]
+Path(f"{folder}/{source}.ready").touch()
+while not Path(f"{folder}/go").exists():
+    time.sleep(0.001)
+end, moves = time.monotonic() + 2.5, 0
+while time.monotonic() < end:
+    try:
+        group = sync.open_group(f"{folder}/data", mode="r+") if root == "root" else sync.open_group(f"{folder}/data/g", mode="r+")
+        group.move(*(f"g/{name}" if root == "root" else name for name in (source, dest)))
+        moves += 1
+    except errors.ZarrError:
+        pass
+print(moves)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("roots", [("root", "root"), ("root", "group")])
+def test_moves_in_opposite_directions_lose_nothing(tmp_path: Path, roots: tuple[str, str]):
+    group = sync.create_group(tmp_path / "data").create_group("g")
+    group.create_group("x").create_array("a", shape=(100,), dtype="i4", chunks=(10,))[:] = 5
+    moves = [("xy", roots[0]), ("yx", roots[1])]
+    commands = [[sys.executable, "-W", "ignore", "-c", MOVER, str(tmp_path), *move] for move in moves]
+    movers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    while len(list(tmp_path.glob("*.ready"))) < 2:
+        assert all(mover.poll() is None for mover in movers)
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    assert sum(int(mover.communicate(timeout=60)[0]) for mover in movers) > 0
+    (name,) = sync.open_group(tmp_path / "data/g")
+    assert (sync.open_array(tmp_path / "data/g", path=f"{name}/a")[:] == 5).all()
+    assert [path.name for path in (tmp_path / "data/g").iterdir() if path.is_dir()] == [name]
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft-2022"])

@@ -13,6 +13,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
+from zarrasync._concurrency.interrupts import is_in_handler
 
 __all__ = [
     "BLOCKED_LOOP",
@@ -89,7 +90,8 @@ class FifoGate:
     """A counter that admits requests while they fit, in order of arrival, across threads and event loops.
 
     A request for more than the whole capacity is admitted alone. A call that blocks an event loop has the whole capacity
-    for itself, because permits that it would wait for may be held by tasks of that loop.
+    for itself, because permits that it would wait for may be held by tasks of that loop. A call that a signal handler makes
+    within another call is admitted at once, because the interrupted call may hold permits.
 
     Args:
         capacity: The amount that calls can hold at the same time.
@@ -104,7 +106,7 @@ class FifoGate:
     def _reset(self) -> None:
         self.capacity = self._free = self._initial
         self._waiters: deque[Waiter] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt its holder
         self._asides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FifoGate] = weakref.WeakKeyDictionary()
 
     @property
@@ -118,7 +120,8 @@ class FifoGate:
             await aside.acquire(amount)
             return
         with self._lock:
-            if not self._waiters and (amount <= self._free or self._free == self.capacity):
+            is_free = not self._waiters and (amount <= self._free or self._free == self.capacity)
+            if is_free or (self._shared and is_in_handler()):
                 self._free -= amount
                 return
             waiter = Waiter(amount)

@@ -12,16 +12,17 @@ import importlib
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextvars import Token
+from contextvars import ContextVar, Token
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag
 from zarrasync._concurrency.fork import reset_in_child
 
-__all__ = ["Interruptible", "main_thread"]
+__all__ = ["Interruptible", "is_in_handler", "main_thread", "of_call"]
 
+T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2")
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
@@ -41,6 +42,10 @@ _replaced: Sequence[int] = ()
 """The signals whose handlers a call replaces."""
 _known: list[Any] = []
 """The handlers of all signals for which ``_replaced`` was computed."""
+_of_calls: list[tuple[ContextVar[Any], Any]] = []
+"""Variables that describe a call, and their values outside of one."""
+_handling = 0
+"""The number of the program's handlers that run within calls on the main thread."""
 _current: Interruptible | None = None
 """The innermost call on the main thread."""
 
@@ -120,13 +125,31 @@ def _learn(handlers: list[Any]) -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     """Call the program's handler of a signal."""
+    global _handling
     call = _current
+    _handling += 1
+    tokens = [(variable, variable.set(value)) for variable, value in _of_calls]  # calls of the handler are other calls
     try:
         _handlers[number](number, frame)
     except BaseException as error:
         if call is None:
             raise
         call.keep(error)
+    finally:
+        _handling -= 1
+        for variable, token in tokens:
+            variable.reset(token)
+
+
+def of_call(variable: ContextVar[T], value: T) -> ContextVar[T]:
+    """Register a variable that describes the current call, and its value in calls that signal handlers make within others."""
+    _of_calls.append((variable, value))
+    return variable
+
+
+def is_in_handler() -> bool:
+    """Return whether a signal handler runs on this thread within a call, which cannot continue before it returns."""
+    return _handling > 0 and threading.get_ident() == main_thread
 
 
 @reset_in_child

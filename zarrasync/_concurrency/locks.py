@@ -7,31 +7,40 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any
+from threading import get_ident
+from typing import Any, TypeAlias
 
 from zarrasync._concurrency.drive import driven
-from zarrasync._concurrency.fork import reset_in_child, thread_lock
+from zarrasync._concurrency.fork import reentrant_lock, reset_in_child
 from zarrasync._concurrency.gates import BLOCKED_LOOP, Waiter
+from zarrasync._concurrency.interrupts import of_call
+from zarrasync.errors import StoreError
 
 __all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
 
 
+_Place: TypeAlias = asyncio.AbstractEventLoop | int
+"""The event loop of a task, or the number of a thread."""
+
+
 class _Holder:
-    """The holder of a lock (the event loop of its task, ``None`` for a thread), and the waiters.
+    """The holder of a lock (the event loop of its task, or the number of its thread), and the waiters.
 
     Locks that are taken together share one, until another call waits for one of them.
     """
 
     __slots__ = ("is_shared", "loop", "waiters")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None, *, is_shared: bool = False) -> None:
+    def __init__(self, loop: _Place, *, is_shared: bool = False) -> None:
         self.loop, self.is_shared = loop, is_shared
-        self.waiters: deque[tuple[Waiter, asyncio.AbstractEventLoop | None]] = deque()
+        self.waiters: deque[tuple[Waiter, _Place]] = deque()
 
 
 _holders: dict[Hashable, _Holder] = {}
-_holders_lock = thread_lock()
-_held_locks: ContextVar[frozenset[object]] = ContextVar("zarrasync_held_locks", default=frozenset())
+_holders_lock = reentrant_lock()  # a signal handler may interrupt its holder
+_held_locks: ContextVar[frozenset[object]] = of_call(
+    ContextVar("zarrasync_held_locks", default=frozenset()), frozenset()
+)
 """The locks of the current call. A lock of an abandoned coroutine may be released in the context of another call."""
 
 
@@ -47,6 +56,7 @@ class KeyLock:
 
     Raises:
         RuntimeError: On entering, if a task of an event loop that this call blocks holds the lock.
+        StoreError: On entering, if a call holds it that this one interrupts, because a signal handler makes this one.
     """
 
     __slots__ = ("_identity",)
@@ -62,7 +72,7 @@ class KeyLock:
 
     async def acquire(self) -> bool:
         """Take the lock; return whether that took waiting."""
-        loop = None if driven() else asyncio.get_running_loop()
+        loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
         with _holders_lock:
             holder = _holders.get(self._identity)
             if holder is None:
@@ -71,6 +81,11 @@ class KeyLock:
                 return False
             if holder.is_shared:
                 holder = _holders[self._identity] = _Holder(holder.loop)
+            if holder.loop == loop and isinstance(loop, int):
+                raise StoreError(
+                    "deadlock: this call writes a value that the call writes which it interrupts; let the signal handler set a "
+                    "flag, and write when the interrupted call has returned"
+                )
             blocked = BLOCKED_LOOP.get()
             if blocked is not None and blocked in (holder.loop, *(waiting for _, waiting in holder.waiters)):
                 raise RuntimeError(
@@ -120,7 +135,7 @@ class KeyLocks:
         return self._stack is not None
 
     async def __aenter__(self) -> None:
-        loop = None if driven() else asyncio.get_running_loop()
+        loop: _Place = get_ident() if driven() else asyncio.get_running_loop()
         self._identities = list(dict.fromkeys(self._find()))
         with _holders_lock:
             if _holders.keys().isdisjoint(self._identities):

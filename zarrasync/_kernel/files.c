@@ -128,6 +128,24 @@ static int open_at(int folder, const char *name, int flags)
     return file;
 }
 
+/* Whether a path does not exist. A link that leads nowhere, or a path behind one, is not absent: it is an error. */
+static int is_missing(char *path)
+{
+    struct stat state;
+    if (lstat(path, &state) == 0)
+        return 0;
+    for (char *end = strrchr(path, '/'); end > path;) {
+        *end = '\0';
+        int exists = stat(path, &state) == 0, is_link = !exists && lstat(path, &state) == 0;
+        char *next = strrchr(path, '/');
+        *end = '/';
+        if (exists || is_link)
+            return exists;
+        end = next;
+    }
+    return 1;
+}
+
 /* Whether the folder that was entered, or is absent, contains a chunk: the coordinates that name folders are the same. */
 static int is_entered(const struct za_folder *folder, const int64_t *coords)
 {
@@ -150,8 +168,8 @@ static int enter_folder(struct za_folder *folder, const int64_t *coords, char *n
     za_folder_close(folder);
     name[-1] = '\0';
     folder->handle = open_at(AT_FDCWD, folder->path, FOLDER_FLAGS);
+    folder->is_absent = folder->handle < 0 && is_absent_error(errno) && is_missing(folder->path);
     name[-1] = '/';
-    folder->is_absent = folder->handle < 0 && is_absent_error(errno);
     folder->place.device = -1;
     for (int64_t i = 0; i < folder->parents; i++)
         folder->parent[i] = coords[i];
@@ -166,7 +184,13 @@ int za_open_chunk(struct za_folder *folder, const int64_t *coords)
         return ZA_NO_FILE;
     /* Opening a named pipe would wait. */
     int file = open_at(is_inside ? folder->handle : AT_FDCWD, is_inside ? name : folder->path, O_RDONLY | O_NONBLOCK);
-    return file >= 0 ? file : is_absent_error(errno) ? ZA_NO_FILE : ZA_FAILED;
+    if (file >= 0)
+        return file;
+    struct stat state;
+    int is_absent = is_absent_error(errno);
+    if (is_absent) /* and not a link that leads nowhere */
+        is_absent = is_inside ? fstatat(folder->handle, name, &state, AT_SYMLINK_NOFOLLOW) != 0 : is_missing(folder->path);
+    return is_absent ? ZA_NO_FILE : ZA_FAILED;
 }
 
 void za_close(int file) { close(file); }

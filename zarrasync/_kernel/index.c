@@ -24,11 +24,6 @@ static uint32_t checksum(const struct za_array *array, const uint8_t *index)
     return zarrasync_crc32c(0, index, (size_t)(array->inner_count * ENTRY));
 }
 
-int za_check_index(const struct za_array *array, const uint8_t *index)
-{
-    return !array->index_has_checksum || checksum(array, index) == za_load32(index + array->inner_count * ENTRY);
-}
-
 int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,
                             int64_t *start)
 {
@@ -42,6 +37,16 @@ int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, 
         return ZA_FAILED;
     *start = (int64_t)first;
     return (int64_t)size;
+}
+
+/* Entries that are not wanted are checked as well: Python refuses an index with an impossible one. */
+int za_check_index(const struct za_array *array, const uint8_t *index, int64_t shard_size)
+{
+    int64_t start;
+    for (int64_t number = 0; number < array->inner_count; number++)
+        if (za_find_inner_chunk(array, index, shard_size, number, &start) == ZA_FAILED)
+            return 0;
+    return !array->index_has_checksum || checksum(array, index) == za_load32(index + array->inner_count * ENTRY);
 }
 
 void za_set_inner_chunk(const struct za_array *array, uint8_t *index, int64_t number, int64_t start, int64_t size)

@@ -263,8 +263,8 @@ void za_walk_on(struct za_walk *walk);
 /* ---------------------------------------------------------------- index.c */
 
 int64_t za_index_size(const struct za_array *array);
-/* Return whether the checksum of an index is right, or there is none. */
-int za_check_index(const struct za_array *array, const uint8_t *index);
+/* Return whether the entries of an index are possible in a shard of some size, and its checksum is right, or there is none. */
+int za_check_index(const struct za_array *array, const uint8_t *index, int64_t shard_size);
 /* Return the size of the inner chunk with a number in the index, and set its start; -1 for an absent one. Impossible ones
  * are ZA_FAILED. */
 int64_t za_find_inner_chunk(const struct za_array *array, const uint8_t *index, int64_t shard_size, int64_t number,

@@ -240,7 +240,7 @@ static int open_shard(struct read *read, struct shard *shard)
     if (index == NULL || shard->size < length)
         return 0;
     int64_t start = read->array->index_at_end ? shard->size - length : 0;
-    return read_at(read, shard->file, index, length, start) == length && za_check_index(read->array, index);
+    return read_at(read, shard->file, index, length, start) == length && za_check_index(read->array, index, shard->size);
 }
 
 /* Return bytes of the shard, which are read with their neighbours if these are wanted as well. */

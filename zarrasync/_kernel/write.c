@@ -254,7 +254,7 @@ static int use_old(struct write *write, const uint8_t *value, int64_t size)
     }
     int64_t start = index_start(array, size);
     write->shard = (struct shard){.data = value, .index = value + (start >= 0 ? start : 0), .size = size};
-    return start >= 0 && za_check_index(array, write->shard.index);
+    return start >= 0 && za_check_index(array, write->shard.index, size);
 }
 
 /* Keep those of a shard in a file, of which only the index is read now. */
@@ -265,7 +265,7 @@ static int use_old_file(struct write *write, int file, int64_t size)
     uint8_t *index = za_reserve(write->worker, ZA_OLD_INDEX, length);
     write->shard = (struct shard){.index = index, .file = file, .size = size};
     return index != NULL && start >= 0 && size <= array->value_limit &&
-           za_read_counted(write->worker, file, index, length, start) == length && za_check_index(array, index);
+           za_read_counted(write->worker, file, index, length, start) == length && za_check_index(array, index, size);
 }
 
 /* Whether to read only those inner chunks of a stored shard of some size that are cut. In a row of inner chunks, those that are

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from zipfile import ZipFile
 
 from zarrasync import stores, sync
@@ -120,6 +120,14 @@ class Commands:
             default=[],
             metavar="NAME=VALUE",
             help="a storage option, such as anon=true (may be repeated)",
+        )
+        parser.add_argument(
+            "--allow-target",
+            dest="option",
+            action="append",
+            type=_target,
+            metavar="URL",
+            help="a URL or directory that references may lead to; '*' for all (repeatable)",
         )
         if as_json:
             parser.add_argument("--json", action="store_true", help="print JSON")
@@ -241,6 +249,11 @@ def codec(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
 
 
+def _target(text: str) -> str:
+    """Return the storage option for a place that references may lead to."""
+    return f"allow_targets={json.dumps([text])}"
+
+
 def options(items: Sequence[str]) -> dict[str, object] | None:
     """Parse ``NAME=VALUE`` as storage options. Values may be true, false, or JSON objects and lists.
 
@@ -253,9 +266,12 @@ def options(items: Sequence[str]) -> dict[str, object] | None:
         if not equals or not name:
             raise ValueError(f"a storage option must be NAME=VALUE, found {item!r}")
         try:
-            values[name] = json.loads(value) if value[:1] in ("{", "[") else _LITERALS.get(value.lower(), value)
+            parsed = json.loads(value) if value[:1] in ("{", "[") else _LITERALS.get(value.lower(), value)
         except json.JSONDecodeError as error:
             raise ValueError(f"the storage option {item!r} is not JSON: {error}") from None
+        if name == "allow_targets" and isinstance(parsed, list):
+            parsed = [*cast(list[object], values.get(name, [])), *parsed]
+        values[name] = parsed
     return values or None
 
 

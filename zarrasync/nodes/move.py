@@ -1,4 +1,8 @@
-"""Moving nodes inside a store."""
+"""Moving nodes inside a store.
+
+A move copies values, and then erases the versions that it has copied. Moves in one hierarchy take turns, by a lock in the
+directories above the source: otherwise moves in opposite directions could each erase what the other one has copied.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,16 @@ from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
 from zarrasync.config import Config
 from zarrasync.display.text import counted
-from zarrasync.errors import WriteConflictError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.model.paths import join
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
 
 __all__ = ["move_node", "move_values"]
+
+_TURN = ".moves"
+"""Name of the lock that a move takes in a directory."""
 
 
 async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
@@ -25,21 +33,37 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
 
     Raises:
         InvalidKeyError: If the format does not allow the new path.
+        NodeNotFoundError: If the node does not exist any more.
+        NodeExistsError: If a node exists at the new path by now.
         WriteConflictError: If another writer has stored values meanwhile, which remain.
     """
     store, config = source.store, source.config
     dest.format.check_path(dest.path)
     old_prefixes = source.format.erase_prefixes(source.path)
-    new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
-    sizes = dict.fromkeys(new_keys, 0)  # documents
-    for prefix, new_prefix in zip(old_prefixes, dest.format.erase_prefixes(dest.path), strict=True):
-        listed = await store.list_sizes(prefix)
-        sizes.update(listed)
-        new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
-    copied = await _copy_values(store, new_keys, sizes, config)
-    await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
-    remaining = await _erase(store, copied, old_prefixes)
-    await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
+    async with store.locks(_turn_keys(source.path)):
+        new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
+        if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
+            raise NodeExistsError(
+                f"cannot move {source.name}: a node exists at {dest.name}", path=dest.path, store=repr(store)
+            )
+        sizes = dict.fromkeys(new_keys, 0)  # documents
+        for prefix, new_prefix in zip(old_prefixes, dest.format.erase_prefixes(dest.path), strict=True):
+            listed = await store.list_sizes(prefix)
+            sizes.update(listed)
+            new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
+            new_keys.pop(
+                prefix.rstrip("/") if listed else "", None
+            )  # in some formats, the key of an array without axes
+        copied = await _copy_values(store, new_keys, sizes, config)
+        if not copied:
+            raise NodeNotFoundError(
+                f"cannot move {source.name}: another process has moved or erased it",
+                path=source.path,
+                store=repr(store),
+            )
+        await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
+        remaining = await _erase(store, copied, old_prefixes, config)
+        await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
     _refuse_remaining(remaining, source.name, dest.name)
 
 
@@ -56,45 +80,84 @@ async def move_values(store: Store, prefix: str, new_prefix: str, config: Config
     Raises:
         WriteConflictError: If another writer has stored values meanwhile, which remain.
     """
-    sizes = await store.list_sizes(prefix)
-    new_keys = {key: new_prefix + key[len(prefix) :] for key in sizes}
-    copied = await _copy_values(store, new_keys, sizes, config)
-    _refuse_remaining(await _erase(store, copied, (prefix,)), f"/{prefix}".rstrip("/"), f"/{new_prefix}".rstrip("/"))
+    async with store.locks(_turn_keys(prefix.rstrip("/"))):
+        sizes = await store.list_sizes(prefix)
+        new_keys = {key: new_prefix + key[len(prefix) :] for key in sizes}
+        copied = await _copy_values(store, new_keys, sizes, config)
+        remaining = await _erase(store, copied, (prefix,), config)
+    _refuse_remaining(remaining, f"/{prefix}".rstrip("/"), f"/{new_prefix}".rstrip("/"))
+
+
+def _turn_keys(path: str) -> list[str]:
+    """Return the keys to lock for a move from a path. No values have them."""
+    parts = path.split("/")
+    return [join("/".join(parts[:count]), _TURN) for count in range(len(parts))]
 
 
 async def _copy_values(
     store: Store, new_keys: Mapping[str, str], sizes: Mapping[str, int], config: Config
-) -> Sequence[str]:
-    """Copy values to new keys, documents last. Return the keys of the copied values, documents first."""
-    budget, copied = byte_budget(config), set[str]()
+) -> Mapping[str, object]:
+    """Copy values to new keys, documents last. Return the versions of the copied values by key, documents first."""
+    budget, copied = byte_budget(config), dict[str, object]()
 
     async def copy(key: str) -> None:
         async with Permits(budget, sizes[key]):
-            (value,) = await store.fetch([Request(key)])
+            (value,) = await store.fetch([Request(key)], versions=True)
             if value is not None:
                 await store.put(new_keys[key], value.data)
-                copied.add(key)
+                copied[key] = value.version
 
-    limit = 1 if store.blocking else config.concurrency or store.concurrency
     documents = [key for key in new_keys if formats.is_document(key)]
     others = [key for key in new_keys if not formats.is_document(key)]
-    await for_each(copy, others, limit)
-    await for_each(copy, documents, limit)
-    return [key for key in (*documents, *others) if key in copied]
+    await for_each(copy, others, _limit(store, config))
+    await for_each(copy, documents, _limit(store, config))
+    return {key: copied[key] for key in (*documents, *others) if key in copied}
 
 
-async def _erase(store: Store, keys: Sequence[str], prefixes: Sequence[str]) -> Sequence[str]:
-    """Erase values, and the directories of prefixes below which no others are. Return the keys of the others."""
+def _limit(store: Store, config: Config) -> int:
+    return 1 if store.blocking else config.concurrency or store.concurrency
+
+
+async def _erase(store: Store, copied: Mapping[str, object], prefixes: Sequence[str], config: Config) -> Sequence[str]:
+    """Erase values that still have a version, and directories that are empty then. Return the keys of other values.
+
+    Args:
+        store: The store.
+        copied: The versions by key.
+        prefixes: The prefixes of the directories.
+        config: Settings.
+    """
+    unchanged = list[str]()
+
+    async def erase(key: str) -> None:
+        try:
+            await store.erase(key, if_version=copied[key])
+        except WriteConflictError:
+            pass  # it remains
+        except UnsupportedOperation:
+            (value,) = await store.fetch([Request(key, 0, 1)], versions=True)
+            if value is not None and value.version == copied[key]:
+                unchanged.append(key)
+
     # Documents first, so that an interruption leaves no array without some of its chunks.
-    await store.erase_values([key for key in keys if formats.is_document(key)])
-    await store.erase_values([key for key in keys if not formats.is_document(key)])
+    for is_document in (True, False):
+        await for_each(erase, [key for key in copied if formats.is_document(key) == is_document], _limit(store, config))
+        if unchanged:
+            await store.erase_values(unchanged)
+            unchanged.clear()
     remaining: list[str] = []
     for prefix in prefixes:
-        found = await store.list_prefix(prefix)
-        remaining += sorted(found)
-        if not found and store.blocking and not store.flat:
-            await store.erase_prefix(prefix)
+        remaining += sorted(await store.list_prefix(prefix))
+        if store.blocking and not store.flat:
+            await _remove_directories(store, prefix)
     return remaining
+
+
+async def _remove_directories(store: Store, prefix: str) -> None:
+    """Remove a directory and those below it, as far as they are empty."""
+    for below in (await store.list_dir(prefix)).prefixes:
+        await _remove_directories(store, below)
+    await store.remove_empty_directory(prefix)
 
 
 def _refuse_remaining(keys: Sequence[str], source: str, dest: str) -> None:

@@ -16,7 +16,7 @@ from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.api import Api
 from zarrasync.server.as_v3 import V3Store
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.confined import ConfinedStore
+from zarrasync.server.confined import confined
 from zarrasync.server.hierarchy import HIERARCHY, Hierarchy
 from zarrasync.server.limits import Limits, RequestQueue
 from zarrasync.server.metrics import Metrics
@@ -26,7 +26,7 @@ from zarrasync.server.pages import redirect_to_page, show_page, static_file
 from zarrasync.server.pending import PendingResponses
 from zarrasync.server.plane_api import PlaneApi
 from zarrasync.server.raw_keys import RawKeys
-from zarrasync.stores import CachingStore, LocalStore, PrefixStore, Store, StoreLike
+from zarrasync.stores import CachingStore, PrefixStore, Store, StoreLike
 
 __all__ = ["CHUNKS", "HIERARCHY", "create_app"]
 
@@ -86,9 +86,7 @@ def create_app(
     limits = limits or Limits()
     if not (cache_bytes >= 0 and max_age >= 0):
         raise ValueError(f"cache_bytes and max_age must be at least 0, found {cache_bytes} and {max_age}")
-    source = stores.resolve(store, storage_options)
-    if isinstance(source, LocalStore) and not follow_links:
-        source = ConfinedStore(source)
+    source = confined(stores.resolve(store, storage_options), follow_links=follow_links)
     hierarchy = Hierarchy(source, path=path, limits=limits, max_age=max_age, config=config)
     chunks = ChunkReader(hierarchy, cache_bytes // 2)
     queue = RequestQueue(limits)

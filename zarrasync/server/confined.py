@@ -1,17 +1,38 @@
-"""Local files without links that lead out of their directory."""
+"""Local files without links that lead out of their directory, and references that lead to no other local files."""
 
 from __future__ import annotations
 
 import builtins
+import copy
 import os
 from collections.abc import Sequence
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.server.limits import Forbidden
-from zarrasync.stores import LocalStore, Request, Value, WrapperStore
+from zarrasync.stores import FsspecStore, LocalStore, Request, Store, Value, WrapperStore
 from zarrasync.stores.values import Listing
 
-__all__ = ["ConfinedStore"]
+__all__ = ["ConfinedStore", "confined"]
+
+
+def confined(store: Store, *, follow_links: bool) -> Store:
+    """Return a store without local files that its owner has not chosen to serve, also behind wrappers.
+
+    Args:
+        store: The store.
+        follow_links: Whether symbolic links may lead out of a directory.
+    """
+    if isinstance(store, LocalStore):
+        return store if follow_links else ConfinedStore(store)
+    if isinstance(store, FsspecStore):
+        return store.confined()
+    if (
+        isinstance(store, WrapperStore)
+        and (inner := confined(store.inner, follow_links=follow_links)) is not store.inner
+    ):
+        store = copy.copy(store)
+        store.inner = inner
+    return store
 
 
 class ConfinedStore(WrapperStore):

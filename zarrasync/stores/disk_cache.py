@@ -20,13 +20,14 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
 from zarrasync.stores.cache import must_bypass_cache
+from zarrasync.stores.local_files import read_regular_file
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.stores.wrappers import WrapperStore
 
 __all__ = ["DiskCachingStore"]
 
 T = TypeVar("T")
-_MAGIC = b"zarrasync-cache-2\n"
+_MAGIC = b"zarrasync-cache-3\n"
 _CHECKSUM_SIZE = 4
 _TARGET_SHARE = 0.9
 """Share of the size limit to which old entries are removed."""
@@ -41,8 +42,8 @@ class _CachedResult(NamedTuple):
 class DiskCachingStore(WrapperStore):
     """A cache of values, byte ranges and absent keys in files of a directory.
 
-    Processes can share the directory. Entries are written atomically and carry a checksum; damaged ones are ignored.
-    Changes through this store remove the entries of their keys. Changes by others become visible after ``max_age``
+    Processes can share the directory. Entries are written atomically, and contain their key and a checksum; damaged
+    and exchanged ones are ignored. Changes through this store remove the entries of their keys. Changes by others become visible after ``max_age``
     seconds, and to callers that change a value under a lock. Entries of stores without a lasting identity (mappings,
     fsspec's memory filesystem, stores of zarr-python) serve this object only. Put a ``CachingStore`` in front for
     values that are read repeatedly.
@@ -162,18 +163,14 @@ class DiskCachingStore(WrapperStore):
 
     def _read(self, path: Path, versions: bool) -> _CachedResult | None:
         """Return the result in a file, if it is intact and recent, and has a version if one is requested."""
-        from crc32c import crc32c
-
         try:
-            data = path.read_bytes()
+            data = bytes(read_regular_file(str(path)))
             age = clock.wall_time() - path.stat().st_mtime
         except OSError:
             return None
-        checksum, entry = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM_SIZE], data[len(_MAGIC) + _CHECKSUM_SIZE :]
-        if not data.startswith(_MAGIC) or checksum != crc32c(entry).to_bytes(_CHECKSUM_SIZE):
+        if (decoded := _decode(data, path)) is None:
             return None
-        head, _, body = entry.partition(b"\n")
-        fields = json.loads(head)
+        fields, body = decoded
         if versions and not fields["versioned"]:
             return None
         if self.max_age is not None and age > self.max_age:
@@ -207,11 +204,10 @@ class DiskCachingStore(WrapperStore):
                 _remove_folders([self._folder(request.key)])
 
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
-        entry = _encode(value, versions)
+        path = self._folder(request.key) / _file_name(request[1:4])
+        entry = _encode(value, path, versions)
         if entry is None or len(entry) > self.max_bytes:
             return
-        folder = self._folder(request.key)
-        path = folder / _file_name(request[1:4])
         try:
             self._write(path, entry)
         except FileNotFoundError:  # another process has removed the folder, which was empty
@@ -288,7 +284,7 @@ class DiskCachingStore(WrapperStore):
             await self._invalidate(keys)
 
     async def erase_prefix(self, prefix: str) -> None:
-        # Entries do not contain their keys, so all of them are removed.
+        # The names of files do not show their keys, so all of them are removed.
         await self._invalidate([])
         try:
             await self.inner.erase_prefix(prefix)
@@ -305,12 +301,33 @@ def _remove_folders(folders: Iterable[Path]) -> None:
             folder.parent.rmdir()
 
 
-def _encode(value: Value | None, versions: bool) -> bytes | None:
+def _key_of(path: Path) -> str:
+    """Return the key of an entry: a digest of the value's place, and the byte range."""
+    return "/".join(path.parts[-3:])
+
+
+def _decode(data: bytes, path: Path) -> tuple[dict[str, Any], bytes] | None:
+    """Return the fields and the value of an entry; ``None`` if it is damaged, or has the key of another one."""
+    from crc32c import crc32c
+
+    checksum, entry = data[len(_MAGIC) : len(_MAGIC) + _CHECKSUM_SIZE], data[len(_MAGIC) + _CHECKSUM_SIZE :]
+    if not data.startswith(_MAGIC) or checksum != crc32c(entry).to_bytes(_CHECKSUM_SIZE):
+        return None
+    head, _, body = entry.partition(b"\n")
+    try:
+        fields = json.loads(head)
+        return (fields, body) if fields["key"] == _key_of(path) else None
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _encode(value: Value | None, path: Path, versions: bool) -> bytes | None:
     """Return the content of an entry's file; ``None`` if the version cannot be stored as JSON."""
     from crc32c import crc32c
 
     version = value.version if value is not None and versions else None
     fields = {
+        "key": _key_of(path),
         "absent": value is None,
         "version": list(version) if isinstance(version, tuple) else version,
         "size": None if value is None else value.size,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import errno
 import itertools
 import os
 import shutil
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from stat import S_ISDIR
 from urllib.parse import unquote
 
 from zarrasync import config
@@ -28,16 +26,20 @@ from zarrasync.stores.local_files import (
     MOST_REMOVALS,
     READ_FLAGS,
     SINGLE_READ_LIMIT,
+    check_missing,
+    check_regular,
     give_new_name,
     lineage_of,
     make_directory,
     persistently,
     read_fully,
+    read_regular_file,
     readv,
     remove_directory,
     sync_directory,
     version_of,
     write_fully,
+    write_regular_file,
 )
 from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, FileLocks, Place, held_places, place_of, places_of
 from zarrasync.stores.temporary_names import is_abandoned, temporary_path
@@ -122,18 +124,16 @@ class LocalStore(Store):
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         check_keys([request.key for request in requests])
         values: list[Value | None] = []
-        open_key, handle = None, -1  # consecutive requests for the same key open the file once
+        open_key, handle = "", -1  # consecutive requests for the same key open the file once
         try:
             for request in requests:
                 if request.key != open_key:
-                    if handle >= 0:
-                        os.close(handle)
-                    open_key, handle = request.key, -1
-                    handle = self._open(request.key)
+                    former, handle = handle, -1
+                    self._close(former, open_key)
+                    open_key, handle = request.key, self._open(request.key)
                 values.append(None if handle < 0 else self._read(handle, request, versions))
         finally:
-            if handle >= 0:
-                os.close(handle)
+            self._close(handle, open_key)
         return values
 
     async def fetch_values(
@@ -155,13 +155,15 @@ class LocalStore(Store):
                     finally:
                         os.close(handle)
                 except (FileNotFoundError, NotADirectoryError):
-                    values.append(None)
-                    continue
+                    count = -2
                 except OSError:
                     pass  # fetch below raises it as a StoreError
-            if space is not None and count == room:
+            if count == -2:
+                self._check_missing(key)
+                values.append(None)
+            elif space is not None and count == room:
                 values.append(space)
-            elif space is not None and 0 <= count < min(room, SINGLE_READ_LIMIT):
+            elif space is not None and 0 < count < min(room, SINGLE_READ_LIMIT):
                 values.append(space[:count])
             else:
                 (value,) = await self.fetch([Request(key, limit=limit)])
@@ -173,26 +175,38 @@ class LocalStore(Store):
         try:
             return os.open(self._base + key, READ_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
+            self._check_missing(key)
             return -1
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(self._base + key):
                 return -1  # Windows does not open directories
             raise store_error(error, key, "read", self) from error
 
+    def _close(self, handle: int, key: str) -> None:
+        """Close a file. Network file systems may report errors only then."""
+        try:
+            if handle >= 0:
+                os.close(handle)
+        except OSError as error:
+            raise store_error(error, key, "read", self) from error
+
+    def _check_missing(self, key: str) -> None:
+        try:
+            check_missing(self._base + key)
+        except OSError as error:
+            raise store_error(error, key, "read", self) from error
+
     def _read(self, handle: int, request: Request, versions: bool) -> Value | None:
         try:
             state = os.fstat(handle)
+            check_regular(state, self._base + request.key)
             size = state.st_size
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
             length = size - start if request.length is None else min(request.length, size - start)
             if request.limit is not None and length > request.limit:
                 request.check_size(length)
-            if not length and S_ISDIR(state.st_mode):  # reading no bytes of a directory does not fail
-                return None
             version = version_of(state) if versions else None
             return Value(read_fully(handle, start, length, request.into), version, size)
-        except IsADirectoryError:
-            return None
         except (OSError, BudgetExceeded, MemoryError) as error:
             raise store_error(error, request.key, "read", self) from error
 
@@ -281,8 +295,9 @@ class LocalStore(Store):
                 if not give_new_name(temporary, path):
                     raise _NeedsLock
             except FileExistsError:
-                if os.path.isdir(path):
-                    raise IsADirectoryError(errno.EISDIR, "a directory has this name", path) from None
+                check_missing(path)
+                with contextlib.suppress(FileNotFoundError):  # erased meanwhile
+                    check_regular(os.stat(path), path)
                 raise self._conflict(key) from None
             return
         # The temporary file is in the directory that is examined here, or renaming it fails.
@@ -349,7 +364,7 @@ class LocalStore(Store):
     async def pending(self, key: str) -> bytes | None:
         check_key(key)
         try:
-            return self._note_path(key).read_bytes()
+            return bytes(read_regular_file(str(self._note_path(key))))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -362,7 +377,7 @@ class LocalStore(Store):
                 with contextlib.suppress(FileNotFoundError):
                     persistently(os.unlink, str(self._note_path(key)))
             else:
-                self._note_path(key).write_bytes(note)
+                write_regular_file(str(self._note_path(key)), note)
         except OSError as error:
             raise store_error(error, key, "write", self) from error
 

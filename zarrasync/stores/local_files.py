@@ -6,12 +6,15 @@ import ctypes
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Hashable
 from functools import cache
+from io import BufferedReader
 from typing import Any
 
 from zarrasync._concurrency import clock
+from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.temporary_names import temporary_path
 
@@ -21,16 +24,21 @@ __all__ = [
     "READ_FLAGS",
     "SAFE_FLAGS",
     "SINGLE_READ_LIMIT",
+    "check_missing",
+    "check_regular",
     "give_new_name",
     "lineage_of",
     "make_directory",
+    "open_regular_file",
     "persistently",
     "read_fully",
+    "read_regular_file",
     "readv",
     "remove_directory",
     "sync_directory",
     "version_of",
     "write_fully",
+    "write_regular_file",
 ]
 
 CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -48,6 +56,12 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.E
 """Errors of file systems that cannot make another hard link."""
 
 readv = getattr(os, "readv", None)
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def version_of(state: os.stat_result) -> object:
@@ -172,11 +186,84 @@ def read_fully(handle: int, start: int, length: int, into: Buffer | None) -> Buf
         return file.read(length)
 
 
+def check_regular(state: os.stat_result, path: str) -> None:
+    """Check that a path leads to a file with content.
+
+    Raises:
+        OSError: If it is a directory, or something else whose reads may wait or never end.
+    """
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(state.st_mode):
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(state.st_mode)), "not a regular file")
+        raise OSError(errno.EINVAL, f"it is {kind}, and not a file; remove it", path)
+
+
+def check_missing(path: str) -> None:
+    """Check that a file is absent, after opening it has failed so.
+
+    Raises:
+        OSError: If a link in its place, or on the way to it, leads nowhere.
+    """
+    while not os.path.lexists(path) and (above := os.path.dirname(path)) != path:
+        path = above
+    if os.path.islink(path) and not os.path.exists(path):
+        raise OSError(errno.ENOLINK, "it is a link that leads nowhere; remove it, or restore its target", path)
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file for reading.
+
+    Raises:
+        OSError: If it cannot be opened, or is something other than a file.
+    """
+    handle = os.open(path, READ_FLAGS)
+    try:
+        check_regular(os.fstat(handle), os.fspath(path))
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def read_regular_file(path: str, limit: int | None = None) -> Buffer:
+    """Return the content of a file.
+
+    Raises:
+        OSError: If it cannot be read, or is something other than a file.
+        BudgetExceeded: If it is larger than ``limit`` bytes.
+    """
+    handle = os.open(path, READ_FLAGS)
+    try:
+        state = os.fstat(handle)
+        check_regular(state, path)
+        if limit is not None:
+            check_budget(limit, state.st_size, what="file")
+        return read_fully(handle, 0, state.st_size, None)
+    finally:
+        os.close(handle)
+
+
 def write_fully(handle: int, data: Buffer) -> None:
     """Write all bytes to an open file."""
     view = memoryview(data)
     while len(view) > 0:
         view = view[os.write(handle, view) :]
+
+
+def write_regular_file(path: str, data: Buffer) -> None:
+    """Write a file in place.
+
+    Raises:
+        OSError: If it cannot be written, or is something other than a file.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | SAFE_FLAGS | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        check_regular(os.fstat(handle), path)
+        os.ftruncate(handle, 0)
+        write_fully(handle, data)
+    finally:
+        os.close(handle)
 
 
 def sync_directory(path: str) -> None:

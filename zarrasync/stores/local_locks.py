@@ -13,6 +13,7 @@ from types import MappingProxyType, TracebackType
 from typing import TypeAlias
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.interrupts import of_call
 from zarrasync._concurrency.locks import KeyLock, KeyLocks
 from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
@@ -42,7 +43,9 @@ Device and inode of the directory, and the name in it. The name is folded, becau
 case or Unicode forms.
 """
 
-held_places: ContextVar[Mapping[str, Place]] = ContextVar("zarrasync_held_places", default=MappingProxyType({}))
+held_places: ContextVar[Mapping[str, Place]] = of_call(
+    ContextVar("zarrasync_held_places", default=MappingProxyType({})), MappingProxyType({})
+)
 """The places that the current call has locked, by the paths that it used."""
 
 

@@ -23,8 +23,9 @@ from zarrasync.stores.zip_format import (
     LOCAL_HEADER,
     FileView,
     Member,
+    check_expansion,
+    content,
     data_offset,
-    decompress,
     members_of,
     verify,
 )
@@ -186,8 +187,11 @@ class RemoteZipStore(Store):
             StoreError: If the member is too large.
         """
         try:
-            request.check_size(member.size)
-        except BudgetExceeded as error:
+            if member.method == zipfile.ZIP_STORED:
+                request.check_size(member.size)
+            else:
+                check_expansion(request, member)
+        except (BudgetExceeded, ValueError) as error:
             raise store_error(error, request.key, "read", self) from error
         offset = self._data_offsets.get(request.key)
         if offset is None:
@@ -218,9 +222,10 @@ class RemoteZipStore(Store):
                 data = memoryview(data)[start : start + member.compressed_size]
         if member.method == zipfile.ZIP_STORED and not with_header:
             return verify(data, member) if len(data) == member.size else data
-        work = partial(_content, data, member)
-        content = work() if member.size <= _QUICK else await compute(work)
-        return clip(content, request)  # type: ignore[no-any-return]  # a slice of its argument
+        if member.method == zipfile.ZIP_STORED:
+            return clip(verify(data, member), request)  # type: ignore[no-any-return]  # a slice of its argument
+        work = partial(content, data, member, request)
+        return work() if member.size <= _QUICK else await compute(work)
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
         return list(await self.list_sizes(prefix))
@@ -228,10 +233,6 @@ class RemoteZipStore(Store):
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         check_prefix(prefix)
         return {key: member.size for key, member in (await self._open()).items() if key.startswith(prefix)}
-
-
-def _content(data: Buffer, member: Member) -> Buffer:
-    return verify(decompress(data, member), member)
 
 
 def _is_partial(request: Request, member: Member) -> bool:

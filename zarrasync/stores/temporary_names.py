@@ -19,11 +19,13 @@ from pathlib import Path
 from zarrasync._concurrency import clock
 from zarrasync.model.paths import TEMPORARY_SUFFIX
 
-__all__ = ["is_abandoned", "is_process_gone", "process_name", "temporary_path"]
+__all__ = ["is_abandoned", "is_process_gone", "is_process_name", "process_name", "temporary_path"]
 
 _ABANDONED_SECONDS = 86_400.0
 """Age in seconds from which on a file of another machine counts as abandoned."""
 _OWNER = re.compile(rf"\.([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)-[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}\Z")
+_NAME = re.compile(r"([0-9a-f]+)\.([0-9a-f]{1,8})\.([0-9a-f]+)")
+"""The name of a process: its machine, number and start."""
 _NOTE = f".pending{TEMPORARY_SUFFIX}"
 
 _counter = itertools.count()
@@ -45,10 +47,15 @@ def process_name() -> str:
     return _owner
 
 
+def is_process_name(name: str) -> bool:
+    """Return whether a string is one that ``process_name`` can return."""
+    return _NAME.fullmatch(name) is not None
+
+
 def is_process_gone(name: str) -> bool:
     """Return whether the process with a name has ended. ``False`` if that is unknown, such as on another machine."""
-    machine, pid, start = name.split(".")
-    return machine == _machine() and _is_gone(int(pid, 16), start)
+    parts = _NAME.fullmatch(name)
+    return parts is not None and parts[1] == _machine() and _is_gone(int(parts[2], 16), parts[3])
 
 
 def is_abandoned(path: str) -> bool:

@@ -17,14 +17,16 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
 from zarrasync.metadata.conventions import ome_archive_comment
-from zarrasync.stores.values import Request, clip
+from zarrasync.stores.local_files import check_regular, open_regular_file
+from zarrasync.stores.values import Request
 from zarrasync.stores.zip_format import (
     DAMAGE_ERRORS,
     LOCAL_HEADER,
     FileHead,
     Member,
+    check_expansion,
+    content,
     data_offset,
-    decompress,
     find_end,
     members_of,
     verify,
@@ -56,7 +58,7 @@ class ReadableArchive:
     def __init__(self, path: Path | None, file: Any) -> None:
         self._file_lock = thread_lock()
         self._owns_file = path is not None
-        self._file = open(path, "rb") if path is not None else file  # noqa: SIM115  # closed by _close
+        self._file = open_regular_file(path) if path is not None else file
         try:
             self._has_pread = self._owns_file and hasattr(os, "pread")
             self.members = self._read_directory()
@@ -118,9 +120,8 @@ class ReadableArchive:
             request.check_size(length)
             data = self._pread(length, self._data_offset(member) + start)
             return verify(data, member) if length == member.size else data
-        request.check_size(member.size)
-        content = decompress(self._pread(member.compressed_size, self._data_offset(member)), member)
-        return clip(verify(content, member), request)
+        check_expansion(request, member)
+        return content(self._pread(member.compressed_size, self._data_offset(member)), member, request)
 
 
 class MissingArchive(ReadableArchive):
@@ -228,6 +229,7 @@ def _open_and_lock(path: Path, mode: str) -> Any:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags | (os.O_EXCL if mode == "x" else 0), 0o666)
     try:
+        check_regular(os.fstat(handle), str(path))
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if mode == "w":

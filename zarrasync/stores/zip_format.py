@@ -10,10 +10,13 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from zarrasync._util.output_budget import check_budget, expansion_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.codecs.zstd import zstd_decoder
+from zarrasync.stores.values import Request
 
 __all__ = [
     "DAMAGE_ERRORS",
@@ -21,8 +24,9 @@ __all__ = [
     "FileHead",
     "FileView",
     "Member",
+    "check_expansion",
+    "content",
     "data_offset",
-    "decompress",
     "find_end",
     "is_archive_name",
     "members_of",
@@ -41,6 +45,10 @@ _LZMA_DICTIONARY_LIMIT = 1 << 28
 """Largest accepted LZMA dictionary, in bytes; presets use at most a quarter of that."""
 _MAXIMUM_RATIO = 1 << 20
 """Upper bound of the compression ratio of any method."""
+_OVERHEAD = 1 << 16
+"""Bytes by which compressed data may be longer than twice their content."""
+_PIECE = 1 << 20
+"""Bytes that are decompressed at a time, if only some of them are kept."""
 DAMAGE_ERRORS = (
     OSError, ValueError, OverflowError, MemoryError, EOFError, NotImplementedError,
     struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
@@ -116,35 +124,74 @@ def data_offset(header: Buffer, member: Member) -> int:
     return member.header_offset + LOCAL_HEADER.size + int(name_size) + int(extra_size)
 
 
-def decompress(data: Buffer, member: Member) -> Buffer:
-    """Decompress a member, to at most one byte more than its declared size.
+def check_expansion(request: Request, member: Member) -> None:
+    """Check the size of a compressed member before it is read. Without a limit it may be as for other values.
 
     Raises:
-        ValueError: If the compression method is not supported.
+        BudgetExceeded: If it is too large.
+        ValueError: If it is impossible.
     """
-    most = member.size + 1
-    if member.method == zipfile.ZIP_STORED:
-        return data
-    if member.method == zipfile.ZIP_DEFLATED:
-        return zlib.decompressobj(-15).decompress(data, most)
-    if member.method == zipfile.ZIP_BZIP2:
-        return bz2.BZ2Decompressor().decompress(data, most)
-    if member.method == zipfile.ZIP_LZMA:
-        return _decompress_lzma(memoryview(data), most)
+    request.check_size(member.size)
+    if request.limit is None:
+        check_budget(expansion_budget(member.compressed_size), member.size, what="member")
+    if member.compressed_size > 2 * member.size + _OVERHEAD:
+        raise ValueError(f"it has {member.compressed_size} compressed bytes for {member.size}, which is impossible")
+
+
+def content(data: Buffer, member: Member, request: Request) -> Buffer:
+    """Decompress a member, to at most one byte more than its declared size, and return the requested bytes.
+
+    If not all are requested, such as from an archive in the archive, the others are not kept in memory.
+
+    Raises:
+        ValueError: If the compression method is not supported, or size or checksum differ from the directory's.
+    """
+    start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
+    stop = member.size if request.length is None else min(start + request.length, member.size)
+    if (start == 0 and stop == member.size) or member.size <= _PIECE:
+        whole = verify(b"".join(_pieces(data, member, member.size + 1)), member)
+        return whole if stop - start == member.size else memoryview(whole)[start:stop]
+    kept, size, crc = bytearray(), 0, 0
+    for piece in _pieces(data, member, _PIECE):
+        kept += piece[max(0, start - size) : max(0, stop - size)]
+        crc = zlib.crc32(piece, crc)
+        size += len(piece)
+    _verify(size, crc, member)
+    return memoryview(kept).toreadonly()
+
+
+def _pieces(data: Buffer, member: Member, most: int) -> Iterator[bytes]:
+    """Decompress a member in pieces of at most ``most`` bytes, to at most a byte more than its declared size."""
+    left = member.size + 1
     if member.method == _ZIP_ZSTANDARD:
-        return zstd_decoder(member.size, most)(data, None)
-    raise ValueError(f"its compression method {member.method} is not supported")
+        yield bytes(zstd_decoder(member.size, left)(data, None))
+        return
+    if member.method == zipfile.ZIP_DEFLATED:
+        inflate = zlib.decompressobj(-15)
+        while left and (piece := inflate.decompress(data, min(most, left))):
+            yield piece
+            left, data = left - len(piece), inflate.unconsumed_tail
+        return
+    if member.method == zipfile.ZIP_BZIP2:
+        decompressor: bz2.BZ2Decompressor | lzma.LZMADecompressor = bz2.BZ2Decompressor()
+    elif member.method == zipfile.ZIP_LZMA:
+        decompressor, data = _lzma_decompressor(memoryview(data))
+    else:
+        raise ValueError(f"its compression method {member.method} is not supported")
+    while left and not decompressor.eof and (piece := decompressor.decompress(data, min(most, left))):
+        yield piece
+        left, data = left - len(piece), b""
 
 
-def _decompress_lzma(data: memoryview, most: int) -> bytes:
-    """Decompress LZMA with the header of zip archives: version, size of the properties, and the properties."""
+def _lzma_decompressor(data: memoryview) -> tuple[lzma.LZMADecompressor, memoryview]:
+    """Return a decompressor for the header of zip archives (version, size of the properties, properties), and the rest."""
     _, properties_size, properties, dictionary_size = _LZMA_HEADER.unpack_from(data)
     if dictionary_size > _LZMA_DICTIONARY_LIMIT:
         raise ValueError(f"its dictionary of {dictionary_size} bytes is larger than {_LZMA_DICTIONARY_LIMIT}")
     positions, literals = divmod(properties, 9 * 5)
     options = {"dict_size": dictionary_size, "lc": literals % 9, "lp": literals // 9, "pb": positions}
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, **options}])
-    return decompressor.decompress(data[4 + properties_size :], most)
+    return decompressor, data[4 + properties_size :]
 
 
 def verify(data: Buffer, member: Member) -> Buffer:
@@ -153,11 +200,15 @@ def verify(data: Buffer, member: Member) -> Buffer:
     Raises:
         ValueError: If they differ from the directory's.
     """
-    if len(data) != member.size:
-        raise ValueError(f"it has {len(data)} bytes, but {member.size} according to the directory")
-    if zlib.crc32(data) != member.crc:
-        raise ValueError("its checksum differs from the directory's: the member is damaged")
+    _verify(len(data), zlib.crc32(data) if len(data) == member.size else 0, member)
     return data
+
+
+def _verify(size: int, crc: int, member: Member) -> None:
+    if size != member.size:
+        raise ValueError(f"it has {size} bytes, but {member.size} according to the directory")
+    if crc != member.crc:
+        raise ValueError("its checksum differs from the directory's: the member is damaged")
 
 
 class FileView(io.RawIOBase):

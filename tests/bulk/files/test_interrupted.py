@@ -26,7 +26,7 @@ from zarrasync.bulk.files.records import claim as claims
 from zarrasync.bulk.files.records.runs import Run
 from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError, WriteConflictError
+from zarrasync.errors import NodeExistsError, WriteConflictError, ZarrError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -417,3 +417,75 @@ def test_killed_workers_are_replaced(tmp_path: Path):
     job.join(120)
     assert reports[0].rows == 288
     assert_same(out, joined(paths))
+
+
+class _Shapes(stores.WrapperStore):
+    """Compares the lengths of all arrays after each change, as a reader without consolidated metadata could."""
+
+    uneven: tuple[str, ...] = ()
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        version = await self.inner.put(key, data, if_version=if_version)
+        lengths = {}
+        for other in await self.inner.list_prefix(""):
+            if other.endswith("/zarr.json") and (document := json.loads(await self.inner.get(other) or b"{}")).get(
+                "shape"
+            ):
+                names = document["dimension_names"]
+                lengths |= {other: document["shape"][names.index("time")]} if "time" in names else {}
+        labels = lengths.get("time/zarr.json", 0)
+        self.uneven += tuple(f"{other} after {key}" for other, length in lengths.items() if length > labels)
+        return version
+
+
+def test_labels_become_visible_first(tmp_path: Path):
+    store = _Shapes(stores.MemoryStore())
+    paths = write_days(tmp_path, range(4))
+    for stop in (1, 2, 4):
+        sync.ingest(paths[:stop], store, concat="time", append=stop > 1, chunks=CHUNKS)
+    assert sync.open_array(store, path="time").shape[0] > 0
+    assert store.uneven == ()
+
+
+LEFT = {"state": "left", "publishing": True, "plan": "a" * 32}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        *({"claim": {"owner": owner}} for owner in (5, "x", "a.b", ["x"], {"x": 1}, "zz.zz.zz")),
+        *({"claim": {"state": "left", "created": created}} for created in ("x", [1], 1.5, None)),
+        *({"claim": {"state": state}} for state in ([], {}, 5)),
+        *({"claim": content} for content in (b"\xff", b"[" * 100_000, [], "x", b"")),
+        *(
+            {"claim": LEFT, "record": record}
+            for record in (b"\xff", [], {}, 5, b"", b"[" * 100_000, {"plan": 5}, {"samples": 3})
+        ),
+        *(
+            {"claim": LEFT, "record": {"plan": {"version": 1, **plan}}}
+            for plan in ({}, {"reader": 5}, {"path": 7, "files": [1]})
+        ),
+        *({"claim": {"state": "left"}, "run-x": {"owner": owner, "beat": [1]}} for owner in (5, "x", [])),
+        {"claim": {"state": "left"}, "task-a-x": {}},
+    ],
+    ids=lambda files: f"{json.dumps(files, default=repr)[:70]}",
+)
+def test_damaged_files_of_jobs(tmp_path: Path, files: dict[str, Any]):
+    """The next job continues, or its error names the file and says what to do."""
+    store = stores.MemoryStore()
+    paths = write_days(tmp_path, range(3))
+    sync.ingest(paths[:2], store, concat="time", chunks=CHUNKS)
+    length = sync.open_array(store, path="time").shape[0]
+    for name, content in files.items():
+        store.values[f".ingest/{name}"] = content if isinstance(content, bytes) else json.dumps(content).encode()
+    found: ZarrError | None = None
+    try:
+        sync.ingest(paths, store, concat="time", append=True, chunks=CHUNKS, wait=0.3)
+    except ZarrError as error:
+        found = error
+    if found is not None:
+        assert isinstance(found, WriteConflictError) or ".ingest/record" in str(found)
+        for name in files:
+            store.values.pop(f".ingest/{name}", None)
+        sync.ingest(paths, store, concat="time", append=True, chunks=CHUNKS)
+    assert sync.open_array(store, path="time").shape[0] == length * 3 // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from zarrasync._util.redact import redact
 from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
-from zarrasync.stores.fsspec import blocking, http, s3
+from zarrasync.stores.fsspec import blocking, s3
 from zarrasync.stores.fsspec.identity import service_of
-from zarrasync.stores.fsspec.protocols import AZURE
+from zarrasync.stores.fsspec.protocols import AZURE, CACHES
 from zarrasync.stores.http.responses import missing_error
 from zarrasync.stores.remote import run_request
 
@@ -29,6 +29,8 @@ _LONG_OPERATIONS = frozenset({"find", "rm"})
 """Operations whose duration grows with the number of files; they have no timeout."""
 _VERBS = {"pipe_file": "write", "rm_file": "erase", "rm": "erase", "call_s3": "erase"}
 
+_OF_LOOPS = ("asynchronous", "loop", "skip_instance_cache")
+"""Arguments of filesystems that belong to an event loop."""
 _PROCESS_TOKEN = secrets.token_hex(8)
 """Distinguishes this process from processes with the same id on other machines."""
 
@@ -37,7 +39,8 @@ class Filesystem:
     """A filesystem. Asynchronous ones (s3, gs, az, http, …) get an instance per event loop, blocking ones are shared.
 
     Args:
-        fs: The fsspec filesystem.
+        fs: The fsspec filesystem. One of references is replaced by one that keeps to the rule of ``Targets``.
+        allow_targets: URLs and local directories that references may lead to, in addition to the rule.
 
     Attributes:
         template: The fsspec filesystem, from whose arguments instances are made.
@@ -46,7 +49,11 @@ class Filesystem:
         service: What its paths refer to.
     """
 
-    def __init__(self, fs: Any) -> None:
+    def __init__(self, fs: Any, allow_targets: Iterable[str] = ()) -> None:
+        if _is_reference(fs):
+            fs = _guarded(fs, allow_targets)
+        elif allow_targets:
+            raise TypeError("allow_targets is for documents of references")
         self.template = fs
         # Caches of files claim to be asynchronous like the filesystem behind them, but are not.
         self.blocking = not (fs.async_impl and _is_asynchronous(type(fs)))
@@ -57,6 +64,15 @@ class Filesystem:
     def _make_instances(self) -> None:
         self._instances: PerLoop[Any] = PerLoop(self._make_instance, _close)
         self._unretried: PerLoop[Any] = PerLoop(partial(self._make_instance, retries=False), _close)
+
+    @property
+    def document(self) -> str:
+        """The document of references, for messages; empty for other filesystems, and for references in memory."""
+        return self.template.targets.document and self.template.targets.name if _is_reference(self.template) else ""
+
+    def confined(self) -> Filesystem:
+        """Return a filesystem whose references lead to local files in the directory of their document only."""
+        return Filesystem(self.template.confined()) if _is_reference(self.template) else self
 
     @property
     def portable(self) -> bool:
@@ -83,22 +99,14 @@ class Filesystem:
 
     async def _make_instance(self, *, retries: bool = True) -> Any:
         template = self.template
+        if _is_reference(template):
+            return template.on_loop(asyncio.get_running_loop())
         options = {**template.storage_options, "skip_instance_cache": True}
         if not retries:
             options = s3.without_retries(options)
-        if self.protocol == "reference" and any(_is_asynchronous(type(fs)) for fs in template.fss.values()):
-            options["remote_options"] = {
-                **(options.get("remote_options") or {}),
-                "asynchronous": True,
-                "skip_instance_cache": True,
-                "loop": asyncio.get_running_loop(),
-            }
         if self.protocol not in AZURE:  # at exit, adlfs would close its client on a loop that no longer exists
             options.update(asynchronous=True, loop=asyncio.get_running_loop())
         fs = type(template)(*template.storage_args, **options)
-        for other in getattr(fs, "fss", {}).values():  # filesystems behind references
-            if other is not fs and http.is_supported(other):
-                http.limit_bodies(other)
         start = getattr(fs, "set_session", None) or getattr(fs, "_set_session", None)
         if start is not None:
             await start()
@@ -166,6 +174,8 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
     if SERVICES.get(protocol) == "gcs" and options.pop("anon", False):
         options["token"] = "anon"  # noqa: S105  # it means no credentials
     try:
+        if "reference" in _protocols(url):
+            return _open_references(url, options)
         classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
         if len(classes) == 1:
             check_names(classes[0], options)
@@ -179,6 +189,54 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error
     return fs, path
+
+
+def _protocols(url: str) -> list[str]:
+    """Return the protocols of a URL or chain, the outermost first."""
+    return [part.partition("://")[0] for part in url.split("::")]
+
+
+def _open_references(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the filesystem of a document of references, or a cache of one, and the path in it.
+
+    Raises:
+        StoreError: If something other than a cache is in front of it, or its document is behind other references.
+    """
+    from fsspec import filesystem
+    from fsspec.core import _un_chain
+
+    from zarrasync.stores.fsspec.references import References
+
+    own = {name: value for name, value in options.items() if name != "allow_targets"}
+    chain = _un_chain(url, own)
+    number = [protocol for _, protocol, _ in chain].index("reference")
+    document = dict[str, Any]()
+    for inner, protocol, arguments in reversed(chain[number + 1 :]):
+        document = {"fo": inner, "target_protocol": protocol, "target_options": {**arguments, **document}}
+    arguments = {"allow_targets": options.get("allow_targets", ()), **chain[number][2], **document}
+    if "fo" not in arguments:
+        raise StoreError(f"{redact(url)!r} names no document; write reference::URL, or pass its URL as the option 'fo'")
+    fs: Any = References(**arguments)
+    for _, protocol, arguments in reversed(chain[:number]):
+        if protocol not in CACHES:
+            raise StoreError(f"{redact(url)!r} cannot be opened: only caches can be in front of references")
+        fs = filesystem(protocol, fs=fs, **arguments)
+    return fs, chain[0][0]
+
+
+def _is_reference(fs: Any) -> bool:
+    protocol = getattr(fs, "protocol", None)
+    return protocol == "reference" or (isinstance(protocol, tuple) and "reference" in protocol)
+
+
+def _guarded(fs: Any, allow_targets: Iterable[str]) -> Any:
+    """Return a filesystem of the same references that keeps to the rule of ``Targets``."""
+    from zarrasync.stores.fsspec.references import References
+
+    if isinstance(fs, References) and not allow_targets:
+        return fs
+    options = {name: value for name, value in fs.storage_options.items() if name not in _OF_LOOPS}
+    return References(*fs.storage_args, **{**options, **({"allow_targets": allow_targets} if allow_targets else {})})
 
 
 def _filesystem_class(protocol: str, url: str) -> Any:

@@ -16,7 +16,7 @@ from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_tra
 from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["cat_file", "is_supported", "is_transient", "limit_bodies", "limited", "read"]
+__all__ = ["cat_file", "is_supported", "is_transient", "limit", "limit_bodies", "limited", "read"]
 
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 """The limit of reads that other filesystems make, which have no argument for it."""
@@ -72,6 +72,11 @@ def limited(limit: int | None) -> Iterator[None]:
         yield
     finally:
         _limit.reset(token)
+
+
+def limit() -> int | None:
+    """Return the most bytes that a file may have; ``None`` for any number."""
+    return _limit.get()
 
 
 async def cat_file(fs: Any, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Buffer:

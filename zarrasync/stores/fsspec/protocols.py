@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["AZURE", "CACHES", "GCS", "IMMEDIATE", "NETWORK_SERVICES", "READ_ONLY", "S3", "WEB", "WITHOUT_SUFFIX_RANGES"]
+__all__ = [
+    "AZURE",
+    "CACHES",
+    "GCS",
+    "IMMEDIATE",
+    "LOCAL",
+    "NETWORK_SERVICES",
+    "READ_ONLY",
+    "S3",
+    "WEB",
+    "WITHOUT_SUFFIX_RANGES",
+]
 
 S3 = frozenset({"s3", "s3a"})
 GCS = frozenset({"gs", "gcs"})
 AZURE = frozenset({"az", "abfs", "abfss"})
 WEB = frozenset({"http", "https"})
+LOCAL = frozenset({"file", "local", "memory"})
+"""Protocols of files on this machine, and of files in the memory of this process."""
 CACHES = frozenset({"simplecache", "filecache", "blockcache"})
 """Caches of files in front of another filesystem."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from zarrasync import config
 from zarrasync._concurrency.gather import gather
@@ -45,13 +46,21 @@ _existing_buckets: set[Hashable] = set()
 class ReadableFsspecStore(RemoteStore):
     """Read-only files of an fsspec filesystem under a path. Arguments and attributes are as in ``FsspecStore``."""
 
-    def __init__(self, fs: Any, path: str = "", *, concurrency: int = 0, missing: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        fs: Any,
+        path: str = "",
+        *,
+        concurrency: int = 0,
+        missing: Iterable[int] = (),
+        allow_targets: Iterable[str] = (),
+    ) -> None:
         from fsspec.implementations.dirfs import DirFileSystem
 
         path = str(fs._strip_protocol(path)).rstrip("/")
         while isinstance(fs, DirFileSystem):  # use the filesystem behind it, and full paths
             fs, path = fs.fs, str(fs._join(path)).rstrip("/")
-        self._filesystem, self.path = Filesystem(fs), path
+        self._filesystem, self.path = Filesystem(fs, allow_targets), path
         self.blocking, self.protocol = self._filesystem.blocking, self._filesystem.protocol
         self.missing = _check_missing(missing, self.protocol)
         self._absence_errors = (*ABSENCE_ERRORS, PermissionError) if self.missing else ABSENCE_ERRORS
@@ -118,6 +127,8 @@ class ReadableFsspecStore(RemoteStore):
         return request_limiter((*self._filesystem.service, bucket), self.concurrency)
 
     def __repr__(self) -> str:
+        if self._filesystem.document:
+            return f"FsspecStore('reference::{self._filesystem.document}')"
         path = self.path.partition("?")[0]  # a query may contain a signature
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
@@ -130,6 +141,15 @@ class ReadableFsspecStore(RemoteStore):
 
     async def close(self) -> None:
         await self._filesystem.close()
+
+    def confined(self) -> Self:
+        """Return a store whose references lead to local files in the directory of their document only."""
+        filesystem = self._filesystem.confined()
+        if filesystem is self._filesystem:
+            return self
+        store = copy.copy(self)
+        store._filesystem = filesystem
+        return store
 
     def _path(self, key: str) -> str:
         return f"{self.path}/{key}" if self.path else key

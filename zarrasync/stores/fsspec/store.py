@@ -41,6 +41,8 @@ class FsspecStore(ReadableFsspecStore):
         concurrency: Maximum number of requests in flight; 0 for the configured one, or 128 (16 if ``fs`` is blocking).
         missing: HTTP statuses of reads that mean absence, besides 404. Filesystems other than HTTP support 401 and
             403, and treat both alike.
+        allow_targets: For a document of references, URLs and local directories that it may refer to, in addition to
+            the rule of ``Targets``; ``"*"`` for everything.
 
     Attributes:
         local_store: A ``LocalStore`` over the same files, if the filesystem is local.

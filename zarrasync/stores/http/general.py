@@ -102,6 +102,10 @@ class GeneralClient:
             return await decoded(await self._follow(url, headers, limit), limit)
         except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError, UnicodeError) as error:
             raise StoreError(f"{type(error).__name__}: {redact(str(error))}") from error
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, StoreError):  # the connector refuses the address
+                raise error.os_error from None
+            raise TransientError(f"{type(error).__name__}: {redact(str(error))}") from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise TransientError(f"{type(error).__name__}: {redact(str(error))}") from error
 

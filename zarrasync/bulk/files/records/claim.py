@@ -263,7 +263,7 @@ class Claim:
             except WriteConflictError:
                 continue  # another task has done the same
             break
-        return Permit(self.folder.path, content["id"])
+        return Permit(self.folder.path, content.get("id", ""))
 
     def wait_for_runs(self, wait: float) -> None:
         """Wait until no task runs on another process.

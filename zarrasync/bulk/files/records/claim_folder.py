@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.files.records.runs import read_content
+from zarrasync.errors import StoreError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK
 from zarrasync.stores import Store
@@ -110,7 +111,8 @@ class ClaimFolder:
         if not self._has_marks:
             return set()
         prefix = f"{self.path}/{JOB_TASK}{digest}-"
-        return {int(key.removeprefix(prefix)) for key in self._keys() if key.startswith(prefix)}
+        numbers = [key.removeprefix(prefix) for key in self._keys() if key.startswith(prefix)]
+        return {int(number) for number in numbers if number.isascii() and number.isdigit()}
 
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""
@@ -137,7 +139,29 @@ class ClaimFolder:
         self._run(self._store.put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode()))
 
     def record(self) -> dict[str, Any] | None:
-        """Return what an earlier job has begun to publish; ``None`` if it has published all of it."""
+        """Return what an earlier job has begun to publish; ``None`` if it has published all of it.
+
+        Raises:
+            StoreError: If the record is damaged.
+        """
         data = self._run(self._store.get(f"{self.path}/{JOB_RECORD}"))
-        record: dict[str, Any] | None = None if data is None else json.loads(data)
+        if data is None:
+            return None
+        try:
+            record = json.loads(bytes(data))
+        except (ValueError, RecursionError) as error:
+            raise self.damaged_record(error) from error
+        if not isinstance(record, dict) or not all(
+            isinstance(record.get(name, {}), dict) for name in ("plan", "samples")
+        ):
+            raise self.damaged_record("expected an object with a plan")
         return record
+
+    def damaged_record(self, reason: object) -> StoreError:
+        """Return the error for a record that cannot be read."""
+        key = f"{self.path}/{JOB_RECORD}"
+        return StoreError(
+            f"{key!r} in {self._store!r}, the record of a job that was interrupted while it published its result, is damaged: "
+            f"{reason}; erase it and repeat the call, which ingests files again that were not published",
+            key=key,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import operator
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,11 +18,21 @@ import numpy.typing as npt
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.records.spans import Span
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
+from zarrasync.errors import MetadataError
 
 __all__ = ["ArrayPlan", "JobPlan", "Part", "Segment"]
 
 T = TypeVar("T")
 _VERSION = 1
+_TYPES = {
+    "zarr_format": int | str,
+    "path": str,
+    "dim": str,
+    "length": int,
+    "parameters": str,
+    "attributes": dict | None,
+}
+"""Types of members of a stored plan, for those that are not converted."""
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
 
@@ -275,28 +286,31 @@ class JobPlan:
         """Return the plan that ``to_json`` returned.
 
         Raises:
-            ValueError: If the values are not such a plan.
+            MetadataError: If the values are not such a plan.
         """
         items = dict(values)
         if items.pop("version", None) != _VERSION:
-            raise ValueError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
-        reader = items.pop("reader")
-        dims = reader["dims"]
+            raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
         try:
+            for name, kind in _TYPES.items():
+                if not isinstance(items[name], kind):
+                    raise TypeError(f"its {name} is {items[name]!r}")
+            reader = items.pop("reader")
+            dims = reader["dims"]
             return cls(
                 **{
                     **items,
                     "files": [SourceFile(*file) for file in items["files"]],
                     "reader": ReaderOptions(**{**reader, "dims": None if dims is None else tuple(dims)}),
                     "arrays": [_array(item) for item in items["arrays"]],
-                    "segments": [Segment(*segment) for segment in items["segments"]],
+                    "segments": [Segment(*map(operator.index, segment)) for segment in items["segments"]],
                     "parts": [Part(**part) for part in items["parts"]],
                     "journal": [tuple(item) for item in items["journal"]],
-                    "lost": [(start, stop) for start, stop in items.get("lost", ())],
+                    "lost": [(operator.index(start), operator.index(stop)) for start, stop in items.get("lost", ())],
                 }
             )
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"the plan of the ingestion is damaged: {error}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the plan of the ingestion is damaged: {error}") from error
 
 
 def _array(item: Mapping[str, Any]) -> ArrayPlan:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store, Value
-from zarrasync.stores.temporary_names import is_process_gone, process_name
+from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
 
 __all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content", "wait_for_runs"]
 
@@ -45,9 +45,15 @@ async def read_contents(store: Store, keys: Sequence[str]) -> list[dict[str, Any
 def _parse(value: Value | None) -> dict[str, Any]:
     try:
         content = {} if value is None else json.loads(bytes(value.data))
-    except ValueError:
+    except (ValueError, RecursionError):
         content = {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return {}
+    if content.get("owner"):  # a damaged name does not mean that the process has ended
+        content["owner"] = str(content["owner"])
+    if type(content.get("created", 0)) is not int:
+        del content["created"]
+    return content
 
 
 @dataclass
@@ -67,7 +73,9 @@ class Observed:
         owner, beat, now = content.get("owner"), (content.get("id"), content.get("beat")), clock.monotonic()
         if beat != self.beat:
             self.beat, self.since = beat, now
-        return not owner or is_process_gone(owner) or now - self.since > DEAD_SECONDS
+        # The owner of a damaged note notices that when it renews the note, and ends.
+        seconds = DEAD_SECONDS if not owner or is_process_name(owner) else 2 * BEAT_SECONDS
+        return not owner or is_process_gone(owner) or now - self.since > seconds
 
 
 def wait_for_runs(store: Store, folder: str, wait: float) -> bool:

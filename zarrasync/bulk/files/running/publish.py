@@ -116,10 +116,15 @@ def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:
 async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
     """Store the documents of new arrays, and the new shapes of others.
 
+    Labels and other small arrays come first, so that readers without consolidated metadata find no variable that is longer
+    than its labels.
+
     Raises:
         ShapeError: If another writer has changed the shape of an array.
     """
-    await gather([partial(_publish_array, plan, array, handle) for array in plan.arrays])
+    for is_label in (True, False):
+        arrays = [array for array in plan.arrays if (array.name == plan.dim or array.kind == "inline") == is_label]
+        await gather([partial(_publish_array, plan, array, handle) for array in arrays])
 
 
 async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:

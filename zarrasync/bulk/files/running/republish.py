@@ -18,6 +18,7 @@ from zarrasync.bulk.files.running.publish import is_inline_stored, publish_array
 from zarrasync.bulk.files.running.samples import changed_arrays, row_samples
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.display.text import counted
+from zarrasync.errors import MetadataError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
@@ -63,11 +64,17 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     Returns:
         A message if another writer has changed the dataset so that the result does not fit any more. Nothing is changed
         then.
+
+    Raises:
+        StoreError: If the record is damaged.
     """
     record = claim.folder.record()
     if record is None:
         return []
-    plan, taken = JobPlan.from_json(record["plan"]), record.get("samples", {})
+    try:
+        plan, taken = JobPlan.from_json(record.get("plan", {})), record.get("samples", {})
+    except MetadataError as error:
+        raise claim.folder.damaged_record(error) from error
     place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
 
     def run(call: Coroutine[Any, Any, T]) -> T:

@@ -69,15 +69,8 @@ def _run(arguments: list[str], environment: Mapping[str, str], folder: str) -> s
     """Return the ID of the first test that fails, or an empty string."""
     # Appending to sys.path keeps the copy of the package before the original.
     command = [sys.executable, "-m", "pytest", "--import-mode=append", f"--rootdir={ROOT}", "-q", "-x"]
-    command += [
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.planted.recording",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        *arguments,
-    ]
+    command += ["-p", "no:cacheprovider", "-p", "tests.planted.recording", "-c", str(ROOT / "pyproject.toml")]
+    command += arguments
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode in (0, 5):
         return ""

@@ -66,8 +66,12 @@ test-docs:  ## Run the code of the documentation
 $(TIERS:%=test-%): test-%: $(VENV)/test.stamp kernel
 	$(pytest) --tier=$*
 
-planted: $(VENV)/test.stamp kernel  ## Plant faults that a seed has drawn, and print which test of `make test` finds each
+planted: artifacts/planted/coverage  ## Plant faults that a seed has drawn, and print which test of `make test` finds each
 	$(BIN)/python -m tests.planted find
+
+# Which lines each test of `make test` executes, so that only those run that execute the line of a fault.
+artifacts/planted/coverage: $(SOURCES) | $(VENV)/test.stamp kernel
+	$(BIN)/python -m tests.planted record
 
 interop: kernel $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with other packages, and write docs/interop.md
 	ZARRASYNC_INTEROP=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -W ignore -m tests.interop.page

@@ -79,8 +79,9 @@ def test_copies_above_the_url_are_updated(hierarchy, capsys):
     assert sync.validate(hierarchy).findings == []
 
 
-def test_removing_and_setting_is_one_change(hierarchy):
+def test_removing_and_setting_is_one_change(hierarchy, capsys):
     assert main(["attrs", "set", hierarchy, "--path", "raw/mask", "--delete", "units", "--string", "n=1"]) == 0
+    assert capsys.readouterr().out == "/raw/mask: 1 attribute set, 1 attribute removed\n"
     assert attributes(hierarchy) == {"n": "1", "flag": True}
     assert sync.validate(hierarchy).findings == []
 

@@ -36,13 +36,6 @@ def code(*words: str) -> int:
         return int(error.code or 0)
 
 
-def test_success():
-    assert code("ingest", "nc/day0.nc", "nc/day1.nc", "out.zarr", *JOIN) == 0
-    assert code("ingest", "nc/day0.nc", "nc/day1.nc", "out.zarr", *JOIN) == 0  # nothing to do
-    assert code("ingest", "nc/day[12].nc", "out.zarr", *JOIN, "--append") == 0  # one is known
-    assert code("validate", "out.zarr", "--data") == 0
-
-
 def test_errors():
     assert code("ingest", "nc/day0.nc", "out.zarr", *JOIN) == 0
     assert code("ingest", "nc/day1.nc", "out.zarr", *JOIN) == 1  # another file without --append
@@ -55,17 +48,6 @@ def test_errors():
     sync.create_array("bad.zarr", data=np.arange(4))
     Path("bad.zarr/c/0").write_bytes(b"damaged")
     assert code("validate", "bad.zarr", "--data") == 1  # found a problem
-
-
-def test_plans():
-    assert code("ingest", "plan", "nc/*.nc", "out.zarr", *JOIN, "--plan", "job.plan") == 0
-    assert code("ingest", "nc/*.nc", "out.zarr", *JOIN, "--wait", "0") == 1  # the plan is not finished
-    assert code("ingest", "finish", "job.plan") == 1  # tasks have not been run
-    assert code("ingest", "run", "job.plan", "--task", "7") == 1  # no such task
-    assert code("ingest", "run", "job.plan") == 0
-    assert code("ingest", "finish", "job.plan") == 0
-    assert code("ingest", "finish", "job.plan") == 0  # finished before
-    assert code("ingest", "run", "none.plan") == 1
 
 
 @pytest.mark.parametrize(

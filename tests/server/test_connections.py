@@ -137,6 +137,9 @@ async def test_connections_with_requests_are_not_replaced():
         refusal = await ended(more[0])
         assert refusal.startswith(b"HTTP/1.1 503 ")
         assert b"Retry-After: 1" in refusal
+        busy.append(await stack.enter_async_context(connected(client.base, ask, client="127.0.0.4")))
+        last = await stack.enter_async_context(connected(client.base, ask, client="127.0.0.5"))
+        assert (await ended(last[0])).startswith(b"HTTP/1.1 503 ")  # the reserve is one connection
         gate.set()
         for reader, _ in busy:
             assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")

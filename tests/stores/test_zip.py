@@ -145,6 +145,16 @@ def test_archives_are_written(tmp_path: Path):
         np.testing.assert_array_equal(zarr.open_array(theirs, path="x", mode="r")[...], found[...])
 
 
+async def test_the_content_of_a_file_object_is_replaced():
+    file = io.BytesIO(b"other content")
+    file.seek(5)
+    store = stores.ZipStore(file, mode="w")
+    await store.set("k", b"value")
+    await store.close()
+    assert file.getvalue().startswith(b"PK")
+    assert zipfile.ZipFile(file).namelist() == ["k"]
+
+
 def test_modes_of_archives(tmp_path: Path):
     path = tmp_path / "a.zip"
     with pytest.raises(ValueError, match="mode must be"):

@@ -33,7 +33,7 @@ def plant(module: str, old: str, new: str) -> Iterator[dict[str, str]]:
         raise ValueError(f"{module} has {places} places for this fault, not 1: {old!r}")
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "zarrasync"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, package)  # with its bytecode, which is valid for all files but the changed one
         path = package / module
         path.write_text(path.read_text().replace(old, new))
         yield {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}

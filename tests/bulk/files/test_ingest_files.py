@@ -69,12 +69,6 @@ async def test_formats(api: Api, tmp_path: Path, zarr_format: int):
     assert sync.open_group(out).zarr_format == zarr_format
 
 
-async def test_the_order_of_labels_counts(api: Api, tmp_path: Path):
-    paths = write_days(tmp_path / "nc", [2, 0, 1])
-    await api(api.ingest(paths, store := {}, concat="time"))
-    xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), joined(paths))
-
-
 async def test_rows_of_files_may_alternate(api: Api, tmp_path: Path):
     whole = day(0)
     for number, part in enumerate((whole.isel(time=slice(0, None, 2)), whole.isel(time=slice(1, None, 2)))):
@@ -253,31 +247,6 @@ async def test_numpy_files(api: Api, tmp_path: Path):
         await api(api.ingest(str(tmp_path / "*.npz"), {}, concat="time", dims="lat,lon"))
 
 
-async def test_zarr_files(api: Api, tmp_path: Path):
-    for number in range(2):
-        day(number).to_zarr(tmp_path / f"{number}.zarr", zarr_format=2 + number, consolidated=False)
-    await api(api.ingest(str(tmp_path / "*.zarr"), store := {}, concat="time", verify=True))
-    expected = xr.concat(
-        [day(0), day(1)], "time", data_vars="minimal", coords="minimal", compat="override", join="override"
-    )
-    xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), expected)
-
-
-@pytest.mark.filterwarnings("ignore")  # of rioxarray
-async def test_geotiff(api: Api, tmp_path: Path):
-    pytest.importorskip("rioxarray")
-    for number in range(3):
-        image = xr.DataArray(
-            np.full((4, 5), number, "u2"), dims=("y", "x"), coords={"y": np.arange(4.0), "x": np.arange(5.0)}
-        )
-        image.rio.write_crs("EPSG:32632").rio.to_raster(tmp_path / f"{number}.tif")
-    await api(api.ingest(str(tmp_path / "*.tif"), store := {}, concat="time"))
-    found = sync.open_array(store, path="band_data")
-    assert found.metadata.dimension_names == ("time", "band", "y", "x")
-    np.testing.assert_array_equal(found[:, 0, 0, 0], [0, 1, 2])
-    assert sync.open_array(store, path="spatial_ref").shape == ()
-
-
 async def test_a_scalar_coordinate_is_the_label_of_a_file(api: Api, tmp_path: Path):
     for number in (1, 0):
         day(0).isel(time=number).to_netcdf(tmp_path / f"{1 - number}.nc")
@@ -285,15 +254,6 @@ async def test_a_scalar_coordinate_is_the_label_of_a_file(api: Api, tmp_path: Pa
     found = xr.open_dataset(store, engine="zarrasync").load()
     np.testing.assert_array_equal(found.time, START + np.arange(2).astype("m8[h]"))
     np.testing.assert_array_equal(found.t2m, day(0).t2m[:2])
-
-
-async def test_strings(api: Api, tmp_path: Path):
-    for number in range(2):
-        names = np.array([f"station {number}", "é"], object)
-        dataset = xr.Dataset({"value": ("station", [1.0, 2.0]), "name": ("station", names)})
-        dataset.to_netcdf(tmp_path / f"{number}.nc")
-    await api(api.ingest(str(tmp_path / "*.nc"), store := {}, concat="station", verify=True))
-    assert sync.open_array(store, path="name")[:].tolist() == ["station 0", "é", "station 1", "é"]
 
 
 async def test_a_single_file_needs_no_dimension(api: Api, tmp_path: Path):

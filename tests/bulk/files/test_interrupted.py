@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,14 +21,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.ingested import ingest_in_tasks
 from tests.support.shifted_clock import ShiftedClock
+from tests.support.strict_s3 import BUCKET, s3_client, serve_s3
 from zarrasync import config, stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records import claim as claims
 from zarrasync.bulk.files.records.runs import Run
 from zarrasync.bulk.files.running.pool import Workers
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError, WriteConflictError, ZarrError
+from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError, ZarrError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -34,7 +38,7 @@ from tests.support.dying import DyingStore, dying_store, in_child, names
 from tests.support.netcdf import PACKED, assert_same, day, joined, visible_length, write_days
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
-CHUNKS = {"time": 10, "lat": 4}
+CHUNKS: dict[str, Any] = {"time": 10, "lat": 4}
 
 
 def ingest_and_die(paths: list[Path], out: Path, puts: int, options: dict[str, Any]) -> None:
@@ -404,18 +408,34 @@ def test_readers_see_equal_lengths_while_writers_are_killed(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
-@pytest.mark.slow
-def test_killed_workers_are_replaced(tmp_path: Path):
-    paths = write_days(tmp_path / "nc", range(12))
-    out, reports = tmp_path / "out.zarr", list[Any]()
-    options: dict[str, Any] = {"concat": "time", "chunks": {"time": 24}, "processes": 2}
-    job = threading.Thread(target=lambda: reports.append(sync.ingest(paths, out, **options)))
-    job.start()
-    while not (children := multiprocessing.active_children()) and job.is_alive():
-        job.join(0.05)
-    os.kill(children[0].pid or 0, signal.SIGKILL)
-    job.join(120)
-    assert reports[0].rows == 288
+def ingest_and_kill(paths: list[Path], out: Path, victim: str) -> None:
+    """Ingest files on two processes, and kill some processes as soon as a task has ended."""
+    os.setpgid(0, 0)
+
+    def kill(nbytes: int) -> None:
+        workers = multiprocessing.active_children()
+        if not nbytes or len(workers) < 2 or (out / "killed").exists():
+            return
+        (out / "killed").touch()
+        if victim == "group":
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid() if victim == "job" else workers[0].pid or 0, signal.SIGKILL)
+
+    ingest_in_tasks(paths, out, append=True, chunks=CHUNKS, processes=2, start_method="fork", progress=kill)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("victim", ["job", "worker", "group"])
+def test_processes_of_a_job_are_killed(tmp_path: Path, victim: str):
+    """Workers are replaced. Without the job, they end, and a rerun completes their work."""
+    paths, out = write_days(tmp_path / "nc", range(6)), tmp_path / "out.zarr"
+    sync.ingest(paths[:2], out, concat="time", chunks=CHUNKS)
+    code = in_child(ingest_and_kill, paths, out, victim)
+    assert code == (0 if victim == "worker" else -signal.SIGKILL)
+    assert visible_length(out) == (144 if victim == "worker" else 48)
+    (out / "killed").unlink()
+    report = sync.ingest(paths, out, concat="time", append=True, chunks=CHUNKS)
+    assert (report.known == 6) == (victim == "worker")
     assert_same(out, joined(paths))
 
 
@@ -489,3 +509,30 @@ def test_damaged_files_of_jobs(tmp_path: Path, files: dict[str, Any]):
             store.values.pop(f".ingest/{name}", None)
         sync.ingest(paths, store, concat="time", append=True, chunks=CHUNKS)
     assert sync.open_array(store, path="time").shape[0] == length * 3 // 2
+    assert sync.validate(out, data=True).ok
+    assert not [name for name in names(out) if ".ingest" in name or "partial" in name]
+
+
+KILLED = """
+import os, signal, sys
+from zarrasync import sync
+kill = lambda nbytes: nbytes and os.kill(os.getpid(), signal.SIGKILL)
+options = {"key": "test", "secret": "test", "endpoint_url": sys.argv[2]}
+sync.ingest(sys.argv[3:], sys.argv[1], storage_options=options, concat="time", progress=kill)
+"""
+
+
+@pytest.mark.processes
+def test_a_job_that_writes_to_a_bucket_is_killed(tmp_path: Path):
+    paths, url = write_days(tmp_path / "nc", range(3)), f"s3://{BUCKET}/out.zarr"
+    with serve_s3(tmp_path) as options:
+        command = [sys.executable, "-c", KILLED, url, options["endpoint_url"], *map(str, paths)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        with pytest.raises(NodeNotFoundError):
+            sync.open_group(url, storage_options=options)
+        sync.ingest(paths, url, storage_options=options, concat="time", verify=True)
+        with xr.open_dataset(url, engine="zarrasync", storage_options=options) as found:
+            xr.testing.assert_equal(found.load(), joined(paths))
+        with closing(s3_client(options)) as client:
+            keys = [item["Key"] for item in client.list_objects_v2(Bucket=BUCKET)["Contents"]]
+    assert not [key for key in keys if ".ingest" in key]

@@ -64,15 +64,6 @@ async def test_a_dimension_that_no_file_has(api: Api, tmp_path: Path):
         await api(api.ingest(paths, {}, concat="ix"))
 
 
-async def test_groups_without_labels(api: Api, tmp_path: Path):
-    path = tmp_path / "0.nc"
-    with nc.Dataset(path, "w") as file:
-        file.createDimension("time", 2)
-        file.createGroup("obs").createVariable("v", "f4", ("time",))[:] = [1, 2]
-    report = await api(api.ingest(path, {}, concat="time", source_group="obs"))
-    assert report.notes == ["the group has no labels 'time': rows are in the order of the files"]
-
-
 @pytest.mark.parametrize("labelled", [False, True])
 async def test_variables_with_fewer_rows_than_others(api: Api, tmp_path: Path, labelled: bool):
     """netCDF-4 stores the rows of each variable up to the last one that was written."""

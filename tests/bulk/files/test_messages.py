@@ -30,19 +30,6 @@ def ingest(*files: str, out: str = "out.zarr", **options: Any) -> Any:
     return sync.ingest(list(files), out, concat="time", **options)
 
 
-def test_another_grid(first: Path):
-    other = day(1)
-    other.assign_coords(lat=other.lat + 1).to_netcdf("other.nc")
-    message = (
-        r"'lat' must be the same in all files, but is -74.0 at position 0 in .*other.nc and -75.0 in .*interpolation"
-    )
-    with pytest.raises(ShapeError, match=message):
-        ingest("first.nc", "other.nc")
-    ingest("first.nc")
-    with pytest.raises(ShapeError, match=message):
-        ingest("other.nc", append=True)
-
-
 def test_another_mask_can_be_left_out(first: Path):
     other = day(1)
     other["mask"] = 1 - other["mask"]
@@ -159,18 +146,6 @@ def test_names_of_axes_for_some_variables(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ShapeError, match=r"'count' of .*a.npz has 1 axis, .* time, x; .* variables="):
         ingest("a.npz", dims="time,x")
     assert ingest("a.npz", dims="time,x", variables=["image"]).rows == 3
-
-
-def test_chunks_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("h5py", reason="only then chunks are read without the library")
-    monkeypatch.chdir(tmp_path)
-    values = np.random.default_rng(0).normal(size=(3, 4000))
-    encoding = {"v": {"zlib": True, "chunksizes": (1, 4000)}}
-    xr.Dataset({"v": (("time", "x"), values)}, coords={"time": [0, 1, 2]}).to_netcdf("a.nc", encoding=encoding)
-    data = Path("a.nc").read_bytes()
-    Path("a.nc").write_bytes(data[: len(data) // 2] + bytes(1000) + data[len(data) // 2 + 1000 :])
-    with pytest.raises(ValueError, match=r"^cannot read 'v' of .*a.nc: \w+: \d.0 in 'v' of .*zlib cannot decode"):
-        ingest("a.nc")
 
 
 @pytest.mark.parametrize(

@@ -428,15 +428,6 @@ async def test_each_file_is_downloaded_once_if_there_is_space(
     assert [counts[url] for url in urls] == downloads
 
 
-async def test_many_remote_files(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
-    url, options = s3
-    write_days(tmp_path / "nc", range(40))
-    fsspec.filesystem("s3", **options).put(str(tmp_path / "nc"), url.removeprefix("s3://"), recursive=True)
-    report = await api(api.ingest(f"{url}/*.nc", store := {}, concat="time", source_options=options, verify=True))
-    assert (report.files, report.rows) == (40, 960)
-    np.testing.assert_allclose(stored(store, "netcdf"), np.concatenate([day(n).t2m for n in range(40)]), atol=0.01)
-
-
 async def test_files_in_memory(api: Api, tmp_path: Path):
     """Their times are numbers in listings, and dates elsewhere."""
     memory = fsspec.filesystem("memory")

@@ -60,14 +60,6 @@ async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, size: int
         await api(api.ingest(chosen[-1:], store, region="auto", **options))
 
 
-@pytest.mark.processes
-async def test_processes(api: Api, tmp_path: Path):
-    paths = [write(tmp_path / f"{n}.nc", dataset_of(n), order) for n, order in enumerate(ORDERS[:3])]
-    await api(api.ingest(paths, one := {}, concat="time"))
-    await api(api.ingest(paths, tmp_path / "out.zarr", concat="time", processes=2, verify=True))
-    np.testing.assert_array_equal(*[sync.open_array(store, path="t2m")[:] for store in (one, tmp_path / "out.zarr")])
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("is_row", [False, True])
 @pytest.mark.parametrize("where", [pytest.param("processes", marks=pytest.mark.processes), "executor"])

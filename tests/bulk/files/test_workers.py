@@ -65,14 +65,6 @@ def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
     assert {name: getattr(own, name) for name in names} == {name: {"1": name} for name in names}
 
 
-@pytest.mark.slow
-def test_processes(tmp_path: Path):
-    paths = write_days(tmp_path / "nc", range(20))
-    out = tmp_path / "out.zarr"
-    sync.ingest(paths, out, concat="time", chunks={"time": 24}, processes=2, verify=True)
-    assert_same(out, joined(paths))
-
-
 @pytest.mark.parametrize("is_short", [True, False])
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool

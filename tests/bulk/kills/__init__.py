@@ -1,1 +1,0 @@
-"""Jobs with many files whose processes are killed at random moments, in processes that run the real commands."""

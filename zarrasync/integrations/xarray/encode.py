@@ -26,6 +26,7 @@ from zarrasync.integrations.xarray.read import FILTERS
 from zarrasync.metadata.conventions.cf_attributes import (
     FILL,
     MISSING_NUMBERS,
+    MISSING_VALUE,
     OFFSET,
     SCALE,
     SCALING,
@@ -115,7 +116,7 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
         EncodingError: If the encoding cannot represent a value.
     """
     variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
-    variable = _with_float_scaling(variable)
+    variable, further = _with_one_missing_number(_with_float_scaling(variable))
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
     # Attributes of numbers do not depend on values, but xarray infers the units of times from them.
@@ -123,7 +124,8 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
     template = _encode_with_xarray(name, variable if needs_values else _without_values(variable))
     if not (is_number or (has_dates and template.dtype.kind in _NUMERIC)):
         return template
-    names = [key for key in VALUE_ATTRIBUTES if variable.encoding.get(key) is not None]
+    template.attrs.update(further)
+    names = [key for key in VALUE_ATTRIBUTES if key in further or variable.encoding.get(key) is not None]
     if UNSIGNED in names and template.dtype.kind in "iu":  # xarray omits it without a fill value
         template.attrs[UNSIGNED] = template.encoding.pop(UNSIGNED, variable.encoding[UNSIGNED])
     attributes = {key: template.attrs[key] for key in names if key in template.attrs}
@@ -145,6 +147,21 @@ def _with_float_scaling(variable: Variable) -> Variable:
     result = variable.copy(deep=False)
     result.encoding = variable.encoding | {key: float(variable.encoding[key]) for key in integers}
     return result
+
+
+def _with_one_missing_number(variable: Variable) -> tuple[Variable, dict[str, Any]]:
+    """Return a variable with one number for missing values at most, and the attribute with others.
+
+    xarray reads several numbers, and raises an error if it has to write them.
+    """
+    numbers = np.ravel(variable.encoding.get(MISSING_VALUE, ()))
+    fill = variable.encoding.get(FILL)
+    is_one = numbers.size == 1 and (fill is None or np.array_equal(numbers, np.ravel(fill), equal_nan=True))
+    if not numbers.size or is_one or numbers.dtype.kind not in _NUMERIC:
+        return variable, {}
+    result = variable.copy(deep=False)
+    result.encoding = {key: value for key, value in variable.encoding.items() if key != MISSING_VALUE}
+    return result, {MISSING_VALUE: numbers.tolist() if numbers.size > 1 else numbers.item()}
 
 
 def _encode_with_xarray(name: str, variable: Variable) -> Variable:

@@ -137,7 +137,7 @@ def test_gzip_members_and_padding():
             ["bytes", {"name": "gzip", "configuration": {"level": "x"}}],
             "level must be an integer from -1 to 9, found 'x'",
         ),
-        (["bytes", {"name": "gzip", "configuration": {"nosuch": 1}}], "unexpected keyword argument 'nosuch'"),
+        (["bytes", {"name": "gzip", "configuration": {"nosuch": 1}}], "unknown member 'nosuch'"),
         ([{"name": "bytes", "configuration": {"endian": "middle"}}], "'little' or 'big', found 'middle'"),
         ([{"name": "transpose", "configuration": {"order": [0, 0]}}, "bytes"], "permutation of the axes"),
         ([{"name": "transpose", "configuration": {}}, "bytes"], "order"),

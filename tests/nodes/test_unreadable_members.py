@@ -61,8 +61,8 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
-FAULTS = [fifo, endpoint, loop, no_rights, device, damaged]
-ABSENCES = [dangling, directory]  # a name that leads to no file is that of no node
+FAULTS = [fifo, endpoint, loop, no_rights, device, damaged, dangling]
+ABSENCES = [directory]
 
 
 def hierarchy(root: Path, place: Callable[[Path], None]) -> None:

@@ -66,7 +66,7 @@ def replace(path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("native", ["auto", "off"])
 @pytest.mark.parametrize("layout", [{}, {"compressors": None}, {"shards": (4,)}], ids=["compressed", "raw", "sharded"])
-@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "directory"])  # of other keys
 async def test_chunks(api: Api, tmp_path: Path, kind: str, layout: dict[str, Any], native: str):
     array = sync.create_array(tmp_path, shape=(8,), chunks=(2,), dtype="i4", **layout)
     array[:] = range(1, 9)
@@ -94,7 +94,7 @@ def test_directories_of_chunks_that_are_links(tmp_path: Path, depth: int, native
             array[key]
 
 
-@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "directory"])  # of other keys
 async def test_documents(api: Api, tmp_path: Path, kind: str):
     for name in ("zarr.json", "g/zarr.json", ".zarray"):
         replace(tmp_path / name, kind)
@@ -102,7 +102,7 @@ async def test_documents(api: Api, tmp_path: Path, kind: str):
         for call in (api.open, api.create_group):
             with pytest.raises(ZarrError, match=name):
                 await api(call(tmp_path, path=node))
-        (os.rmdir if kind == "directory" else os.unlink)(tmp_path / name)
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("kind", ODD)

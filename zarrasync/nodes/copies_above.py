@@ -16,7 +16,12 @@ __all__ = ["update_copies"]
 
 
 async def update_copies(
-    node: NodeHandle, keys: Iterable[str], erased_prefixes: Sequence[str] = (), *, paths: Iterable[str] | None = None
+    node: NodeHandle,
+    keys: Iterable[str],
+    erased_prefixes: Sequence[str] = (),
+    *,
+    paths: Iterable[str] | None = None,
+    new_groups: Iterable[str] = (),
 ) -> None:
     """Update the copies of documents in all groups above a node. One batch of requests finds the groups that have any.
 
@@ -28,6 +33,7 @@ async def update_copies(
         keys: The keys of changed documents at and below the node, and of new groups above it.
         erased_prefixes: Prefixes below which everything was erased.
         paths: The paths of all changed nodes, if they are others than that of the node.
+        new_groups: The paths of groups that contain no copies, because they have just been created.
 
     Raises:
         WriteConflictError: If other writers kept changing the copies that the node was opened with.
@@ -39,7 +45,7 @@ async def update_copies(
     opened = node.consolidated
     if opened is not None:
         await opened.update(node.store, changed, erased_prefixes, config=node.config)
-    above = _paths_above([node.path] if paths is None else paths)
+    above = _paths_above([node.path] if paths is None else paths) - {*new_groups}
     if opened is not None:
         above.discard(opened.path)
     if not above or not node.store.supports_consolidated_metadata:

@@ -261,11 +261,11 @@ async def _write(creation: _Creation, surroundings: _Surroundings) -> None:
         await erase_node(handle)
     elif creation.erase_leftovers and isinstance(creation.metadata, ArrayMetadata):
         await _erase_leftovers(handle, creation.metadata)
+    missing = [path for path, node in surroundings.ancestors.items() if node is None]
     if not handle.format.implicit_groups:
-        missing = [path for path, node in surroundings.ancestors.items() if node is None]
         documents.update(await _create_groups(handle, missing))
     await _put_new(creation, creation.documents)
-    await update_copies(handle, documents)
+    await update_copies(handle, documents, new_groups=missing)
 
 
 async def _erase_leftovers(handle: NodeHandle, metadata: ArrayMetadata) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -199,6 +200,8 @@ class LocalStore(Store):
     def _read(self, handle: int, request: Request, versions: bool) -> Value | None:
         try:
             state = os.fstat(handle)
+            if stat.S_ISDIR(state.st_mode):
+                return None  # of other keys
             check_regular(state, self._base + request.key)
             size = state.st_size
             start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)

@@ -116,6 +116,7 @@ def encode_new(name: str, variable: Variable, lossy: Lossy = "error") -> Variabl
         EncodingError: If the encoding cannot represent a value.
     """
     variable = _without_objects(name, _fill_missing_strings(variable, variable.encoding, variable.dtype))
+    variable = _without_native_fill(variable)
     variable, further = _with_one_missing_number(_with_float_scaling(variable))
     has_dates = variable.dtype.kind in "mMO" and _has_dates(variable)
     is_number = variable.dtype.kind in _NUMERIC and _is_numeric(variable.encoding.get("dtype", variable.dtype))
@@ -147,6 +148,16 @@ def _with_float_scaling(variable: Variable) -> Variable:
     result = variable.copy(deep=False)
     result.encoding = variable.encoding | {key: float(variable.encoding[key]) for key in integers}
     return result
+
+
+def _without_native_fill(variable: Variable) -> Variable:
+    """Return a variable without the fill value of an array of NumPy's times, which are written as numbers."""
+    holders = (variable.attrs, variable.encoding)
+    keys = [key for key in MISSING_NUMBERS for held in holders if np.asarray(held.get(key)).dtype.kind in "mM"]
+    if not keys:
+        return variable
+    attributes, encoding = ({key: value for key, value in held.items() if key not in keys} for held in holders)
+    return Variable(variable.dims, variable.data, attributes, encoding)
 
 
 def _with_one_missing_number(variable: Variable) -> tuple[Variable, dict[str, Any]]:

@@ -175,7 +175,10 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         options["token"] = "anon"  # noqa: S105  # it means no credentials
     try:
         if "reference" in _protocols(url):
-            return _open_references(url, options)
+            try:
+                return _open_references(url, options)
+            except OSError as error:
+                raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
         classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
         if len(classes) == 1:
             check_names(classes[0], options)

@@ -20,7 +20,7 @@ EQUAL, REFUSED, LEFT_OUT = "=", "refused", "left out"
 _DOES_NOT_FIT = "the encoding cannot represent a value; the error names the variable, the index and the value"
 _ONE_NUMBER = "the encoder of xarray, which writes netCDF, accepts one number for missing values"
 _NOT_REAL = "statistics and colours need real numbers"
-_NOT_AVERAGED = 'there is no mean of strings; `method="nearest"` keeps one of them'
+_NOT_AVERAGED = 'strings do not have a mean; `method="nearest"` keeps one of them'
 REASONS: dict[tuple[str, str], str] = {
     **{
         (case.title, place): _DOES_NOT_FIT
@@ -42,7 +42,7 @@ _HEAD = f"""# What numbers mean in every place
 
 <!-- Written by `python -m tests.conversions.page`. Do not edit. -->
 
-Files and Zarr arrays store numbers with attributes that specify what the numbers mean: the CF conventions, and those of netCDF and xarray.
+Files and Zarr arrays store numbers with attributes that specify what the numbers mean: the conventions of CF, netCDF, and xarray.
 The table shows what each part of zarrasync makes of them. netCDF4 writes the files, and zarr-python the arrays. `{EQUAL}` means that a
 reader finds the values that xarray finds in the file, or, in the views (statistics, tiles and `cat`), the values that netCDF4 finds.
 A number refers to the reason why a place refuses the values. No place changes them without an error.
@@ -50,7 +50,7 @@ A number refers to the reason why a place refuses the values. No place changes t
 """
 _TAIL = """
 xarray does not use `valid_range` and `climatology`: datasets contain the numbers outside of the valid range, and climatological bounds as
-numbers. Views and pyramids mask the former, and show the latter as dates. Integers become floating-point numbers where they may be missing.
+numbers. Views and pyramids mask the former, and show the latter as dates. Integers that may be missing become floating-point numbers.
 Rounding within half a step of the encoding, and to the precision of `float32`, is allowed; see `lossy` of `write_dataset`.
 """
 

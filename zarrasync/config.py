@@ -42,7 +42,7 @@ class Config:
     Attributes:
         zarr_format: The format of new nodes: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``.
         threads: The number of threads that decode and encode (0: one per core).
-        concurrency: The number of concurrent requests per store, even if the store has a higher limit of its own (0: chosen
+        concurrency: The number of concurrent requests per store, even if the store has a higher limit (0: chosen
             by the store). For local files, it limits the number of threads of a call.
         memory_budget: The maximum size of chunks in memory while the process reads and writes, in bytes. Concurrent calls
             with different budgets share the largest of them, and each keeps to its own.

@@ -171,8 +171,8 @@ MUTANTS = [
         "a node is stored before the groups above it",
         "creations",
         "nodes/create.py",
-        "    if not handle.format.implicit_groups:\n        missing",
-        "    await _put_new(creation, creation.documents)\n    if not handle.format.implicit_groups:\n        missing",
+        "    if not handle.format.implicit_groups:\n        documents",
+        "    await _put_new(creation, creation.documents)\n    if not handle.format.implicit_groups:\n        documents",
     ),
     Mutant(
         "an array is replaced without erasing its chunks",

@@ -28,7 +28,7 @@ def redact(message: str, options: Mapping[Any, Any] | None = None) -> str:
 
     Args:
         message: The message.
-        options: Options, such as ``storage_options``. The values of those with names of credentials are removed too.
+        options: Options, such as ``storage_options``. The values of those with names of credentials are also removed.
     """
     for secret in sorted(set(_secrets(options or {})), key=len, reverse=True):
         message = message.replace(secret, "…")

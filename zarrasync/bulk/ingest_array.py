@@ -59,7 +59,7 @@ async def ingest_array(
     Args:
         source: The values.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        file: The file with the values, which is recorded beside the array; ``None`` for other values.
+        file: The file with the values, which is recorded next to the array; ``None`` for other values.
         path: The path of the array in the store.
         mode: What to do with an existing array.
         options: Parameters of ``create_array``.

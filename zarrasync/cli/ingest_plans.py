@@ -36,7 +36,7 @@ from zarrasync.stores import resolve
 __all__ = ["is_plan_command", "make_plan_parser"]
 
 _SECRETS = ".secrets"
-"""The suffix of the file beside a plan with URLs and options that contain credentials. Only its owner can read it."""
+"""The suffix of the file next to a plan with URLs and options that contain credentials. Only its owner can read it."""
 _ACTIONS = ("plan", "run", "finish", "abandon")
 
 

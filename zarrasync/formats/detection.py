@@ -24,7 +24,7 @@ CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 Formats with an unread entry point are last, because they take another round of requests.
 """
 SOURCES = ".sources"
-"""Name of the value beside the chunks of an array that records the files from which they were ingested."""
+"""Name of the value next to the chunks of an array that records the files from which they were ingested."""
 _BY_NAME: dict[int | str, Format] = {format_.zarr_format: format_ for format_ in CANDIDATES}
 _CHUNK_OF_NODE = re.compile(r"(.*?)/(?:c|c?\d+|c[./]\d+)(?:[./]\d+)*", re.DOTALL)
 _CHUNK_KEY = re.compile(r"(?:.*/)?(?:c|c?\d[\d.]*|c\.[\d.]+)", re.DOTALL)

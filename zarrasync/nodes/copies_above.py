@@ -32,7 +32,7 @@ async def update_copies(
         node: The location of the node. Nothing is done if its caller updates the copies.
         keys: The keys of changed documents at and below the node, and of new groups above it.
         erased_prefixes: Prefixes below which everything was erased.
-        paths: The paths of all changed nodes, if they are others than that of the node.
+        paths: The paths of all changed nodes, if other nodes changed.
         new_groups: The paths of groups that contain no copies, because they have just been created.
 
     Raises:

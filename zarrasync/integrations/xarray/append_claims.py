@@ -6,7 +6,7 @@ writers append the same label at the same time, the claim of one fails, and it c
 once all values are stored.
 
 The claim of a writer that was killed, or whose rows could not be removed after a failure, remains. The labels in it do
-not count as existing: an append of the same labels writes these rows again, where they are.
+not count as existing: an append of the same labels writes these rows again in place.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class AppendClaim:
         return own is not None and await self._change(own.id, change)
 
     def _beat(self, own: str) -> None:
-        """Renew the claim, on a thread of its own."""
+        """Renew the claim, on a separate thread."""
         while not self._stop.wait(BEAT_SECONDS):
             with suppress(StoreError):  # the next one may succeed
                 renew = self._change(own, lambda entry: replace(entry, beat=entry.beat + 1))

@@ -85,13 +85,13 @@ async def write_dataset_async(
         align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
             refused if ``safe_chunks`` is set.
         write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
-        lossy: What to do with values that their encoding cannot represent: values out of the range of the data type, NaN,
-            infinity and NaT without a number for them, and values that are equal to the number for missing ones.
-            ``"error"`` refuses them. ``"warn"`` and ``"allow"`` store other numbers: numbers out of range lose their highest
-            bits, infinity in integers and missing values without a number for them become 0, and too large numbers become
-            infinity in floating-point types; a value that is equal to the number for missing ones is stored, and read as
-            missing. ``valid_range`` describes values and is not compared with them, as in xarray; netCDF4 and the decoded
-            views of zarrasync show values outside as missing. Rounding to the step of
+        lossy: What to do with values that their encoding cannot represent. These are values out of the range of the data
+            type, and NaN, infinity and NaT without a number for them. Values that are equal to the number for missing ones
+            count as well. ``"error"`` refuses them. ``"warn"`` and ``"allow"`` store other numbers. Integers
+            out of range lose their highest bits. Infinity in integers and missing values without a number become 0. Floats
+            that are too large become infinity. A value that is equal to the number for missing ones is read as missing.
+            ``valid_range`` is not checked, as in xarray. netCDF4 and the decoded views of zarrasync show values outside of
+            it as missing. Rounding to the step of
             the encoding (``scale_factor``, or 1 for integers) or to the precision of the data type is always allowed in
             new arrays. Existing arrays of integers without ``scale_factor`` get whole numbers only. If values that are
             computed by dask are refused, new nodes are erased, and appended rows are removed. Values that replace stored
@@ -101,12 +101,12 @@ async def write_dataset_async(
             differ from the stored ones: ``"error"`` refuses the append, ``"ignore"`` keeps the stored ones. Equal ones are
             not written again.
         on_duplicate: What to do with rows of ``append_dim`` whose labels exist already in its coordinate, in the store or
-            earlier in the dataset: ``"error"`` refuses the append, so that a repeated call cannot store rows twice,
-            ``"skip"`` leaves these rows out, ``"replace"`` writes the existing rows again where they are, and
+            earlier in the dataset. ``"error"`` refuses the append, so that a repeated call cannot store rows twice.
+            ``"skip"`` leaves these rows out, ``"replace"`` writes the existing rows again in place, and
             ``"allow"`` appends all rows. Labels are compared as they are stored: times in other units are the same
-            times. Missing labels are equal to each other, as in pandas. Without a coordinate there is no check. While
+            times. Missing labels are equal to each other, as in pandas. Without a coordinate, nothing is compared. While
             another writer appends the same labels, the call waits for it. If a writer was killed, an append of the same
-            labels writes its rows again where they are.
+            labels writes its rows again in place.
         write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since

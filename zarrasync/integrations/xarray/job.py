@@ -77,7 +77,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Target:
-    """Values of a variable, and where they are written.
+    """Values of a variable, and their places.
 
     Attributes:
         plan: The plan of the variable, with the values.
@@ -108,7 +108,7 @@ class WriteJob:
         is_new: Whether this write creates the group.
         is_empty: Whether nothing existed below the group, so that all nodes below it come from this write.
         plans: The plans of the variables.
-        targets: What is written where. Rows that are appended may be several targets, or none.
+        targets: The values to write, and their places. Rows that are appended may be several targets, or none.
         attributes: The group's new attributes.
         consolidated: The group's consolidated metadata.
         claim: The claim of the rows, so that no other writer appends the same labels.

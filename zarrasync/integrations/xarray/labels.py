@@ -99,7 +99,7 @@ def place_rows(
         dim: The dimension of the rows.
         fill: The label of rows that were reserved, and not written.
         unfinished: Rows of other writers that are still working.
-        interrupted: Rows of other writers that have failed. They are written again where they are.
+        interrupted: Rows of other writers that have failed. They are written again in place.
 
     Raises:
         ShapeError: If a label exists already, and ``on_duplicate`` is ``"error"``, or if rows to replace have a label that

@@ -357,6 +357,8 @@ class CFEncoding:
     ) -> npt.NDArray[Any]:
         """Return numbers in the data type of the encoding, still without those for missing values."""
         dtype = self.number_dtype.newbyteorder("=")
+        if packed.dtype.kind == "b":  # which NumPy does not compare with the limits of 64-bit integers
+            packed = packed.astype(np.uint8)
         if packed.dtype.kind == "c" != dtype.kind:
             report.refuse((np.imag(packed) != 0) & ~missing, f"it is complex, and the stored numbers are {dtype}")
             packed = np.real(packed)

@@ -1,4 +1,4 @@
-"""The journal of ingested files, in a value beside one of the arrays."""
+"""The journal of ingested files, in a value next to one of the arrays."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Journal:
 
     @classmethod
     def of(cls, value: Any) -> Journal:
-        """Return the journal in a value of ``read_sources``. It is empty if there is none, or one that cannot be read."""
+        """Return the journal in a value of ``read_sources``. It is empty if it does not exist or cannot be read."""
         if value is None:
             return cls()
         try:
@@ -188,7 +188,7 @@ class Journal:
 
 
 def journal_places(names: Iterable[str], dim: str) -> list[str]:
-    """Return the arrays beside which the journal may lie: of the labels, else the first one. The rest may have been added.
+    """Return the arrays that the journal may be next to: of the labels, else the first one. The rest may have been added.
 
     Args:
         names: The names of the arrays of the dataset.

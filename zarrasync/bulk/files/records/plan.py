@@ -146,7 +146,7 @@ class JobPlan:
         left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
         duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
         lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
-        place: The name of the array beside which the journal lies.
+        place: The name of the array that the journal is next to.
     """
 
     zarr_format: int

@@ -1,6 +1,6 @@
-"""The values in which ingestion records its sources. They lie beside the chunks of an array, as JSON.
+"""The values in which ingestion records its sources. They are next to the chunks of an array, as JSON.
 
-Only there, no other reader looks: zarr-python lists the keys in groups, and warns of those that are no nodes. Stores that
+Only there, no other reader looks: zarr-python lists the keys in groups, and warns of those that do not belong to nodes. Stores that
 accept keys of nodes only (``bounded``) contain the value as the chunk of an array below the array, which no reader lists.
 """
 
@@ -32,7 +32,7 @@ _ARRAY = plan_array(_FORMAT, shape=(1,), dtype="u1", chunks=(1,), compressors=No
 
 
 def sources_key(store: Store, path: str) -> str:
-    """Return the key of the value beside an array.
+    """Return the key of the value next to an array.
 
     Args:
         store: The store.
@@ -46,12 +46,12 @@ def _document_key(path: str) -> str:
 
 
 async def read_sources(store: Store, paths: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return the values beside arrays; empty where there is none."""
+    """Return the values next to arrays; empty ones if they do not exist."""
     return [{} if value is None else _parse(bytes(value.data)) for value in await _fetch(store, paths)]
 
 
 async def _fetch(store: Store, paths: Sequence[str]) -> list[Value | None]:
-    """Fetch the values beside arrays with their versions."""
+    """Fetch the values next to arrays with their versions."""
     keys = [sources_key(store, path) for path in paths]
     if store.bounded:  # such stores fail for chunks of arrays that do not exist
         documents = await store.fetch([Request(_document_key(path)) for path in paths])
@@ -62,11 +62,11 @@ async def _fetch(store: Store, paths: Sequence[str]) -> list[Value | None]:
 
 
 async def change_sources(handle: NodeHandle, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """Change members of the value beside an array. Changes of other writers are not lost if the store has conditional writes.
+    """Change members of the value next to an array. Changes of other writers are not lost if the store has conditional writes.
 
     Args:
         handle: The location of the array, which need not exist yet.
-        change: Returns members to replace, given the present value, which is empty if there is none. May be called again.
+        change: Returns members to replace, given the present value, which is empty if it does not exist. May be called again.
 
     Raises:
         WriteConflictError: If other writers kept changing the value.

@@ -74,7 +74,7 @@ class Target:
         digests: Digests of the values of large arrays without rows.
         stored_forms: Variables of the first file whose values differ from those.
         journal: The files that were ingested before.
-        place: The name of the array beside which the journal lies; empty if there is none.
+        place: The name of the array that the journal is next to; empty without a journal.
         lost: The rows that were removed since.
     """
 

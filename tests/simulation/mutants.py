@@ -16,7 +16,7 @@ from tests.support.planting import plant
 
 __all__ = ["MUTANTS", "Mutant", "find"]
 
-SEEDS = 1000
+SEEDS = 3000
 
 
 class Mutant(NamedTuple):

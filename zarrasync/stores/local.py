@@ -509,7 +509,8 @@ def _describe_missing(path: Path, root: Path) -> str:
 
 def _names(directory: Path) -> list[str]:
     """Return the sorted names in a directory, at most some hundreds."""
-    return sorted(entry.name for entry in itertools.islice(os.scandir(directory), 500))
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, 500))
 
 
 def _has_version(path: str, version: object) -> bool:

@@ -220,6 +220,7 @@ def test_processes_that_append_the_same_labels(kind: str, request: pytest.Fixtur
 # ------------------------------------------------------------------ failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["error", "skip", "replace"])
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_a_repeated_call_completes_an_append_that_failed(choice: str, exclusive: bool):

@@ -415,6 +415,7 @@ async def test_values_move_with_their_store(tmp_path: Path):
     assert not (tmp_path / "old").exists()
 
 
+@pytest.mark.filterwarnings("ignore:The 'generic' unit")
 @pytest.mark.parametrize("dtype", [">M8", ">m8", ">M8[s]", ">i4", ">c8"])
 def test_missing_chunks_of_big_endian_arrays(dtype: str):
     array = zarr.create_array(

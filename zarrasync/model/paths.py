@@ -8,7 +8,16 @@ from collections.abc import Sequence
 
 from zarrasync.errors import InvalidKeyError
 
-__all__ = ["TEMPORARY_SUFFIX", "check_key", "check_keys", "check_prefix", "is_key", "join", "normalize_path"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "ancestors",
+    "check_key",
+    "check_keys",
+    "check_prefix",
+    "is_key",
+    "join",
+    "normalize_path",
+]
 
 TEMPORARY_SUFFIX = ".zarrasync-partial"
 """Reserved suffix of the names of incomplete files and directories, which are not values."""
@@ -92,6 +101,15 @@ def normalize_path(path: str) -> str:
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment]
     normalized = "/".join(segments)
     return check_key(normalized) if normalized else ""
+
+
+def ancestors(path: str) -> list[str]:
+    """Return the paths above a path, from its parent to the root, ``""``."""
+    above: list[str] = []
+    while path:
+        path = path.rpartition("/")[0]
+        above.append(path)
+    return above
 
 
 def join(*parts: str) -> str:

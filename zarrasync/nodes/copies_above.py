@@ -8,6 +8,7 @@ from functools import partial
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import ZarrError
+from zarrasync.model.paths import ancestors
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
@@ -22,7 +23,7 @@ async def update_copies(
     *,
     paths: Iterable[str] | None = None,
     new_groups: Iterable[str] = (),
-) -> None:
+) -> list[str]:
     """Update the copies of documents in all groups above a node. One batch of requests finds the groups that have any.
 
     A group that was found by its path, without the caller opening it, may be out of the caller's reach. If its copies
@@ -35,39 +36,36 @@ async def update_copies(
         paths: The paths of all changed nodes, if other nodes changed.
         new_groups: The paths of groups that contain no copies, because they have just been created.
 
+    Returns:
+        The paths of the groups that contain copies.
+
     Raises:
         WriteConflictError: If other writers kept changing the copies that the node was opened with.
         StoreError: If those copies cannot be stored.
     """
     changed = list(keys)
     if not node.keeps_copies or not (changed or erased_prefixes):
-        return
+        return []
     opened = node.consolidated
     if opened is not None:
         await opened.update(node.store, changed, erased_prefixes, config=node.config)
-    above = _paths_above([node.path] if paths is None else paths) - {*new_groups}
-    if opened is not None:
-        above.discard(opened.path)
+    nodes = [node.path] if paths is None else paths
+    above = {group for path in nodes for group in ancestors(path)}.difference(new_groups)
+    own = [] if opened is None else [opened.path]
+    above.difference_update(own)
     if not above or not node.store.supports_consolidated_metadata:
-        return
+        return own
     handle = node.without_consolidated()
     found = await find_all(handle, sorted(above), (node.format,), strict=False, consolidated=None)
     copies = [group.consolidated for group in found if group is not None and group.consolidated is not None]
     await gather([partial(_update_or_warn, group, node, changed, erased_prefixes) for group in copies])
-
-
-def _paths_above(paths: Iterable[str]) -> set[str]:
-    above: set[str] = set()
-    for path in paths:
-        while path and (path := path.rpartition("/")[0]) not in above:
-            above.add(path)
-    return above
+    return own + [group.path for group in copies]
 
 
 async def _update_or_warn(
     group: Consolidated, node: NodeHandle, changed: Sequence[str], erased_prefixes: Sequence[str]
 ) -> None:
-    beside = {key for path in (group.path, *_paths_above([group.path])) for key in node.format.document_keys(path)}
+    beside = {key for path in (group.path, *ancestors(group.path)) for key in node.format.document_keys(path)}
     try:
         await group.update(
             node.store, [key for key in changed if key not in beside], erased_prefixes, config=node.config

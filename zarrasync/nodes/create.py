@@ -17,6 +17,7 @@ from zarrasync.errors import (
 )
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.model.paths import ancestors
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.erase import erase_node, leftover_chunks
@@ -110,12 +111,8 @@ class _Creation:
     @property
     def ancestors(self) -> list[str]:
         """The paths above the node, except groups that are known to exist."""
-        path, known = self.handle.path, self.handle.ancestor_group
-        paths: list[str] = []
-        while path and path != known:
-            path = path.rpartition("/")[0]
-            paths.append(path)
-        return paths if known is None else paths[:-1]
+        paths, known = ancestors(self.handle.path), self.handle.ancestor_group
+        return paths if known is None else paths[: paths.index(known)] if known in paths else paths[:-1]
 
 
 def _possible_formats(format_: Format) -> list[Format]:

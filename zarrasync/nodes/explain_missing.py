@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.formats import CANDIDATES
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import ancestors
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 
@@ -41,16 +42,12 @@ async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) ->
 
 
 async def _explain(handle: NodeHandle) -> str:
-    path = handle.path
-    paths = [path]
-    while path:
-        path = path.rpartition("/")[0]
-        paths.append(path)
+    paths = [handle.path, *ancestors(handle.path)]
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
-    node, *ancestors = await find_all(handle, paths, plain, strict=False)
+    node, *above = await find_all(handle, paths, plain, strict=False)
     if node is not None:
         return f"; a node of Zarr format {node.format.zarr_format} exists there: pass zarr_format={node.format.zarr_format!r}"
-    for path, ancestor in zip(paths[1:], ancestors, strict=True):
+    for path, ancestor in zip(paths[1:], above, strict=True):
         if ancestor is None:
             continue
         if isinstance(ancestor.metadata, ArrayMetadata):

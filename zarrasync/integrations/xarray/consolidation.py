@@ -11,10 +11,11 @@ from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.integrations.xarray.job import WriteJob
-from zarrasync.model.paths import join
+from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.consolidate_group import add_copies
-from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["consolidate", "forget_replaced", "update_after_failure"]
 
@@ -28,9 +29,7 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     first, request = jobs[0], jobs[0].request
     if not request.store.supports_consolidated_metadata:
         return
-    above = await _groups_above(first)
-    await _update_existing(above, jobs)
-    consolidated = [group for group in above if handle_of(group).consolidated is not None]
+    consolidated = await _update_above(jobs)
     await gather([partial(_update_own, job) for job in jobs])
     # Writing into existing variables changes no document.
     creates = request.mode != "r+" if request.consolidated is None else request.consolidated
@@ -38,8 +37,8 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
         return
     assert first.group is not None
     path, group = request.group, first.group
-    root = next((group for group in above if not group.path), None)
-    if root is not None and root not in consolidated and await _is_alone(root, request.group):
+    root = await _root_above(first) if path and "" not in consolidated else None
+    if root is not None and await _is_alone(root, path):
         path, group = "", root
     if first.is_empty and path == request.group:
         await add_copies(handle_of(group), _documents(jobs))
@@ -63,18 +62,8 @@ async def forget_replaced(jobs: Sequence[WriteJob]) -> None:
             for plan in job.plans
             if not plan.updates and plan.name in job.arrays
         ]
-    if not replaced or not request.store.supports_consolidated_metadata:
-        return
-    prefixes = tuple(prefix for path in replaced for prefix in first.format.erase_prefixes(path))
-    groups = [*await _groups_above(first), *(job.group for job in jobs if job.group is not None)]
-    outdated = [
-        copies
-        for group in groups
-        if (copies := handle_of(group).consolidated) is not None
-        and any(key.startswith(prefixes) for key in copies.documents)
-    ]
-    config = settings.resolve(request.config)
-    await gather([partial(copies.update, request.store, (), prefixes, config=config) for copies in outdated])
+    prefixes = [prefix for path in replaced for prefix in first.format.erase_prefixes(path)]
+    await update_copies(_handle(first), (), prefixes, paths=replaced)
 
 
 async def update_after_failure(jobs: Sequence[WriteJob]) -> None:
@@ -82,17 +71,29 @@ async def update_after_failure(jobs: Sequence[WriteJob]) -> None:
 
     Readers with copies of the replaced documents would decode the new chunks in the old data type.
     """
-    if any(job.changed for job in jobs) and jobs[0].request.store.supports_consolidated_metadata:
-        await _update_existing(await _groups_above(jobs[0]), jobs)
+    if any(job.changed for job in jobs):
+        await _update_above(jobs)
 
 
-async def _update_existing(above: Sequence[AsyncGroup], jobs: Sequence[WriteJob]) -> None:
-    """Update the copies in the groups above the written ones, and for a tree also in its first group."""
-    first = jobs[0]
-    copies = {group.path: found for group in above if (found := handle_of(group).consolidated) is not None}
-    await gather([partial(_update, path, found, jobs) for path, found in copies.items()])
-    if first.consolidated is not None and len(jobs) > 1:
-        await _update(first.request.group, first.consolidated, jobs)
+async def _update_above(jobs: Sequence[WriteJob]) -> list[str]:
+    """Update the copies of the written groups, and of the variables written into them, in the groups above.
+
+    Returns:
+        The paths of the groups above the first one that contain copies.
+    """
+    first, request = jobs[0], jobs[0].request
+    keys = [key for job in jobs for key in job.document_keys(plan.name for plan in job.plans)]
+    groups = [job.request.group for job in jobs]
+    # Groups above the written one may be new.
+    keys += [key for path in (*groups, *ancestors(request.group)) for key in first.format.document_keys(path)]
+    erased = first.format.erase_prefixes(request.group) if request.mode == "w" else ()
+    new = [job.request.group for job in jobs if job.is_new]
+    found = await update_copies(_handle(first), keys, erased, paths=groups, new_groups=new)
+    return [path for path in found if path in ancestors(request.group)]
+
+
+def _handle(job: WriteJob) -> NodeHandle:
+    return NodeHandle(job.request.store, job.request.group, job.format, settings.resolve(job.request.config))
 
 
 async def _update_own(job: WriteJob) -> None:
@@ -107,39 +108,19 @@ async def _update_own(job: WriteJob) -> None:
     await job.update_consolidated(names)
 
 
-async def _groups_above(job: WriteJob) -> list[AsyncGroup]:
-    """Return the groups above the written one."""
-    request, path, paths = job.request, job.request.group, list[str]()
-    while path:
-        path = path.rpartition("/")[0]
-        paths.append(path)
-
-    async def open_existing(path: str) -> AsyncGroup | None:
-        options: Any = {"zarr_format": job.format.zarr_format, "config": request.config}
-        try:
-            return await open_group(request.store, path=path, mode="r+", **options)
-        except NodeNotFoundError:
-            return None
-
-    groups = await gather([partial(open_existing, path) for path in paths])
-    return [group for group in groups if group is not None]
+async def _root_above(job: WriteJob) -> AsyncGroup | None:
+    """Return the group at the root of the store, if it exists."""
+    try:
+        return await open_group(
+            job.request.store, mode="r+", zarr_format=job.format.zarr_format, config=job.request.config
+        )
+    except NodeNotFoundError:
+        return None
 
 
 async def _is_alone(root: AsyncGroup, path: str) -> bool:
     """Return whether a root contains no nodes except the groups above a path."""
     return set(await handle_of(root).children()) <= {path.partition("/")[0]}
-
-
-async def _update(at: str, copies: Consolidated, jobs: Sequence[WriteJob]) -> None:
-    """Update the copies of the written groups, and of the variables written into them, in a group at or above them."""
-    request = jobs[0].request
-    keys = [key for job in jobs for key in job.document_keys(plan.name for plan in job.plans)]
-    paths, path = [job.request.group for job in jobs], request.group
-    while path := path.rpartition("/")[0]:  # groups above the written one may be new
-        paths.append(path)
-    keys += [key for path in paths if path != at for key in jobs[0].format.document_keys(path)]
-    erased = jobs[0].format.erase_prefixes(request.group) if request.mode == "w" else ()
-    await copies.update(request.store, keys, tuple(erased), config=settings.resolve(request.config))
 
 
 def _documents(jobs: Sequence[WriteJob]) -> dict[str, bytes]:

@@ -21,7 +21,6 @@ __all__ = [
     "convert_numbers",
     "dates_to_numbers",
     "duration_units",
-    "first_before_reform",
     "has_same_origin",
     "numbers_to_dates",
     "units_of",
@@ -255,12 +254,6 @@ def are_dates(values: npt.NDArray[Any]) -> bool:
         return values.dtype.kind in "mM"
     first = next((value for value in values.flat if value is not None and value == value), None)  # noqa: PLR0124
     return hasattr(first, "calendar") and hasattr(first, "year")
-
-
-def first_before_reform(numbers: npt.NDArray[Any], units: TimeUnits) -> int | None:
-    """Return the position of the first time before the Gregorian reform, if there is one."""
-    found = np.flatnonzero(_instants(numbers, units)[0] < _reform_day())
-    return int(found[0]) if found.size else None
 
 
 def _instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:

@@ -25,7 +25,7 @@ from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
-from zarrasync.model.paths import join
+from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import GroupCopies, replace_copies
 from zarrasync.nodes.copies_above import update_copies
@@ -190,7 +190,7 @@ async def publish_group(
         is_independent=is_independent,
     )
     await change_sources(NodeHandle(handle.store, join(handle.path, plan.place), handle.format, handle.config), change)
-    above = _groups_above(handle)
+    above = ancestors(handle.path)[::-1]
     nodes = await find_all(place, above, (handle.format,), consolidated=None) if above else []
     for path, node in zip(above, nodes, strict=True):
         if node is None:
@@ -205,14 +205,6 @@ async def publish_group(
     changed = [key for array in plan.arrays for key in array.documents]
     changed += [key for path in (*above, handle.path) for key in handle.format.document_keys(path, GroupMetadata)]
     await update_copies(NodeHandle(handle.store, handle.path, handle.format, handle.config), changed)
-
-
-def _groups_above(handle: NodeHandle) -> list[str]:
-    path, paths = handle.path, list[str]()
-    while path:
-        path = path.rpartition("/")[0]
-        paths.append(path)
-    return paths[::-1]
 
 
 async def _put_group(plan: JobPlan, handle: NodeHandle, group: FoundNode | None) -> None:

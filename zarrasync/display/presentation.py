@@ -71,8 +71,7 @@ class Presentation:
             return ""
         if times is None:
             return self.encoding.unit
-        is_usual = times.calendar in ("", "standard", "proleptic_gregorian")
-        return times.units if is_usual else f"{times.units} ({times.calendar})"
+        return times.units if times.is_native else f"{times.units} ({times.calendar})"
 
     @property
     def value_bytes(self) -> int:

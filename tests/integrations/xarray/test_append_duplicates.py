@@ -292,3 +292,16 @@ def test_a_repeated_call_completes_an_append_whose_process_was_killed(other: boo
     else:
         pytest.fail("the append never succeeded")
     assert puts > 6
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff", b"[5]", b'[{"id": 1}]', b'{"a": 1}', b"[" * 100_000])
+def test_damaged_claims(damaged: bytes):
+    """The error names the value to erase, and nothing is appended."""
+    store: dict[str, bytes] = {}
+    write_dataset(rows(dates(0), 1.0), store)
+    store["time/.appends"] = damaged
+    with pytest.raises(StoreError, match=r"erase 'time/\.appends'"):
+        write_dataset(rows(dates(1), 2.0), store, append_dim="time")
+    del store["time/.appends"]
+    write_dataset(rows(dates(1), 2.0), store, append_dim="time")
+    assert sync.open_array(store, path="w")[:].tolist() == [1, 2]

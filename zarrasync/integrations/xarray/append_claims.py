@@ -222,11 +222,21 @@ class AppendClaim:
             (value,) = await self._run(partial(self._store.fetch, [Request(self._key)], versions=True))
             if value is None:
                 return [], ABSENT
-            if contents := json.loads(bytes(value.data)):
-                return [_Entry.from_json(content) for content in contents], value.version
+            if entries := self._parse(bytes(value.data)):
+                return entries, value.version
             if clock.monotonic() - since > DEAD_SECONDS:  # the writer that wanted to erase it was killed
                 await self._run(partial(self._store.erase, self._key))
             await pause(_POLL_SECONDS / 10)
+
+    def _parse(self, data: bytes) -> list[_Entry]:
+        try:
+            return [_Entry.from_json(content) for content in json.loads(data)]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StoreError(
+                f"{self._name}: the claims of appends are damaged; erase {self._key!r} if no other writer appends, and "
+                "repeat the call",
+                key=self._key,
+            ) from error
 
     async def _put(self, entries: Sequence[_Entry], version: object) -> None:
         data = json.dumps([entry.to_json() for entry in entries]).encode()

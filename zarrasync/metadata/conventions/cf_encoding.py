@@ -37,8 +37,6 @@ __all__ = ["CFEncoding", "Lossy"]
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"
-_NATIVE_CALENDARS = ("", "standard", "proleptic_gregorian")
-"""Calendars of ``datetime64``, and the empty calendar of durations."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
 
@@ -132,7 +130,7 @@ class CFEncoding:
             return self.missing[0]
         if self.number_dtype.kind in "fc":
             return np.nan
-        is_native = self.times is not None and self.times.calendar in _NATIVE_CALENDARS  # cftime has no NaT
+        is_native = self.times is not None and self.times.is_native  # cftime has no NaT
         return _NAT if is_native and self.number_dtype == np.int64 else None
 
     @property

@@ -80,6 +80,11 @@ class TimeUnits(NamedTuple):
     units: str
     calendar: str = "standard"
 
+    @property
+    def is_native(self) -> bool:
+        """Whether NumPy represents such times: durations, and dates in the Gregorian calendar."""
+        return not self.calendar or self.calendar in _GREGORIAN
+
 
 def units_of(attributes: Mapping[str, Any]) -> TimeUnits | None:
     """Return the units of a variable with encoded times, or ``None`` for other variables."""

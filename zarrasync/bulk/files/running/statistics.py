@@ -219,11 +219,8 @@ def _summary(values: npt.NDArray[Any], attributes: Mapping[str, Any]) -> Summary
     """Return the statistics of values, without packing and without missing values."""
     if values.dtype.kind not in _NUMBERS:
         return Summary(values.size)
-    summary = Summary()
-    encoding = CFEncoding.from_attributes(attributes, values.dtype)
-    is_missing = encoding.is_missing(values)
-    numbers, missing = encoding.unpack(values)[~is_missing], int(np.count_nonzero(is_missing))
-    summary.add(numbers.astype("i8") if numbers.dtype.kind in "mM" else numbers)
-    summary.count += missing
-    summary.invalid += missing
+    summary, encoding = Summary(), CFEncoding.from_attributes(attributes, values.dtype)
+    numbers = encoding.unpack(values)
+    numbers = numbers.astype("i8") if numbers.dtype.kind in "mM" else numbers
+    summary.add(np.ma.masked_array(numbers, encoding.is_missing(values)))
     return summary

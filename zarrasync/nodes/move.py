@@ -14,7 +14,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
-from zarrasync.model.paths import join
+from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
@@ -44,16 +44,17 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
         new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
         if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
             raise NodeExistsError(
-                f"cannot move {source.name}: a node exists at {dest.name}", path=dest.path, store=repr(store)
+                f"cannot move {source.name}: a node exists at {dest.name}; erase it first, or choose another path",
+                path=dest.path,
+                store=repr(store),
             )
         sizes = dict.fromkeys(new_keys, 0)  # documents
         for prefix, new_prefix in zip(old_prefixes, dest.format.erase_prefixes(dest.path), strict=True):
             listed = await store.list_sizes(prefix)
             sizes.update(listed)
             new_keys.update({key: new_prefix + key[len(prefix) :] for key in listed})
-            new_keys.pop(
-                prefix.rstrip("/") if listed else "", None
-            )  # in some formats, the key of an array without axes
+            if listed:
+                new_keys.pop(prefix.rstrip("/"), None)  # in some formats, the key of an array without axes
         copied = await _copy_values(store, new_keys, sizes, config)
         if not copied:
             raise NodeNotFoundError(
@@ -90,8 +91,7 @@ async def move_values(store: Store, prefix: str, new_prefix: str, config: Config
 
 def _turn_keys(path: str) -> list[str]:
     """Return the keys to lock for a move from a path. No values have them."""
-    parts = path.split("/")
-    return [join("/".join(parts[:count]), _TURN) for count in range(len(parts))]
+    return [join(above, _TURN) for above in ancestors(path)[::-1]]
 
 
 async def _copy_values(

@@ -13,6 +13,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._concurrency.shield import shielded
 from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
@@ -25,6 +26,7 @@ __all__ = [
     "RemoteStore",
     "TransientError",
     "UnknownOutcome",
+    "connection_failure",
     "request_limits",
     "run_request",
 ]
@@ -85,13 +87,26 @@ class TransientError(Exception):
 
     Attributes:
         reason: The failure, for messages.
-        slow_down: Whether the server asked for fewer requests.
+        slow_down: Whether the server bears fewer requests.
         retry_after: Seconds that the server asked to wait; 0 if it did not.
     """
 
     def __init__(self, reason: str, *, slow_down: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.reason, self.slow_down, self.retry_after = reason, slow_down, retry_after
+
+
+def connection_failure(error: Exception, *resets: type[Exception]) -> TransientError:
+    """Return the error for a connection that cannot be made or was lost.
+
+    A server with too many connections resets or refuses some.
+
+    Args:
+        error: The error.
+        resets: Types of errors that mean so, besides ``ConnectionError``.
+    """
+    reason = f"{type(error).__name__}: {redact(str(error))}"
+    return TransientError(reason, slow_down=isinstance(error, (ConnectionError, *resets)))
 
 
 class UnknownOutcome(Exception):

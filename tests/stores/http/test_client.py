@@ -16,6 +16,7 @@ from tests.support.raw_answers import listening
 from tests.support.servers import http_server
 from tests.support.shifted_clock import advance_loop
 from zarrasync import stores
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.errors import StoreError
 from zarrasync.stores.http import client as http1
 from zarrasync.stores.http import message
@@ -76,7 +77,7 @@ def head(*lines: str, status: str = "200 OK") -> bytes:
 
 @asynccontextmanager
 async def client_of(server: Server) -> AsyncIterator[http1.Client]:
-    client = await http1.Client.make(server.url, {"User-Agent": "test"}, decodes=True)
+    client = await http1.Client.make(server.url, {"User-Agent": "test"}, decodes=True, limiter=AdaptiveLimiter(8))
     try:
         yield client
     finally:

@@ -139,7 +139,8 @@ class ObjectStore(RemoteStore):
         )
 
     def _make_presigned(self) -> PerLoop[PresignedRequests | None]:
-        return PerLoop(partial(PresignedRequests.make, self.store, self.settings, self.missing), _close_presigned)
+        make = partial(PresignedRequests.make, self.store, self.settings, self.missing, self.limiter())
+        return PerLoop(make, _close_presigned)
 
     @property
     def identity(self) -> Hashable:
@@ -168,7 +169,7 @@ class ObjectStore(RemoteStore):
         return (*self._bucket[:2], f"{self._bucket[2]}/{self._full_path(key)}")
 
     def limiter(self) -> AdaptiveLimiter:
-        return request_limiter(self._service, self.usual, self.concurrency)
+        return request_limiter(self._service, self.usual, self.concurrency, cautious=True)
 
     def __repr__(self) -> str:
         prefix = f", prefix={self.prefix!r}" if self.prefix else ""

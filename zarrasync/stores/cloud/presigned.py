@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.config import Config
 from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.client import Client, supports
 from zarrasync.stores.http.message import Response, UnsupportedResponse
 from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header
-from zarrasync.stores.remote import TransientError
+from zarrasync.stores.remote import TransientError, connection_failure
 from zarrasync.stores.values import Request, Value
 
 __all__ = ["PresignedRequests"]
@@ -42,8 +43,16 @@ class PresignedRequests:
         self._origin_length, self._missing, self._methods = origin_length, missing, set(access.methods)
 
     @classmethod
-    async def make(cls, store: Any, settings: Config, missing: frozenset[int]) -> PresignedRequests | None:
+    async def make(
+        cls, store: Any, settings: Config, missing: frozenset[int], limiter: AdaptiveLimiter
+    ) -> PresignedRequests | None:
         """Return requests for an obstore store; ``None`` if obstore must make all of them.
+
+        Args:
+            store: The store.
+            settings: Settings of the store.
+            missing: Statuses that mean absence.
+            limiter: The limiter of requests to the service.
 
         Raises:
             Exception: One of obstore's, if credentials are missing.
@@ -61,9 +70,8 @@ class PresignedRequests:
         if parts.scheme in proxies or "all" in proxies:
             return None
         origin = f"{parts.scheme}://{parts.netloc}"
-        client = await Client.make(
-            origin, headers, decodes=False
-        )  # objects with a content encoding are returned as stored
+        # Objects with a content encoding are returned as stored.
+        client = await Client.make(origin, headers, decodes=False, limiter=limiter)
         return cls(client, access, len(origin), missing | {404})
 
     def supports(self, method: str) -> bool:
@@ -126,7 +134,7 @@ class PresignedRequests:
             self._methods.discard(method)
             raise UnsupportedResponse(str(error)) from error
         except OSError as error:
-            raise TransientError(f"{type(error).__name__}: {error}") from error
+            raise connection_failure(error) from error
         raise_if_transient(response)
         return response
 

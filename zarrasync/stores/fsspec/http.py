@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.fsspec.protocols import WEB
 from zarrasync.stores.http.general import GeneralClient
@@ -20,6 +21,8 @@ __all__ = ["cat_file", "is_supported", "is_transient", "limit", "limit_bodies", 
 
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 """The limit of reads that other filesystems make, which have no argument for it."""
+_limiter: ContextVar[AdaptiveLimiter | None] = ContextVar("limiter", default=None)
+"""The limiter of the requests of these reads."""
 
 
 class _StatusError(Exception):
@@ -49,7 +52,7 @@ async def read(fs: Any, path: str, request: Request) -> Value:
         FileNotFoundError: If the file does not exist.
         TransientError: If repeating the request may help.
     """
-    client = GeneralClient(await fs.set_session(), fs.client_kwargs, fs.kwargs)
+    client = GeneralClient(await fs.set_session(), fs.client_kwargs, fs.kwargs, _limiter.get())
     response = await client.get(fs.encode_url(path), range_header(request), request.limit)
     raise_if_transient(response)
     if response.status == 404:
@@ -65,13 +68,19 @@ def limit_bodies(fs: Any) -> None:
 
 
 @contextmanager
-def limited(limit: int | None) -> Iterator[None]:
-    """Set the most bytes that ``cat_file`` may receive or decode for a file; ``None`` for any number."""
-    token = _limit.set(limit)
+def limited(limit: int | None, limiter: AdaptiveLimiter | None = None) -> Iterator[None]:
+    """Set limits of the reads inside the block.
+
+    Args:
+        limit: The most bytes that ``cat_file`` may receive or decode for a file; ``None`` for any number.
+        limiter: The limiter that the caller passes with each read. It learns from the answers.
+    """
+    tokens = _limit.set(limit), _limiter.set(limiter)
     try:
         yield
     finally:
-        _limit.reset(token)
+        _limit.reset(tokens[0])
+        _limiter.reset(tokens[1])
 
 
 def limit() -> int | None:

@@ -124,7 +124,8 @@ class ReadableFsspecStore(RemoteStore):
 
     def limiter(self) -> AdaptiveLimiter:
         bucket = self.path.partition("/")[0] if "://" not in self.path else "/".join(self.path.split("/", 3)[:3])
-        return request_limiter((*self._filesystem.service, bucket), self.concurrency)
+        cautious = self.protocol in WEB | {"reference"}
+        return request_limiter((*self._filesystem.service, bucket), self.concurrency, cautious=cautious)
 
     def __repr__(self) -> str:
         if self._filesystem.document:
@@ -174,7 +175,7 @@ class ReadableFsspecStore(RemoteStore):
             return await self._fetch_suffix(request)
         options = {**self._read_options, **self._byte_range(request)}
         try:
-            with http.limited(request.limit):
+            with http.limited(request.limit, self.limiter()):
                 value = await self._read_value(request, options)
             request.check_size(len(value.data))
         except StoreError:
@@ -242,7 +243,7 @@ class ReadableFsspecStore(RemoteStore):
         if self.protocol not in CACHES:
             return None
         try:
-            with http.limited(request.limit):
+            with http.limited(request.limit, self.limiter()):
                 data = await blocking.read(self._filesystem.template.fs, "", self._path(request.key), self.settings)
         except Exception as error:
             if self._means_absent(error):

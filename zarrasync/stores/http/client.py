@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.stores.http.bodies import decoded
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.http.pool import ConnectionPool, pool_of
@@ -39,18 +41,21 @@ class Client:
         pool: Connections to the server.
         headers: Sent with each request.
         decodes: Whether to decode content codings. Otherwise, encoded responses are unsupported.
+        limiter: The limiter of requests to the server, which learns from each new connection.
     """
 
-    def __init__(self, pool: ConnectionPool, headers: Mapping[str, str], *, decodes: bool) -> None:
+    def __init__(
+        self, pool: ConnectionPool, headers: Mapping[str, str], *, decodes: bool, limiter: AdaptiveLimiter
+    ) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._common = f" HTTP/1.1\r\nHost: {pool.origin[1]}\r\n{lines}"
-        self._decodes, self._pool = decodes, pool
+        self._decodes, self._pool, self._limiter = decodes, pool, limiter
         pool.clients += 1
 
     @classmethod
-    async def make(cls, url: str, headers: Mapping[str, str], *, decodes: bool) -> Client:
+    async def make(cls, url: str, headers: Mapping[str, str], *, decodes: bool, limiter: AdaptiveLimiter) -> Client:
         """Return a client for the server of a URL, on the running loop."""
-        return cls(await pool_of(url), headers, decodes=decodes)
+        return cls(await pool_of(url), headers, decodes=decodes, limiter=limiter)
 
     async def get(self, target: str, header_lines: str = "", limit: int | None = None) -> Response:
         """Send a GET request.
@@ -86,14 +91,19 @@ class Client:
     async def _send(self, head: str, body: bytes, limit: int | None) -> Response:
         request = head.encode("ascii") + body if body else head.encode("ascii")
         while True:
-            idle = self._pool.take_idle()
+            idle, start = self._pool.take_idle(), clock.monotonic()
             connection = idle or await self._pool.connect()
+            seconds = clock.monotonic() - start
             try:
                 response = await connection.send(request, limit, decodes=self._decodes)
             except ConnectionError:
                 if idle and not connection.answered:
                     continue  # servers may close idle connections at any time
                 raise
+            if (
+                idle is None and response.status < 400
+            ):  # after errors, servers often close connections that they keep otherwise
+                self._limiter.on_connection(seconds, kept=connection.reusable)
             if body and response.status >= 300:  # the server may not have read the whole body
                 connection.transport.abort()
             elif connection.reusable:

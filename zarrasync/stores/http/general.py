@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.output_budget import check_budget
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit, codings_of, decoded, is_supported
 from zarrasync.stores.http.message import HEAD_LIMIT, Response
-from zarrasync.stores.remote import TransientError
+from zarrasync.stores.remote import connection_failure
 
 __all__ = ["GeneralClient"]
 
@@ -42,14 +43,21 @@ class GeneralClient:
         session: The session.
         client_options: Arguments with which the session was made.
         request_options: Arguments of each request to the store's origin.
+        limiter: The limiter of requests to the store's origin, which learns from its answers; ``None`` for none.
     """
 
-    def __init__(self, session: Any, client_options: Mapping[str, Any], request_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        client_options: Mapping[str, Any],
+        request_options: Mapping[str, Any],
+        limiter: AdaptiveLimiter | None,
+    ) -> None:
         import aiohttp
 
         proxy = {name: client_options[name] for name in _PROXY if client_options.get(name) is not None}
         options = {"max_line_size": HEAD_LIMIT, "max_field_size": HEAD_LIMIT, **proxy, **request_options}
-        self._session = session
+        self._session, self._limiter = session, limiter
         self._follows, self._most = options.pop("allow_redirects", True), options.pop("max_redirects", _REDIRECT_LIMIT)
         self._headers = dict(options.pop("headers", None) or {})
         if isinstance(seconds := options.get("timeout"), int | float):
@@ -62,7 +70,11 @@ class GeneralClient:
 
     @classmethod
     def make(
-        cls, headers: Mapping[str, str], client_options: Mapping[str, Any], request_options: Mapping[str, Any]
+        cls,
+        headers: Mapping[str, str],
+        client_options: Mapping[str, Any],
+        request_options: Mapping[str, Any],
+        limiter: AdaptiveLimiter,
     ) -> GeneralClient:
         """Return a client with a new session.
 
@@ -70,6 +82,7 @@ class GeneralClient:
             headers: Sent with each request to the store's origin.
             client_options: Arguments of ``aiohttp.ClientSession``.
             request_options: Arguments of each request.
+            limiter: The limiter of requests to the store's origin.
         """
         import aiohttp
 
@@ -79,7 +92,7 @@ class GeneralClient:
             "timeout": aiohttp.ClientTimeout(total=None),
             "headers": dict(headers),
         }
-        return cls(aiohttp.ClientSession(**{**options, **client_options}), client_options, request_options)
+        return cls(aiohttp.ClientSession(**{**options, **client_options}), client_options, request_options, limiter)
 
     async def get(self, url: Any, byte_range: str, limit: int | None) -> Response:
         """Send a GET request to the store's origin, and follow redirects.
@@ -105,9 +118,9 @@ class GeneralClient:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, StoreError):  # the connector refuses the address
                 raise error.os_error from None
-            raise TransientError(f"{type(error).__name__}: {redact(str(error))}") from error
+            raise connection_failure(error, aiohttp.ClientConnectorError) from error
         except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
-            raise TransientError(f"{type(error).__name__}: {redact(str(error))}") from error
+            raise connection_failure(error, aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) from error
 
     async def _follow(self, url: Any, headers: Mapping[str, str], limit: int | None) -> Response:
         session, options, current = self._session, self._options, url
@@ -117,6 +130,9 @@ class GeneralClient:
         async with AsyncExitStack() as stack:
             for _ in range(self._most + 1):
                 async with session.get(current, headers=sent, **options) as answer:
+                    if self._limiter is not None and session is self._session and answer.status < 400:
+                        closes = "close" in answer.headers.get("Connection", "").lower() or answer.version < (1, 1)
+                        self._limiter.on_connection(0.0, kept=not closes)
                     location = answer.headers.get("Location")
                     if answer.status not in _REDIRECTS or location is None or not self._follows:
                         return await _received(answer, limit)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.errors import StoreError
 from zarrasync.stores.http import client as lean_client
 from zarrasync.stores.http.general import GeneralClient
 from zarrasync.stores.http.message import Response, UnsupportedResponse
-from zarrasync.stores.remote import TransientError
+from zarrasync.stores.remote import connection_failure
 
 __all__ = ["Session"]
 
@@ -26,6 +27,7 @@ class Session:
         headers: Sent with each request.
         client_options: Arguments of ``aiohttp.ClientSession``.
         request_options: Arguments of each request of it.
+        limiter: The limiter of requests to the server.
         lean: The lean client, if it supports the URL, headers and options.
     """
 
@@ -35,10 +37,11 @@ class Session:
         headers: Mapping[str, str],
         client_options: Mapping[str, Any],
         request_options: Mapping[str, Any],
+        limiter: AdaptiveLimiter,
         lean: lean_client.Client | None,
     ) -> None:
         self._base, self._headers = base, headers
-        self._client_options, self._request_options = client_options, request_options
+        self._client_options, self._request_options, self._limiter = client_options, request_options, limiter
         self._path = urlsplit(base).path
         self._lean = lean
         self._general: GeneralClient | None = None
@@ -52,6 +55,7 @@ class Session:
         headers: Mapping[str, str],
         client_options: Mapping[str, Any],
         request_options: Mapping[str, Any],
+        limiter: AdaptiveLimiter,
     ) -> Session:
         """Return a session on the running loop.
 
@@ -61,13 +65,14 @@ class Session:
             headers: Sent with each request.
             client_options: Arguments of ``aiohttp.ClientSession``.
             request_options: Arguments of each request of it.
+            limiter: The limiter of requests to the server.
         """
         has_user_agent = any(name.lower() == "user-agent" for name in headers)
         lean_headers = headers if has_user_agent else {**headers, "User-Agent": _USER_AGENT}
         lean = None
         if not client_options and not request_options and lean_client.supports(base + query, lean_headers):
-            lean = await lean_client.Client.make(base, lean_headers, decodes=True)
-        return cls(base, headers, client_options, request_options, lean)
+            lean = await lean_client.Client.make(base, lean_headers, decodes=True, limiter=limiter)
+        return cls(base, headers, client_options, request_options, limiter, lean)
 
     async def get(self, target: str, byte_range: str, limit: int | None) -> Response:
         """Send a GET request.
@@ -94,11 +99,13 @@ class Session:
             except (ssl.SSLCertVerificationError, UnicodeError) as error:  # UnicodeError: an invalid host name
                 raise StoreError(f"{type(error).__name__}: {error}") from error
             except OSError as error:
-                raise TransientError(f"{type(error).__name__}: {error}") from error
+                raise connection_failure(error) from error
         from yarl import URL
 
         if self._general is None:
-            self._general = GeneralClient.make(self._headers, self._client_options, self._request_options)
+            self._general = GeneralClient.make(
+                self._headers, self._client_options, self._request_options, self._limiter
+            )
         return await self._general.get(URL(f"{self._base}{target}", encoded=True), byte_range, limit)
 
     async def close(self) -> None:

@@ -128,6 +128,7 @@ class HTTPStore(RemoteStore):
             self.headers,
             self._client_options,
             self._request_options,
+            self.limiter(),
         )
         return PerLoop(make, Session.close)
 
@@ -159,7 +160,7 @@ class HTTPStore(RemoteStore):
         return f"{self._query} {added!r}" if added else self._query
 
     def limiter(self) -> AdaptiveLimiter:
-        return request_limiter(self._server, self.usual, self.concurrency)
+        return request_limiter(self._server, self.usual, self.concurrency, cautious=True)
 
     def __repr__(self) -> str:
         parts = urlsplit(self._base)

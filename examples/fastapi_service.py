@@ -4,7 +4,8 @@
     ZARR_URL=s3://bucket/weather.zarr uvicorn fastapi_service:app
 
 The store is opened once, when the application starts, and shared by all requests: they share its connections, its limit
-of requests in flight and its cache of stored values. A read ends when its client leaves, or after five seconds.
+of requests in flight and its cache of stored values. Rows that another process appends are seen within two minutes. A
+read ends when its client leaves, or after five seconds.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from zarrasync import stores
 from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError, ZarrError
 
 T = TypeVar("T")
+MAX_AGE = float(os.environ.get("ZARR_MAX_AGE", "60"))
+"""Seconds for which stored values, and the metadata of nodes, are reused."""
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the store before the first request, and let go of its connections after the last."""
-    async with stores.CachingStore(stores.resolve(os.environ["ZARR_URL"]), 128 << 20, max_age=60) as store:
+    async with stores.CachingStore(stores.resolve(os.environ["ZARR_URL"]), 128 << 20, max_age=MAX_AGE) as store:
         app.state.root = await za.open_group(store)
         yield
 
@@ -52,6 +55,14 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float =
         task.cancel()
 
 
+async def array_of(request: Request, name: str) -> za.AsyncArray:
+    """An array, as large as it is now: the metadata is read again if it is too old."""
+    root = request.app.state.root
+    await root.refresh(max_age=MAX_AGE)
+    array: za.AsyncArray = await root.getitem(name)
+    return array
+
+
 @app.exception_handler(ZarrError)
 async def explain(request: Request, error: ZarrError) -> JSONResponse:
     """What went wrong, with the status that it means here."""
@@ -65,7 +76,7 @@ async def series(
     request: Request, name: str, row: Annotated[int, Query(ge=0)], column: Annotated[int, Query(ge=0)]
 ) -> dict[str, Any]:
     """All of time at one place."""
-    array = await request.app.state.root.getitem(name)
+    array = await array_of(request, name)
     values = await while_connected(request, array[:, row, column].read())
     return {"name": name, "units": array.attrs.get("units"), "values": values.tolist()}
 
@@ -75,7 +86,7 @@ async def mean(request: Request, name: str) -> dict[str, Any]:
     """The mean over everything, read in blocks: memory stays within the budget, whatever the array's size."""
 
     async def work() -> float:
-        array = await request.app.state.root.getitem(name)
+        array = await array_of(request, name)
         total = 0.0
         async for _, block in array.view.chunks():
             total += float(block.sum(dtype="f8"))

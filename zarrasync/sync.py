@@ -642,8 +642,15 @@ class Array(ArrayBase):
         """
         self._run(self._async.update_attributes(attributes))
 
-    def refresh(self) -> None:
+    def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
+
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
+        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        is.
+
+        Args:
+            max_age: Seconds after reading for which nothing is read again; 0 to read always.
 
         Raises:
             NodeNotFoundError: If the node no longer exists.
@@ -659,7 +666,7 @@ class Array(ArrayBase):
             >>> array.shape
             (5,)
         """
-        self._run(self._async.refresh())
+        self._run(self._async.refresh(max_age=max_age))
 
     def close(self) -> None:
         """Close the connections of the store. Also called at the end of a ``with`` block.
@@ -1096,8 +1103,15 @@ class Group(GroupBase):
         """
         self._run(self._async.update_attributes(attributes))
 
-    def refresh(self) -> None:
+    def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
+
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
+        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        is.
+
+        Args:
+            max_age: Seconds after reading for which nothing is read again; 0 to read always.
 
         Raises:
             NodeNotFoundError: If the node no longer exists.
@@ -1113,7 +1127,7 @@ class Group(GroupBase):
             >>> array.shape
             (5,)
         """
-        self._run(self._async.refresh())
+        self._run(self._async.refresh(max_age=max_age))
 
     def close(self) -> None:
         """Close the connections of the store. Also called at the end of a ``with`` block.

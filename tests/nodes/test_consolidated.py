@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.gated_store import GatedStore
 from zarrasync import cli, stores, sync
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, StoreError, UnsupportedByFormat
 from zarrasync.nodes.access import handle_of
@@ -423,3 +425,51 @@ async def test_a_damaged_document_does_not_damage_the_copies(damage: bytes):
     store["a/zarr.json"] = damage
     await copies.update(handle_of(group).store, ["a/zarr.json"], config=za.Config())
     assert list(json.loads(store["zarr.json"])["consolidated_metadata"]["metadata"]) == ["b"]
+
+
+async def test_refreshed_groups_find_what_others_changed(api: Api):
+    values, store = counted()
+    await api(api.create_array(values, path="a", data=np.arange(4), chunks=(2,)))
+    await api(api.consolidate_metadata(values))
+    root = await api(api.open_group(store))
+    member = await api(root.getitem("a"))
+    writer = await api(api.open_array(values, path="a", mode="r+"))
+    await api(writer.append(np.arange(4, 6)))
+    await api(api.create_array(values, path="b", data=np.arange(2)))
+    store.reset()
+    for node in (root, member):
+        await api(node.refresh(max_age=3600))
+    assert store.counts.fetches == 0
+    assert (await api(root.getitem("a"))).shape == member.shape == (4,)
+    for node in (root, member):
+        await api(node.refresh(max_age=1e-9))
+    assert (await api(root.getitem("a"))).shape == member.shape == (6,)
+    assert (await api(root.array_keys())) == ("a", "b")
+    del values["zarr.json"]
+    with pytest.raises(NodeNotFoundError):
+        await api(root.refresh())
+
+
+async def test_nodes_from_other_processes_are_of_unknown_age(api: Api, tmp_path: Path):
+    array = await api(api.create_array(tmp_path, path="a", shape=(4,), chunks=(2,), dtype="i4"))
+    other = pickle.loads(pickle.dumps(array))
+    await api(array.resize((9,)))
+    await api(other.refresh(max_age=3600))
+    assert other.shape == (9,)
+
+
+async def test_one_of_many_calls_reads_again():
+    values: dict[str, bytes] = {}
+    await za.create_array(values, path="a", shape=(4,), chunks=(2,), dtype="i4")
+    await za.consolidate_metadata(values)
+    store = GatedStore(stores.MemoryStore(values))
+    root = await za.open_group(store)
+    await (await za.open_array(values, path="a", mode="r+")).resize((6,))
+    store.most, store.open = 0, False
+    calls = [asyncio.ensure_future(root.refresh(max_age=1e-9)) for _ in range(50)]
+    await asyncio.wait(calls[1:])  # they do not wait
+    assert (await root["a"]).shape == (4,)
+    store.open = True
+    await calls[0]
+    assert (await root["a"]).shape == (6,)
+    assert store.most <= 2

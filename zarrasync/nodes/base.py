@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -79,7 +80,7 @@ class AsyncNode(ABC, Generic[M]):
         return {"handle": self._portable_handle(), "metadata": self._cell.metadata}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._cell = MetadataCell(**state)
+        self._cell = MetadataCell(**state, read_at=-math.inf)  # in another process, whose clock differs
 
     def _portable_handle(self) -> NodeHandle:
         """Return the handle to send to other processes."""
@@ -131,8 +132,15 @@ class AsyncNode(ABC, Generic[M]):
 
         await run_on_store(partial(self._cell.change, change), self.store)
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
+
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
+        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        is.
+
+        Args:
+            max_age: Seconds after reading for which nothing is read again; 0 to read always.
 
         Raises:
             NodeNotFoundError: If the node no longer exists.
@@ -148,7 +156,7 @@ class AsyncNode(ABC, Generic[M]):
             >>> array.shape
             (5,)
         """
-        await run_on_store(self._cell.refresh, self.store)
+        await run_on_store(partial(self._cell.refresh, max_age), self.store)
 
     # -------------------------------------------------------------- closing
 

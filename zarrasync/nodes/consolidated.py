@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from zarrasync import formats
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._util import json as _json
 from zarrasync.codecs import Buffer
@@ -46,14 +47,22 @@ class Consolidated:
         path: The path of the group that contains the copies.
         documents: The documents by store key.
         complete: Treat a document without a copy as absent. Otherwise look it up in the store.
+
+    Attributes:
+        read_at: The time of the clock when the copies were read.
     """
 
     def __init__(self, format: Format, path: str, documents: Mapping[str, bytes], *, complete: bool) -> None:
         self.format, self.path, self.complete = format, path, complete
-        self.documents = dict(documents)
+        self.documents, self.read_at = dict(documents), clock.monotonic()
         self._indexed: tuple[Mapping[str, bytes], KeyIndex] | None = None
         self._stored: tuple[bytes, GroupCopies] | None = None
         """The document that the last update stored, and its parts, so that the next update need not parse it."""
+
+    def renew(self, read: Consolidated | None) -> None:
+        """Replace the copies by those that are stored now; without any, documents are looked up in the store."""
+        self.complete = self.complete and read is not None
+        self.documents, self.read_at = {} if read is None else read.documents, clock.monotonic()
 
     def covers(self, path: str) -> bool:
         """Return whether a path lies below the group, so that the copies should include its documents."""

@@ -16,7 +16,7 @@ from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
-from zarrasync.nodes.find import load_metadata
+from zarrasync.nodes.find import load_node
 from zarrasync.nodes.group import AsyncGroup, create_group_at, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
@@ -155,7 +155,7 @@ async def _require_group(handle: NodeHandle) -> AsyncGroup:
     except NodeExistsError:
         pass
     try:
-        metadata = await run_on_store(partial(load_metadata, handle), handle.store)
+        metadata = (await run_on_store(partial(load_node, handle), handle.store)).metadata
     except NodeNotFoundError as error:
         raise NodeTypeError(
             f"nodes of Zarr format {handle.format.zarr_format!r} cannot be created below {handle.name} in "

@@ -24,7 +24,7 @@ from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import ABSENT
 
-__all__ = ["FoundNode", "find", "find_all", "load_metadata"]
+__all__ = ["FoundNode", "find", "find_all", "load_node"]
 
 _QUICK_NODES, _QUICK_BYTES = 100, 1 << 18
 """Nodes, and bytes of their documents, that are parsed within some milliseconds."""
@@ -44,16 +44,19 @@ class FoundNode(NamedTuple):
     consolidated: Consolidated | None = None
 
 
-async def load_metadata(handle: NodeHandle) -> Metadata:
-    """Return the stored metadata of a node in the format of its handle.
+async def load_node(handle: NodeHandle, *, consolidated: bool | None = False) -> FoundNode:
+    """Return a node as it is stored, in the format of its handle.
+
+    Args:
+        handle: The node.
+        consolidated: As for ``find``.
 
     Raises:
         NodeNotFoundError: If no node exists at the path.
         MetadataError: If the documents are invalid.
     """
     silent = replace(handle.config, dtype_fallback="allow")  # opening the node has already warned
-    node = await find(replace(handle, consolidated=None, config=silent), (handle.format,))
-    return node.metadata
+    return await find(replace(handle, consolidated=None, config=silent), (handle.format,), consolidated=consolidated)
 
 
 # ------------------------------------------------------------------ one node

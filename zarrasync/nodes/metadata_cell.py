@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._concurrency.shield import shielded
 from zarrasync._util.json_members import is_same_document
@@ -14,7 +15,7 @@ from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents
-from zarrasync.nodes.find import load_metadata
+from zarrasync.nodes.find import load_node
 from zarrasync.nodes.kinds import wrong_kind
 from zarrasync.nodes.node import NodeHandle
 
@@ -26,25 +27,49 @@ M = TypeVar("M", ArrayMetadata, GroupMetadata)
 class MetadataCell(Generic[M]):
     """The only mutable state of an array or group: its metadata, as last read or written through this object.
 
+    Args:
+        handle: The handle of the node.
+        metadata: The metadata of the node.
+        read_at: The time of the clock when it was read; by default, when the copies were read that the handle contains, or
+            now.
+
     Attributes:
         handle: The handle of the node.
         metadata: The metadata of the node.
     """
 
-    __slots__ = ("handle", "metadata")
+    __slots__ = ("_is_reading", "_read_at", "handle", "metadata")
 
-    def __init__(self, handle: NodeHandle, metadata: M) -> None:
+    def __init__(self, handle: NodeHandle, metadata: M, read_at: float | None = None) -> None:
         self.handle = handle
         self.metadata: M = metadata
+        if read_at is None:
+            read_at = clock.monotonic() if handle.consolidated is None else handle.consolidated.read_at
+        self._read_at, self._is_reading = read_at, False
 
-    async def refresh(self) -> None:
-        """Read the metadata again.
+    async def refresh(self, max_age: float = 0.0) -> None:
+        """Read the metadata again, and the copies of a group that was opened with consolidated metadata.
+
+        Args:
+            max_age: Seconds for which it is not read again. While another call reads, the present metadata remains.
 
         Raises:
             NodeNotFoundError: If the node no longer exists.
             NodeTypeError: If an array has been replaced by a group, or a group by an array.
         """
-        self.metadata = await self._load()
+        now, handle = clock.monotonic(), self.handle
+        if max_age and (self._is_reading or now - self._read_at <= max_age):
+            return
+        copies = handle.consolidated
+        has_copies = copies is not None and copies.path == handle.path
+        self._is_reading = True
+        try:
+            node = await load_node(handle, consolidated=None if has_copies else False)
+        finally:
+            self._is_reading = False
+        self.metadata, self._read_at = self._checked(node.metadata), now
+        if copies is not None and has_copies:
+            copies.renew(node.consolidated)
 
     async def change(
         self,
@@ -110,8 +135,15 @@ class MetadataCell(Generic[M]):
         return store.conditional and not store.exclusive and source is not None and bool(source.versions)
 
     async def _load(self) -> M:
+        return self._checked((await load_node(self.handle)).metadata)
+
+    def _checked(self, present: Any) -> M:
+        """Return metadata that was read again.
+
+        Raises:
+            NodeTypeError: If an array has been replaced by a group, or a group by an array.
+        """
         kind: type[M] = type(self.metadata)
-        present: Any = await load_metadata(self.handle)
         if not isinstance(present, kind):
             raise wrong_kind(self.handle.name, self.handle.path, present, " now")
         return present

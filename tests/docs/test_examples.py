@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+import zarrasync as za
 from tests.support import ROOT
 from tests.support.examples import load_example
 from zarrasync import stores, sync
@@ -103,6 +104,21 @@ async def test_fastapi_service(weather, monkeypatch):
         assert told["mean"] == pytest.approx(VALUES.mean(dtype="f8"))
         for wrong, code in [("t2m/series?row=99&column=0", 422), ("t2m/series?row=-1", 422), ("none/mean", 404)]:
             assert (await answer(session, f"{base}/{wrong}"))[0] == code
+
+
+async def test_fastapi_service_sees_rows_that_others_append(weather, monkeypatch):
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    await za.consolidate_metadata(weather)
+    monkeypatch.setenv("ZARR_URL", weather)
+    monkeypatch.setenv("ZARR_MAX_AGE", "0.05")
+    async with Uvicorn(load_example("fastapi_service").app) as base, aiohttp.ClientSession() as session:
+        assert (await answer(session, f"{base}/t2m/mean"))[0] == 200
+        await (await za.open_array(weather, path="t2m", mode="r+")).append(VALUES[:1])
+        expected = [*VALUES[:, 3, 4].tolist(), float(VALUES[0, 3, 4])]
+        async with asyncio.timeout(30):
+            while (await answer(session, f"{base}/t2m/series?row=3&column=4"))[1]["values"] != expected:
+                await asyncio.sleep(0.01)
 
 
 async def test_fastapi_service_cancels_abandoned_work(weather, monkeypatch):

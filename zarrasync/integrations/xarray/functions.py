@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from xarray import DataArray, Dataset, DataTree
 
 from zarrasync._concurrency import bridge
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
 from zarrasync.display.progress import ProgressLike
@@ -156,7 +157,8 @@ async def write_dataset_async(
         config=config,
     )
     async with request.store.in_use():
-        return await write(datasets, encodings_of(dataset, encoding), request)
+        with in_terms_of(OVERWRITE_BY_MODE):
+            return await write(datasets, encodings_of(dataset, encoding), request)
 
 
 def _checked_mode(

@@ -69,6 +69,10 @@ class ReadableFsspecStore(RemoteStore):
         self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs) else None
         # References contain byte ranges, whose ends old versions of fsspec would exceed.
         self._limits_by_ranges = self._read is None and self.protocol not in {"reference", "data"}
+        if self.protocol in S3 | GCS | AZURE:
+            options = fs.storage_options
+            is_anonymous = options.get("anon") is True or options.get("token") == "anon"
+            self.access = "anonymous" if is_anonymous else "credentials"
         self.listable = self.protocol not in WEB | {"data"}
         self.quick_listing = self.protocol in S3 | GCS | AZURE
         # Other filesystems implement retries and timeouts, and make several requests for a large value.

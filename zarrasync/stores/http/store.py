@@ -262,5 +262,5 @@ def _failure(response: Response) -> StoreError:
     """
     raise_if_transient(response)
     is_refused = response.status in (401, 403)
-    hint = "check the credentials in storage_options" if is_refused else "check the URL"
+    hint = "check the credentials in the storage options" if is_refused else "check the URL"
     return StoreError(f"the server answered {response.status} {response.reason}; {hint}")

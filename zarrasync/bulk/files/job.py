@@ -295,7 +295,7 @@ class Job:
         if target.group is not None and not self._parameters.append and not needs and not is_same:
             raise self._exists(
                 "{place} contains files that were ingested with other parameters (chunks, encoding, variables or decode); "
-                "pass mode='w' to replace them, or append=True to add files with the existing layout"
+                "pass mode='w' to replace them, or append=True instead of these parameters to add files with the existing layout"
             )
 
     def _refuse_own_sources(self) -> None:
@@ -315,11 +315,11 @@ class Job:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
         changed = [file for file in files if target.journal.rows_of_any(file) is not None]
-        what = f"{changed[0].name} has changed since" if changed else f"it does not contain {_text(files)}"
-        raise self._exists(
-            f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "
-            "again, or mode='w' to replace the dataset"
-        )
+        what, way = f"it does not contain {_text(files)}", "append=True to add rows"
+        if changed:
+            what = f"{changed[0].name} has changed since"
+            way = "append=True with on_duplicate='replace' to write its rows again"
+        raise self._exists(f"{{place}} contains {contents}, and {what}; pass {way}, or mode='w' to replace the dataset")
 
     def _check_unfinished(self, plan: JobPlan) -> None:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""

@@ -66,7 +66,7 @@ def changes(message: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
         elif name or (other and last):
             last = name or last
             base = found.pop() if joined and found else options
-            found.append({**base, last: eval(value or other, {"slice": slice})})  # noqa: S307  # of our own messages
+            found.append({**base, last: eval(value or other, {"slice": slice})})
     return found
 
 

@@ -315,11 +315,15 @@ class Job:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
         changed = [file for file in files if target.journal.rows_of_any(file) is not None]
-        what, way = f"it does not contain {_text(files)}", "append=True to add rows"
         if changed:
-            what = f"{changed[0].name} has changed since"
-            way = "append=True with on_duplicate='replace' to write its rows again"
-        raise self._exists(f"{{place}} contains {contents}, and {what}; pass {way}, or mode='w' to replace the dataset")
+            raise self._exists(
+                f"{{place}} contains {contents}, and {changed[0].name} has changed since; pass append=True with "
+                "on_duplicate='replace' to write its rows again, or mode='w' to replace the dataset"
+            )
+        raise self._exists(
+            f"{{place}} contains {contents}, and it does not contain {_text(files)}; pass append=True to add rows, or "
+            "mode='w' to replace the dataset"
+        )
 
     def _check_unfinished(self, plan: JobPlan) -> None:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""

@@ -91,9 +91,9 @@ class Variables:
         linked = first.linked([*chosen, *dims])
         optional = {name for name in linked - dims - set(chosen) if not self._is_common(name)}
         if optional:
-            self.left_out += [
-                f"{name}: left out, because files differ in it, or it cannot be read" for name in sorted(optional)
-            ]
+            are_unread = {n for header in self.headers for n, own in header.variables.items() if own.problem}
+            reasons = {name: "it cannot be read" if name in are_unread else "files differ in it" for name in optional}
+            self.left_out += [f"{name}: left out, because {reasons[name]}" for name in sorted(optional)]
         for header in self.headers[1:]:
             if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
                 raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")

@@ -14,8 +14,12 @@ __all__ = ["changes", "option_changes", "texts_with_advice"]
 
 _SOURCES = Path(zarrasync.__file__).parent
 _VALUE = r"'[^']*'|True|False|None|\d+|\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\[[^\]…]*\]"
-_CHANGE = re.compile(rf"\b(omit|without|instead of) (\w+)|\b(with )?([a-z]\w*)=({_VALUE})|, or ('\w+')(?: to|$)|, ('\w+') to")
-_OPTION = re.compile(r"(instead of )?(?<![\w-])(--[a-z-]+)(?: (auto|skip|replace|report|\d+:\d+|[23]|[A-Z]?[a-z]*\d\w*))?")
+_CHANGE = re.compile(
+    rf"\b(omit|without|instead of) (\w+)|\b(with )?([a-z]\w*)=({_VALUE})|, or ('\w+')(?: to|$)|, ('\w+') to"
+)
+_OPTION = re.compile(
+    r"(instead of )?(?<![\w-])(--[a-z-]+)(?: (auto|skip|replace|report|\d+:\d+|[23]|[A-Z]?[a-z]*\d\w*))?"
+)
 _ADVICE = re.compile(
     r"\b(pass|use|omit|set|raise|lower|choose|with|run|or|open it|made?)\b[^;.]*?"
     r"((?<![\w-])--[a-z]|\b[a-z]\w*=(\{\}|['\[{\d…]|True|False)|\bconfig\.|`zarrasync )"
@@ -86,4 +90,3 @@ def _advice_of(message: str) -> str:
     clause = message.rpartition(";")[2]
     verb = re.search(r"\b(pass|omit|use|open|locate|choose|ingest|write|read|select)\b", clause)
     return clause[verb.start() :] if verb else clause
-

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
 from zarrasync.stores.errors import concerns_key
@@ -133,7 +134,7 @@ class PresignedRequests:
     def _unsupported(self, method: str, response: Response, *, permanent: bool) -> UnsupportedResponse:
         if permanent:
             self._methods.discard(method)
-        return UnsupportedResponse(f"{response.status} {response.reason}")
+        return UnsupportedResponse(f"{response.status} {redact(response.reason)}")
 
     def close(self) -> None:
         """Stop using the shared connections."""

@@ -17,7 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
-from zarrasync._util.redact import redact
+from zarrasync._util.redact import public_url, redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
@@ -132,8 +132,8 @@ class ReadableFsspecStore(RemoteStore):
 
     def __repr__(self) -> str:
         if self._filesystem.document:
-            return f"FsspecStore('reference::{self._filesystem.document}')"
-        path = self.path.partition("?")[0]  # a query may contain a signature
+            return f"FsspecStore('reference::{redact(self._filesystem.document)}')"
+        path = public_url(self.path) if "://" in self.path else self.path.partition("?")[0]
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
     def __getstate__(self) -> dict[str, Any]:

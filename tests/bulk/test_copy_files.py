@@ -124,7 +124,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     sync.create_array("a.zarr", path="x", data=[1, 2])
     (tmp_path / "a.zarr" / "notes.txt").write_text("mine")
     assert main(["copy", "a.zarr", "b.zarr", "--verify"]) == 0
-    assert "not copied: 1 other file (notes.txt); pass --all to copy them" in capsys.readouterr().out
+    assert "not copied: 1 other file (notes.txt); pass --all with --resume to copy them" in capsys.readouterr().out
     assert main(["copy", "a.zarr", "c.zarr", "--all", "--verify"]) == 0
     assert "1 other file" in capsys.readouterr().out
     assert (tmp_path / "c.zarr" / "notes.txt").read_text() == "mine"

@@ -144,7 +144,7 @@ async def test_s3_without_credentials(aws_config: Path, monkeypatch: pytest.Monk
         else:
             sync.open_group("s3://bucket/x.zarr", config={"retries": 0})
     check(caught.value)
-    assert "no credentials were found; for public data pass storage_options={'anon': True}" in str(caught.value)
+    assert "no credentials were found; for public data pass the storage option anon=True" in str(caught.value)
     assert "http://127.0.0.1:9" not in printed(caught.value)
 
 

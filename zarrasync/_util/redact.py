@@ -12,6 +12,7 @@ from zarrasync.errors import StoreError
 __all__ = ["has_secrets", "public_url", "redact", "redacted_errors"]
 
 _WORD = re.compile(r"[^\s'\"<>]+")
+_WEB = re.compile(r"https?://", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/\s?#]*@")
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|token|credential|auth(?!or)|cookie|header|connection_?string|(^|[^a-z])(sas|sig|signature|policy|user|username|login)$|"
@@ -39,7 +40,13 @@ def public_url(url: str) -> str:
     """Return a URL without its user, password and query. Paths stay as they are."""
     if "://" not in url:
         return url
-    return "::".join(_USER.sub("", part).partition("?")[0] if "://" in part else part for part in url.split("::"))
+    return "::".join(_public_part(part) if "://" in part else part for part in url.split("::"))
+
+
+def _public_part(url: str) -> str:
+    """Return a single URL without its secrets. Keys of object stores may contain number signs."""
+    url = _USER.sub("", url).partition("?")[0]
+    return url.partition("#")[0] if _WEB.match(url) else url
 
 
 def has_secrets(options: Any) -> bool:
@@ -50,10 +57,12 @@ def has_secrets(options: Any) -> bool:
 def _redact_word(word: re.Match[str]) -> str:
     text = word[0]
     url, mark, query = (_USER.sub("", text) if "@" in text else text).partition("?")
+    if "#" in url and _WEB.search(url):
+        url, mark, query = url.partition("#")
     if not mark or "/" not in url or not query:
         return url + mark + query
     _, closing, rest = query.partition(")")
-    return f"{url}?…{closing}{rest}" if query[0] != ")" else url + mark + query
+    return f"{url}{mark}…{closing}{rest}" if query[0] != ")" else url + mark + query
 
 
 def _secrets(options: Any, *, is_secret: bool = False) -> Iterator[str]:

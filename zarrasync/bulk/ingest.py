@@ -198,7 +198,9 @@ async def ingest(
     if isinstance(region, str | Mapping):
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
     if statistics:
-        raise ValueError("statistics are compared for files; pass verify=True to compare all values of an array")
+        raise ValueError(
+            "statistics are compared for files; pass verify=True instead of statistics to compare all values of an array"
+        )
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
     file = identify_source(str(source)) if isinstance(source, str | Path) and region is None else None

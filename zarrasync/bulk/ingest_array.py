@@ -9,6 +9,7 @@ import numpy as np
 
 from zarrasync import formats
 from zarrasync._concurrency import clock
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.new_arrays import creation_options
@@ -135,13 +136,14 @@ async def _open_target(
         return creation_options(source, options, config)
 
     node, _ = resolve_node(store, path, options.get("zarr_format"), None, config)
-    if mode in ("w", "w-"):
-        return await create_array(store, path=path, overwrite=mode == "w", config=config, **creation()), True
     try:
-        if mode == "r+":
-            array, is_new = await open_array_at(node, formats.CANDIDATES), False
-        else:  # chunks of an array may remain if erasing it was interrupted
-            array, is_new = await open_or_create_array_at(node, formats.CANDIDATES, creation, erase_leftovers=True)
+        with in_terms_of(OVERWRITE_BY_MODE):
+            if mode in ("w", "w-"):
+                return await create_array(store, path=path, overwrite=mode == "w", config=config, **creation()), True
+            if mode == "r+":
+                array, is_new = await open_array_at(node, formats.CANDIDATES), False
+            else:  # chunks of an array may remain if erasing it was interrupted
+                array, is_new = await open_or_create_array_at(node, formats.CANDIDATES, creation, erase_leftovers=True)
     except NodeTypeError as error:
         if error.found != "group":
             raise

@@ -57,7 +57,8 @@ class CopyReport(JobReport):
             return self.notes
         names = ", ".join(self.left_out[:3]) + ", …" * (len(self.left_out) > 3)
         left_out = (
-            f"not copied: {counted(len(self.left_out), 'other file')} ({names}); pass all_files=True to copy them"
+            f"not copied: {counted(len(self.left_out), 'other file')} ({names}); pass all_files=True with resume=True to "
+            "copy them"
         )
         return [*self.notes, left_out]
 

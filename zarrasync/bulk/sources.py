@@ -17,6 +17,7 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._util.redact import redact
 from zarrasync.bulk import hdf5
 from zarrasync.errors import NodeNotFoundError, ShapeError
 from zarrasync.formats import Format
@@ -108,7 +109,7 @@ async def open_source(url: str | Path) -> AsyncArray:
     try:
         return bridge.run(opening, blocking=store.blocking) if driven() else await opening
     except NodeNotFoundError as error:
-        raise TypeError(f"{str(url)!r} is neither an .npy file nor an array: {error}") from error
+        raise TypeError(f"{redact(str(url))!r} is neither an .npy file nor an array: {error}") from error
 
 
 def source_of(value: Any, options: Mapping[str, Any]) -> Source:

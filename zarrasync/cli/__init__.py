@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import NoReturn
 
 import zarrasync
@@ -22,7 +23,7 @@ from zarrasync.cli import attributes, completion, ingest, inspect, modify, move,
 from zarrasync.cli.arguments import CommandParser, Commands, Run
 from zarrasync.cli.console import Console
 from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
-from zarrasync.cli.messages import error_line, typed_places
+from zarrasync.cli.messages import error_line, for_shell, options_of, typed_places
 from zarrasync.display.text import counted, printable
 
 __all__ = ["main", "make_parser"]
@@ -79,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with config.set(**({"debug_errors": True} if args.debug else {})):
-            return run(args, Console(as_json=args.json))
+            translate = partial(for_shell, typed=typed_places(args), options=options_of(args))
+            return run(args, Console(as_json=args.json, translate=translate))
     except BrokenPipeError:  # the reader, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        print(f"zarrasync: {printable(error_line(error, typed_places(args)))}", file=sys.stderr)
+        print(f"zarrasync: {printable(error_line(error, typed_places(args), options_of(args)))}", file=sys.stderr)
         return 1
 
 
@@ -102,8 +104,9 @@ def _refuse(parser: argparse.ArgumentParser, extra: Sequence[str]) -> NoReturn:
         )
         parser.error(f"{counted(len(extra), 'unexpected argument')}{first}")
     name = unknown[0].partition("=")[0]
-    similar = get_close_matches(name, parser._option_string_actions, 1)  # noqa: SLF001  # has no public list
-    parser.error(f"no option {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
+    known = {option.lstrip("-"): option for action in parser._actions for option in action.option_strings}  # noqa: SLF001  # has no public list
+    similar = get_close_matches(name.lstrip("-"), known, 1)  # the hyphens make short names similar
+    parser.error(f"no option {name!r}" + (f"; did you mean {known[similar[0]]!r}?" if similar else ""))
 
 
 def _join_selections(arguments: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,11 @@ class Console:
 
     Args:
         as_json: Whether to print JSON.
+        translate: Translates reports, which name parameters of functions, for the command line.
     """
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        self.as_json = as_json
+    def __init__(self, *, as_json: bool = False, translate: Callable[[str], str] = str) -> None:
+        self.as_json, self._translate = as_json, translate
         self._rich = None if as_json else _terminal()
 
     def text(self, text: object) -> None:
@@ -41,7 +42,7 @@ class Console:
 
     def report(self, report: JobReport) -> int:
         """Print a report, and return the exit code: ``INCOMPLETE`` if the result lacks parts of the source."""
-        self.data(report.to_dict()) if self.as_json else self.text(report)
+        self.data(report.to_dict()) if self.as_json else self.text(self._translate(str(report)))
         return INCOMPLETE if report.losses() else 0
 
     def facts(self, items: Mapping[str, str]) -> None:

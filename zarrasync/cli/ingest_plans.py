@@ -119,7 +119,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
             "secrets": bool(secrets),
         }
         if secrets:
-            _put(f"{args.plan}{_SECRETS}", secrets, mode=0o600)
+            _put(f"{args.plan}{_SECRETS}", secrets)
         else:
             Path(f"{args.plan}{_SECRETS}").unlink(missing_ok=True)
         _put(args.plan, {**document, **plan.public.to_json()})
@@ -176,17 +176,11 @@ def _abandon(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _put(path: str, document: Mapping[str, Any], mode: int = 0o666) -> None:
-    """Write a file completely or not at all.
-
-    Args:
-        path: The path.
-        document: JSON values.
-        mode: The permissions of the file, of which the process may remove some.
-    """
+def _put(path: str, document: Mapping[str, Any]) -> None:
+    """Write a file that only its owner can read, completely or not at all."""
     temporary = Path(f"{path}.partial")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "w") as file:
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         json.dump(document, file)
     temporary.replace(path)
 

@@ -238,10 +238,7 @@ def _validate(args: argparse.Namespace, console: Console) -> int:
             storage_options=options(args.option),
         )
         watch.report = report
-    if console.as_json:
-        console.data(report.to_dict())
-    else:
-        console.text(report)
+    console.report(report)
     return 0 if report.ok else 1
 
 

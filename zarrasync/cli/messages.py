@@ -5,57 +5,77 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from functools import partial
 
 from zarrasync._util.redact import redact
 from zarrasync.errors import ZarrError
 
-__all__ = ["error_line", "for_shell", "typed_places"]
+__all__ = ["error_line", "for_shell", "options_of", "typed_places"]
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
-    (r"storage_options=\{'anon': True\}", "-o anon=true"),
-    (r"in storage_options", "in -o options"),
+    (r"the storage option anon=True", "-o anon=true"),
+    (r"the storage option allow_targets=\[…\]", "--allow-target URL"),
     (r"\ball_files=True(?!\w)", "--all"),
-    (r"\b(append|decode)=True(?!\w)", r"--\1"),
-    (r"\b(overwrite|resume)=True( or mode='w')?(?!\w)", r"--\1"),
+    (r"\bcopy without all_files\b", "copy without --all"),
+    (r"\b(append|decode|overwrite|resume|verify)=True(?!\w)", r"--\1"),
+    (r"\binstead of (append|region|statistics)\b", r"instead of --\1"),
     (r"\bmode='w'(?!\w)", "--overwrite"),
     (r"\bon_(duplicate|gap)='(\w+)'", r"--on-\1 \2"),
     (r"\blabels='([^']*)'", r"--labels '\1'"),
-    (r"\b(region|concat|engine)='(\w+)'", r"--\1 \2"),
+    (r"\b(region|concat|engine|convention)='([\w-]+)'", r"--\1 \2"),
     (r"\bregion=\{'[^']*': slice\((\d+), (\d+)\)\}", r"--region \1:\2"),
-    (r"\bvariables=\[…\]", "--variable NAME"),
+    (r"\bregion=\{'[^']*': slice\(…\)\}", "--region A:B"),
+    (r"\bvariables=\[[^\]]*\]", "--variable NAME"),
+    (r"\bsource_group=…", "--path PATH"),
+    (r"\bpath='([^']*)'", r"--path \1"),
+    (r"\bengine_options=(\{'filter_by_keys': \{.*?\}\})", r"--engine-option NAME=VALUE for \1"),
+    (r"\bpass axes, such as '(\w+)'", r"pass --axes, such as \1"),
+    (r"\b(pass|use) zarr_format='?([\w-]+)'?", r"\1 --to \2"),
+    (r"\b(pass|use) zarr_format='?([\w-]+)'?", r"use `zarrasync convert` with the format \2"),
+    (r"\bconsolidate_metadata\(\)", "`zarrasync consolidate`"),
 )
-"""Parameters of Python functions, and the options that replace them."""
+"""Parameters of Python functions, and the options that replace them if the command has them."""
+_SETTING = re.compile(r"\bconfig(?:=\{'(\w+)': '?(\w+)'?\}|\.(\w+))")
 _ENCODING = re.compile(r"\bencoding=(\{.*?\}\})")
 _NODE = re.compile(r"(?:(?<![\w/])(/[^\s',;]*|'/[^']*') (?:in|of) )?LocalStore\('([^']*)'\)")
 """A directory with a store, with or without a node in front of it."""
 
 
-def error_line(error: BaseException, typed: Iterable[str] = ()) -> str:
+def error_line(error: BaseException, typed: Iterable[str] = (), options: Container[str] | None = None) -> str:
     """Return an error as one line.
 
     Args:
         error: The error.
         typed: The arguments of the command, to name local files as the user has typed them.
+        options: The options of the command; all commands if ``None``.
     """
     if isinstance(error, BaseExceptionGroup):
-        return error_line(error.exceptions[0], typed)
+        return error_line(error.exceptions[0], typed, options)
     message = redact("; ".join((str(error), *getattr(error, "__notes__", ()))))
     text = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
-    return for_shell(text, typed)
+    return for_shell(text, typed, options)
 
 
-def for_shell(text: str, typed: Iterable[str] = ()) -> str:
+def for_shell(text: str, typed: Iterable[str] = (), options: Container[str] | None = None) -> str:
     """Return a message with options instead of parameters, and paths instead of stores.
 
     Args:
         text: The message.
         typed: The arguments of the command.
+        options: The options of the command; all commands if ``None``.
     """
-    for pattern, option in _OPTIONS:
-        text = re.sub(pattern, option, text)
+
+    def as_option(found: re.Match[str], template: str) -> str:
+        option = found.expand(template)
+        words = re.findall(r"(?<![\w-])--[a-z-]+", option)
+        return option if options is None or all(word in options for word in words) else found[0]
+
+    for pattern, template in _OPTIONS:
+        text = re.sub(pattern, partial(as_option, template=template), text)
+    text = _SETTING.sub(_variable, text)
     text = _ENCODING.sub(lambda found: f"--encoding FILE with {found[1]} in the file".replace("'", '"'), text)
     text = _NODE.sub(_path_of_node, text)
     relative = [word for word in typed if "://" not in word and not os.path.isabs(word)]
@@ -69,6 +89,18 @@ def for_shell(text: str, typed: Iterable[str] = ()) -> str:
 def _path_of_node(found: re.Match[str]) -> str:
     """Return the path of a node of a local store."""
     return f"{found[2]}{(found[1] or '').strip(chr(39))}".rstrip("/") or "/"
+
+
+def _variable(found: re.Match[str]) -> str:
+    """Return the environment variable of a setting."""
+    name, value, alone = found.groups()
+    variable = f"ZARRASYNC_{(name or alone).upper()}"
+    return f"the environment variable {variable}={value.lower()}" if name else variable
+
+
+def options_of(args: argparse.Namespace) -> Container[str]:
+    """Return the options of a command."""
+    return {option for action in args.parser._actions for option in action.option_strings}  # noqa: SLF001  # has no public list
 
 
 def typed_places(args: argparse.Namespace) -> list[str]:

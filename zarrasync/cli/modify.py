@@ -20,7 +20,6 @@ from zarrasync.cli.arguments import (
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.executors import add_executor, executor_of
-from zarrasync.cli.messages import for_shell, typed_places
 from zarrasync.cli.monitoring import Watch, add_monitoring, monitored
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
@@ -76,10 +75,7 @@ def _copy(args: argparse.Namespace, console: Console) -> int:
     with monitored(args) as watch, destination(args) as dest, executor_of(args) as executor:
         report = _copy_to(dest, args, watch, executor)
         watch.report = report
-    if console.as_json:
-        console.data(report.to_dict())
-    else:
-        console.text(for_shell(str(report), typed_places(args)))
+    console.report(report)
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync.cli.arguments import port
-from zarrasync.cli.messages import error_line, typed_places
+from zarrasync.cli.messages import error_line, options_of, typed_places
 from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import REPORT_FILES, FailedJob, JobReport
@@ -63,7 +63,11 @@ def monitored(args: argparse.Namespace) -> Iterator[Watch]:
         yield watch
     except BaseException as error:
         if args.report is not None:
-            text = "interrupted" if isinstance(error, KeyboardInterrupt) else error_line(error, typed_places(args))
+            text = (
+                "interrupted"
+                if isinstance(error, KeyboardInterrupt)
+                else error_line(error, typed_places(args), options_of(args))
+            )
             try:
                 FailedJob(text, watch.report).save(args.report)
             except OSError as failure:

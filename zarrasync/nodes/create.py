@@ -242,7 +242,7 @@ def _occupied(handle: NodeHandle, occupant: FoundNode) -> NodeExistsError:
     if not occupant.format.is_same(handle.format):
         kind += f" of Zarr format {occupant.format.zarr_format!r}"
     return NodeExistsError(
-        f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True or mode='w' to replace it",
+        f"{kind} exists at {handle.name} in {handle.store!r}; pass overwrite=True to replace it",
         path=handle.path,
         store=repr(handle.store),
     )

@@ -105,7 +105,7 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(
             f"{handle.name} in {handle.store!r} is a group without a document: other nodes exist below it "
-            f"({', '.join(nodes[:3])}); pass overwrite=True or mode='w' to replace them",
+            f"({', '.join(nodes[:3])}); pass overwrite=True to replace them",
             path=handle.path,
             store=repr(handle.store),
         )

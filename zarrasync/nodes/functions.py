@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
@@ -143,11 +144,13 @@ async def open_array(
     check_options(options)
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
-        return await create_array_at(handle, overwrite=mode == "w", **options)
+        with in_terms_of(OVERWRITE_BY_MODE):
+            return await create_array_at(handle, overwrite=mode == "w", **options)
     if mode == "a":
         # Nodes of formats that are not candidates may exist. They are looked up before an array is created.
         handle = replace(handle, is_format_known=False)
-        array, is_new = await open_or_create_array_at(handle, candidates, lambda: options)
+        with in_terms_of(OVERWRITE_BY_MODE):
+            array, is_new = await open_or_create_array_at(handle, candidates, lambda: options)
         if is_new:
             return array
     else:
@@ -201,7 +204,8 @@ async def open_group(
     """
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):
-        return await create_group_at(handle, attributes=attributes, overwrite=mode == "w")
+        with in_terms_of(OVERWRITE_BY_MODE):
+            return await create_group_at(handle, attributes=attributes, overwrite=mode == "w")
     open_existing = partial(
         open_node_at, handle, candidates, explain=mode != "a", consolidated=use_consolidated, kind=GroupMetadata
     )

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import raise_if_cancelled
@@ -60,6 +60,8 @@ class Store(ABC):
             the ``BoundedStore`` that ``resolve`` puts around them.
         missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
         zarr_format: The format of the nodes, if the URL of the store names it.
+        access: How requests are authorized: with ``"credentials"`` where the option ``anon`` selects ``"anonymous"``
+            requests, with these, or in an ``"other"`` way.
         close_after_use: Whether functions that return no node close the store, which completes the values that they
             wrote. A closed store is opened again when it is used.
     """
@@ -79,6 +81,7 @@ class Store(ABC):
     limits_requests: bool = False
     missing: frozenset[int] = frozenset()
     zarr_format: int | None = None
+    access: Literal["credentials", "anonymous", "other"] = "other"
     close_after_use: bool = False
 
     # -------------------------------------------------------------- primitives, which stores implement
@@ -531,6 +534,10 @@ class Store(ABC):
                 f"the URL names Zarr format {named}, and zarr_format={requested!r} another one; omit zarr_format"
             )
         return named if requested is None else requested
+
+    def why_read_only(self) -> str:
+        """Return why values cannot be stored, and what to do; for messages of stores that are not ``writeable``."""
+        return str(self._unsupported("write"))
 
     def _unsupported(
         self, verb: str, hint: str = "use a store that can, such as a local directory"

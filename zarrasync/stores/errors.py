@@ -11,7 +11,17 @@ from zarrasync.stores.base import Store
 
 __all__ = ["concerns_key", "is_missing_bucket", "message_of", "store_error"]
 
-_ANONYMOUS = "for public data pass storage_options={'anon': True}"
+_PUBLIC = "for public data pass the storage option anon=True"
+_REFUSED = {
+    "credentials": f"the credentials in use do not allow it; {_PUBLIC}",
+    "anonymous": "anonymous requests are not allowed; pass credentials as storage options, without anon",
+    "other": "the credentials in use do not allow it",
+}
+_NOT_FOUND = {
+    "credentials": f"{_PUBLIC}, else pass credentials or set them up",
+    "anonymous": "pass credentials or set them up",
+    "other": "pass credentials or set them up",
+}
 _REFUSALS = {"PermissionError", "PermissionDeniedError", "UnauthenticatedError"}
 """Errors of fsspec's file systems and of obstore if a service refuses a request. obstore has others for local files."""
 _OTHER_REGION = re.compile(r"(?i)expecting '([a-z0-9-]+)'|PermanentRedirect|redirect without LOCATION")
@@ -41,16 +51,20 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
         store: The store.
     """
     kind = type(error).__name__
+    access = store.access if verb in ("read", "list") or store.access != "credentials" else "other"
     is_refusal = kind in _REFUSALS and not store.near
-    hint = f" (the credentials in use do not allow it; {_ANONYMOUS})" if is_refusal else ""
+    hint = f" ({_REFUSED[access]})" if is_refusal else ""
     if match := _OTHER_REGION.search(str(error)):
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
-        hint = f" (the bucket lies in another region: pass storage_options={options})"
+        hint = f" (the bucket lies in another region: pass the storage options {options})"
     reason = reason_of(error) if isinstance(error, BudgetExceeded | MemoryError) else f"{kind}: {message_of(error)}"
     if is_missing_bucket(error):
-        hint, reason = "", "the bucket does not exist; check its name, and the endpoint and account in storage_options"
+        hint, reason = (
+            "",
+            "the bucket does not exist; check its name, and the endpoint and account in the storage options",
+        )
     elif (kind == "NoCredentialsError" or _NO_CREDENTIALS.search(str(error))) and not store.near:
-        hint, reason = "", f"no credentials were found; {_ANONYMOUS}, else pass credentials or set them up"
+        hint, reason = "", f"no credentials were found; {_NOT_FOUND[access]}"
     return StoreError(f"could not {verb} {key!r} in {store!r}: {reason}{hint}", key=key)
 
 

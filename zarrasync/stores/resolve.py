@@ -93,7 +93,7 @@ def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Sto
     if fs is not None and hasattr(fs, "async_impl"):
         path = str(getattr(store, "root", None) or getattr(store, "path", ""))
         resolved = _prefer_local(FsspecStore(fs, path))
-        return ReadOnlyStore(resolved) if is_zarr_store(store) and store.read_only else resolved
+        return _read_only(resolved) if is_zarr_store(store) and store.read_only else resolved
     if isinstance(store, MutableMapping):
         return MemoryStore(store)
     if is_zarr_store(store):
@@ -126,6 +126,11 @@ def _from_path(path: str | Path) -> Store:
     return ReadOnlyStore(LocalStore(path), reason)
 
 
+def _read_only(store: Store) -> Store:
+    """Return the store that a store of zarr-python with ``read_only`` stands for."""
+    return ReadOnlyStore(store, f"the store of zarr-python over {store!r} is read-only; make it with read_only=False")
+
+
 def _from_zarr_store(store: Any) -> Store:
     """Make a store from one with zarr-python's interface."""
     inner = getattr(store, "inner", None)  # zarrasync's adapter for zarr-python
@@ -135,7 +140,7 @@ def _from_zarr_store(store: Any) -> Store:
     if type(store).__module__.startswith("zarr.") and kind in ("LocalStore", "ObjectStore"):
         # Unlike zarr-python's, stores of this library support conditional writes.
         resolved = _resolve(store.root if kind == "LocalStore" else store.store, None)
-        return ReadOnlyStore(resolved) if store.read_only else resolved
+        return _read_only(resolved) if store.read_only else resolved
     return session_store(store) or ZarrPythonStore(store)
 
 

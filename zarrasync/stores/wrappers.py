@@ -117,6 +117,9 @@ class WrapperStore(Store):
     def fsync(self) -> bool:
         return self.inner.fsync
 
+    def why_read_only(self) -> str:
+        return self.inner.why_read_only()
+
     @property
     def lasting(self) -> bool:
         return self.inner.lasting
@@ -438,8 +441,12 @@ class ReadOnlyStore(WrapperStore):
         self._reason = reason
 
     def _refuse(self, key: str) -> ReadOnlyError:
-        reason = self._reason or f"{self.inner!r} was opened for reading (mode='r'); open it with mode='r+'"
-        return ReadOnlyError(f"{key!r} cannot be changed: {reason}", key=key)
+        return ReadOnlyError(f"{key!r} cannot be changed: {self.why_read_only()}", key=key)
+
+    def why_read_only(self) -> str:
+        if self._reason or not self.inner.writeable:
+            return self._reason or self.inner.why_read_only()
+        return f"{self.inner!r} was opened for reading (mode='r'); open it with mode='r+'"
 
     def fetch_values(  # pyright: ignore[reportIncompatibleMethodOverride]  # faster than awaiting the coroutine
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None

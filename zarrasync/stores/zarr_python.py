@@ -91,7 +91,7 @@ class ZarrPythonStore(RemoteStore):
         if not self.writeable and not self.portable and not getattr(self.store, "read_only", False):
             raise self._unsupported(verb, COPY_OF_MEMORY)
         if not self.writeable:
-            raise self._unsupported(verb)
+            raise self._unsupported(verb, "make the store of zarr-python with read_only=False")
 
     def location(self, key: str) -> Hashable:
         return super().location(key) if self._equivalent is None else self._equivalent.location(key)

@@ -12,7 +12,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.codecs.spec import Buffer
-from zarrasync.errors import StoreError
+from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
@@ -179,9 +179,12 @@ class ZipStore(Store):
 
     # -------------------------------------------------------------- writing
 
+    def _unsupported(self, verb: str, hint: str = "open it with mode='a'") -> UnsupportedOperation:
+        return super()._unsupported(verb, hint)
+
     def _open_for(self, verb: str) -> WriteableArchive:
         if not self.writeable:
-            raise self._unsupported(verb, "open it with mode='a'")
+            raise self._unsupported(verb)
         archive = self._open(to_write=True)
         assert isinstance(archive, WriteableArchive)
         return archive

@@ -104,7 +104,8 @@ def test_the_command_line_names_what_was_typed(first: Path, capsys: pytest.Captu
         ("no node at / of LocalStore('/data/x.zarr')", "no node at /data/x.zarr"),
         ("'c/0' in LocalStore('/')", "'c/0' in /"),
         ("pass on_duplicate='skip', or mode='w'", "pass --on-duplicate skip, or --overwrite"),
-        ("pass overwrite=True or mode='w' to replace", "pass --overwrite to replace"),
+        ("pass overwrite=True to replace", "pass --overwrite to replace"),
+        ("with config={'allow_pickle': True}", "with the environment variable ZARRASYNC_ALLOW_PICKLE=true"),
         ("pass all_files=True", "pass --all"),
     ],
 )

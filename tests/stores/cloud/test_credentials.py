@@ -213,6 +213,7 @@ def test_refused_signed_urls_are_not_used_again(bucket: Bucket, status: int):
 def test_errors_hide_secrets_of_urls():
     from zarrasync._util.redact import redact
 
+    assert redact("'http://u:p@h/a#token=secret' or s3://b/a#1") == "'http://h/a#…' or s3://b/a#1"
     assert redact("GET http://h/a(1)?sig=secret) and /b?x=y, why? 'c?d'") == "GET http://h/a(1)?…) and /b?… why? 'c?d'"
     long = "/a" * 100_000  # a regular expression that backtracks at each slash would not finish
     assert redact(f"{long} {'http://h/x?y=1 ' * 10_000}") == f"{long} {'http://h/x?… ' * 10_000}"

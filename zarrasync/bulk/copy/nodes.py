@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.copy.layout import layout_of
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import NodeExistsError, UnsupportedByFormat, UnsupportedOperation
@@ -116,6 +117,13 @@ def _fit_images(planned: dict[str, Metadata], target: Format) -> None:
             )
 
 
+_OR_RESUME = (
+    "overwrite=True to replace it",
+    "overwrite=True to replace it, or resume=True to complete an interrupted copy",
+)
+_INSTEAD_OF_RESUME = ("overwrite=True", "overwrite=True instead of resume=True")
+
+
 async def create_copies(
     target: NodeHandle, planned: Mapping[str, Metadata], plan: CopyPlan
 ) -> dict[str, AsyncArray | AsyncGroup]:
@@ -131,15 +139,11 @@ async def create_copies(
             if existing is not None:
                 return await _reuse(handle, planned[path], existing.metadata)
         overwrite = plan.overwrite and not path
-        try:
-            created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
-        except NodeExistsError as error:
-            if not (plan.resume or plan.overwrite):
-                error.args = (f"{error}, or resume=True to complete an interrupted copy",)
-            raise
+        created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
         return make_node(created, planned[path])
 
-    return await run_on_store(partial(create_levels, target, planned, create), target.store)
+    with in_terms_of(_INSTEAD_OF_RESUME if plan.resume else _OR_RESUME):
+        return await run_on_store(partial(create_levels, target, planned, create), target.store)
 
 
 async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> AsyncArray | AsyncGroup:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
+from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.planning.known import files_to_write, without_other_names
 from zarrasync.bulk.files.planning.make_plan import plan_job
@@ -77,6 +78,12 @@ class Job:
         self._plan_of_run: JobPlan | None = None
         self._transaction: Transaction | None = None
 
+    @property
+    def _advice(self) -> list[tuple[str, str]]:
+        """Parts of messages, and the text that replaces them: ``mode="w"`` excludes other parameters of this job."""
+        name = "append" if self._parameters.append else "region" if self._parameters.region is not None else ""
+        return [("mode='w'", f"mode='w' instead of {name}")] if name else []
+
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.handle.store.blocking)
 
@@ -106,7 +113,8 @@ class Job:
         """
         begin = clock.monotonic()
         self._claim.acquire(self._wait)
-        job, report = self._plan(workers)
+        with in_terms_of(*self._advice):
+            job, report = self._plan(workers)
         if progress is not None:
             progress.report = report
         if job is not None:
@@ -143,13 +151,15 @@ class Job:
             )
         in_progress = self._claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
-            job, report, _ = self._make_plan(workers)
+            with in_terms_of(*self._advice):
+                job, report, _ = self._make_plan(workers)
             if job is not None and job.plan.digest == in_progress:
                 save(job.plan)
                 return job.plan, report
         with self._claim:
             self._claim.acquire(self._wait)
-            job, report = self._plan(workers)
+            with in_terms_of(*self._advice):
+                job, report = self._plan(workers)
             if job is not None:
                 job.prepare()
                 job.forget_finish()
@@ -285,7 +295,7 @@ class Job:
         if target.group is not None and not self._parameters.append and not needs and not is_same:
             raise self._exists(
                 "{place} contains files that were ingested with other parameters (chunks, encoding, variables or decode); "
-                "pass mode='w' to replace them, or append=True to add files with the existing layout"
+                "pass mode='w' to replace them, or append=True instead of these parameters to add files with the existing layout"
             )
 
     def _refuse_own_sources(self) -> None:
@@ -305,10 +315,14 @@ class Job:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
         changed = [file for file in files if target.journal.rows_of_any(file) is not None]
-        what = f"{changed[0].name} has changed since" if changed else f"it does not contain {_text(files)}"
+        if changed:
+            raise self._exists(
+                f"{{place}} contains {contents}, and {changed[0].name} has changed since; pass append=True with "
+                "on_duplicate='replace' to write its rows again, or mode='w' to replace the dataset"
+            )
         raise self._exists(
-            f"{{place}} contains {contents}, and {what}; pass append=True to add rows, region='auto' to write existing rows "
-            "again, or mode='w' to replace the dataset"
+            f"{{place}} contains {contents}, and it does not contain {_text(files)}; pass append=True to add rows, or "
+            "mode='w' to replace the dataset"
         )
 
     def _check_unfinished(self, plan: JobPlan) -> None:

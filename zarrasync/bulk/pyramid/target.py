@@ -11,7 +11,7 @@ from zarrasync.bulk.pyramid.companions import with_coordinates
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.metadata.conventions import Meaning, Violation, meaning_of
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes
 from zarrasync.metadata.conventions.pyramids import (
     PyramidLevel,
@@ -66,12 +66,14 @@ class PyramidTarget:
         """
         before, planned = meaning_of(self.group.metadata), self._meaning()
         present, array = {violation.location for violation in before.violations}, self.source.array
-        for violation in planned.violations:
-            if violation.severity == "error" and violation.location not in present:
-                raise MetadataError(
-                    f"the pyramid of {array.name} would not be valid: {violation.message} ({violation.location}); "
-                    "pass axes with other names, or convention='zarr-conventions'"
-                )
+        for violation in self._errors(present):
+            ways = ["axes with other names"] if 2 <= array.ndim <= 5 else []  # as OME-Zarr has
+            if self.convention == "ome" and not replace(self, convention="geo")._errors(present):  # noqa: SLF001  # another target
+                ways.append("convention='zarr-conventions'")
+            hint = f"; pass {', or '.join(ways)}" if ways else ""
+            raise MetadataError(
+                f"the pyramid of {array.name} would not be valid: {violation.message} ({violation.location}){hint}"
+            )
         separator = planned.key_separator
         if separator and self.shared is None and array.metadata.keys.separator != separator:
             message = (
@@ -81,6 +83,11 @@ class PyramidTarget:
             if before.key_separator != separator:
                 raise MetadataError(f"{message}, or convention='zarr-conventions'")
             notes.append(message)
+
+    def _errors(self, present: Collection[str]) -> list[Violation]:
+        """Return where the planned pyramid violates its convention, except for locations that the group has already."""
+        violations = self._meaning().violations
+        return [item for item in violations if item.severity == "error" and item.location not in present]
 
     def _meaning(self) -> Meaning:
         return meaning_of(GroupMetadata(attributes=self._group_attributes()))

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from xarray import DataArray, Dataset, DataTree
 
 from zarrasync._concurrency import bridge
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
 from zarrasync.display.progress import ProgressLike
@@ -156,7 +157,15 @@ async def write_dataset_async(
         config=config,
     )
     async with request.store.in_use():
-        return await write(datasets, encodings_of(dataset, encoding), request)
+        with in_terms_of(*_advice(request)):
+            return await write(datasets, encodings_of(dataset, encoding), request)
+
+
+def _advice(request: WriteRequest) -> list[tuple[str, str]]:
+    """Return parts of messages, and the text that replaces them, in terms of the parameters of this function."""
+    advice = [OVERWRITE_BY_MODE, ("unaligned='allow'", "safe_chunks=False")]
+    name = "append_dim" if request.append_dim is not None else "region" if request.region is not None else ""
+    return [*advice, ("mode='w'", f"mode='w' instead of {name}")] if name else advice
 
 
 def _checked_mode(

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from zarrasync.config import Config
 
-__all__ = ["Service", "UrlAccess", "url_access"]
+__all__ = ["Service", "UrlAccess", "is_anonymous", "url_access"]
 
 _EXPIRY = timedelta(minutes=15)
 """How long presigned URLs are valid; services accept signed headers for as long."""
@@ -114,7 +114,7 @@ async def _s3_access(store: Any) -> UrlAccess | None:
     config = store.config
     if not set(config) <= _S3_LOCATION | _S3_CREDENTIALS | _S3_WRITING or _has_variable(_S3_HIDDEN_VARIABLES):
         return None
-    if _is_anonymous(store):
+    if is_anonymous(store):
         endpoint_in_environment = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
         if "virtual_hosted_style_request" in config or (endpoint_in_environment and "endpoint" not in config):
             return None
@@ -142,7 +142,7 @@ _GCS_HIDDEN_VARIABLES = re.compile("GOOGLE_(BASE_URL|SKIP_SIGNATURE|PROXY_.*)", 
 
 async def _gcs_access(store: Any) -> UrlAccess | None:
     """Return the access to public objects. For others obstore takes a millisecond to sign a URL."""
-    if not set(store.config) <= _GCS_PUBLIC or not _is_anonymous(store) or _has_variable(_GCS_HIDDEN_VARIABLES):
+    if not set(store.config) <= _GCS_PUBLIC or not is_anonymous(store) or _has_variable(_GCS_HIDDEN_VARIABLES):
         return None
     return UrlAccess(_GCS, _unsigned(store, "https://storage.googleapis.com"), _READ)
 
@@ -169,7 +169,7 @@ async def _azure_access(store: Any) -> UrlAccess | None:
     if not account or store.credential_provider is not None:
         return None
     endpoint = f"https://{account}.blob.core.windows.net"
-    if _is_anonymous(store):
+    if is_anonymous(store):
         return UrlAccess(_AZURE, _unsigned(store, endpoint), _READ)
     if "account_key" in config or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
         return UrlAccess(_AZURE, partial(_sign, store), _READ_WRITE)
@@ -197,7 +197,8 @@ def _has_variable(names: re.Pattern[str]) -> bool:
     return any(map(names.fullmatch, os.environ))
 
 
-def _is_anonymous(store: Any) -> bool:
+def is_anonymous(store: Any) -> bool:
+    """Return whether requests of an obstore store have no credentials."""
     return bool(store.config.get("skip_signature") == "true")
 
 

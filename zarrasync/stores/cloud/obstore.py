@@ -26,6 +26,7 @@ from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
+from zarrasync.stores.cloud.object_urls import is_anonymous
 from zarrasync.stores.cloud.obstore_errors import refusal_status, response_status, retry_count
 from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
@@ -96,6 +97,8 @@ class ObjectStore(RemoteStore):
         self.quick_listing = not self.near and kind_of(store) != "HTTPStore"
         self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
         self._service, self._bucket = service_of(store), bucket_of(store)
+        if kind_of(store) in ("S3Store", "GCSStore", "AzureStore"):
+            self.access = "anonymous" if is_anonymous(store) else "credentials"
         self._presigned = self._make_presigned()
 
     @classmethod

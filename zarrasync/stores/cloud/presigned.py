@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
+from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
 from zarrasync.stores.errors import concerns_key
@@ -141,7 +142,7 @@ class PresignedRequests:
     def _unsupported(self, method: str, response: Response, *, permanent: bool) -> UnsupportedResponse:
         if permanent:
             self._methods.discard(method)
-        return UnsupportedResponse(f"{response.status} {response.reason}")
+        return UnsupportedResponse(f"{response.status} {redact(response.reason)}")
 
     def close(self) -> None:
         """Stop using the shared connections."""

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from zarrasync._util.redact import public_url
 from zarrasync.stores.cloud.aws_credentials import read_profile
 from zarrasync.stores.cloud.gcs_credentials import RefreshingToken
 from zarrasync.stores.options import environment_variable
@@ -119,7 +120,8 @@ def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if service == "gcs" and not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
         return None  # emulators implement the JSON API, which gcsfs uses
     if endpoint and "://" not in endpoint:
-        raise ValueError(f"the endpoint {endpoint!r} has no scheme; use 'https://{endpoint}' or 'http://…'")
+        host = public_url(f"https://{endpoint}").removeprefix("https://")
+        raise ValueError(f"the endpoint {host!r} has no scheme; use 'https://{host}' or 'http://…'")
     if endpoint.startswith("http://"):
         settings["client_options"] = {"allow_http": True, **settings.get("client_options", {})}
     if service == "s3":

@@ -178,7 +178,9 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
             try:
                 return _open_references(url, options)
             except OSError as error:
-                raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
+                raise StoreError(
+                    f"{redact(url)!r} cannot be opened: {type(error).__name__}: {redact(str(error))}"
+                ) from error
         classes = [_filesystem_class(part.partition("://")[0], url) for part in url.split("::")]
         if len(classes) == 1:
             check_names(classes[0], options)
@@ -187,7 +189,9 @@ def open_url(url: str, options: Mapping[str, Any], connections: int) -> tuple[An
         except ImportError:
             raise
         except Exception as error:  # constructors read documents and archives, whose libraries have other errors
-            raise StoreError(f"{redact(url)!r} cannot be opened: {type(error).__name__}: {error}") from error
+            raise StoreError(
+                f"{redact(url)!r} cannot be opened: {type(error).__name__}: {redact(str(error))}"
+            ) from error
     except ImportError as error:
         install = f"pip install 'zarrasync[{SERVICES[protocol]}]'" if protocol in SERVICES else str(error)
         raise ImportError(f"{protocol}:// URLs need a package that is not installed: {install}") from error

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
+from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.fsspec.protocols import WEB
 from zarrasync.stores.http.general import GeneralClient
@@ -33,7 +34,7 @@ class _StatusError(Exception):
     """
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"the server answered {status} {reason}")
+        super().__init__(f"the server answered {status} {redact(reason)}")
         self.status = status
 
 

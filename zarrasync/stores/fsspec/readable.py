@@ -17,7 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
-from zarrasync._util.redact import redact
+from zarrasync._util.redact import public_url, redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
@@ -69,6 +69,10 @@ class ReadableFsspecStore(RemoteStore):
         self._read = s3.read if self._is_s3 else http.read if http.is_supported(fs) else None
         # References contain byte ranges, whose ends old versions of fsspec would exceed.
         self._limits_by_ranges = self._read is None and self.protocol not in {"reference", "data"}
+        if self.protocol in S3 | GCS | AZURE:
+            options = fs.storage_options
+            is_anonymous = options.get("anon") is True or options.get("token") == "anon"
+            self.access = "anonymous" if is_anonymous else "credentials"
         self.listable = self.protocol not in WEB | {"data"}
         self.quick_listing = self.protocol in S3 | GCS | AZURE
         # Other filesystems implement retries and timeouts, and make several requests for a large value.
@@ -129,8 +133,8 @@ class ReadableFsspecStore(RemoteStore):
 
     def __repr__(self) -> str:
         if self._filesystem.document:
-            return f"FsspecStore('reference::{self._filesystem.document}')"
-        path = self.path.partition("?")[0]  # a query may contain a signature
+            return f"FsspecStore('reference::{redact(self._filesystem.document)}')"
+        path = public_url(self.path) if "://" in self.path else self.path.partition("?")[0]
         return f"FsspecStore({path if '://' in path else f'{self.protocol}://{path}'!r})"
 
     def __getstate__(self) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Targets:
         subject = f"{key!r} refers to " if key else "a reference leads to "
         return StoreError(
             f"{self.name!r}: {subject}{redact(target)!r}, which is refused: {reason}; if you trust the "
-            f"document, pass storage_options={{'allow_targets': […]}}, or --allow-target on the command line",
+            "document, pass the storage option allow_targets=[…]",
             key=key,
         )
 

@@ -6,6 +6,7 @@ import email.utils
 import re
 
 from zarrasync._concurrency import clock
+from zarrasync._util.redact import redact
 from zarrasync.stores.errors import is_missing_bucket
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.remote import TransientError
@@ -54,7 +55,7 @@ def raise_if_transient(response: Response) -> None:
     """
     if response.status in TRANSIENT:
         raise TransientError(
-            f"the server answered {response.status} {response.reason}",
+            f"the server answered {response.status} {redact(response.reason)}",
             slow_down=response.status in OVERLOAD,
             retry_after=_retry_after(response.headers.get("retry-after")),
         )

@@ -14,6 +14,7 @@ from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.offload import compute
 from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.output_budget import OutputBudget
+from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key
@@ -82,7 +83,7 @@ class HTTPStore(RemoteStore):
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError(f"{url!r} is not an http or https URL")
+            raise ValueError(f"{redact(url)!r} is not an http or https URL")
         parts = parts._replace(path=quote(parts.path, safe=_SAFE), query=quote(parts.query, safe=f"{_SAFE}?"))
         self.settings = config.get()
         self._base = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
@@ -263,5 +264,5 @@ def _failure(response: Response) -> StoreError:
     """
     raise_if_transient(response)
     is_refused = response.status in (401, 403)
-    hint = "check the credentials in storage_options" if is_refused else "check the URL"
-    return StoreError(f"the server answered {response.status} {response.reason}; {hint}")
+    hint = "check the credentials in the storage options" if is_refused else "check the URL"
+    return StoreError(f"the server answered {response.status} {redact(response.reason)}; {hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,7 +57,7 @@ class Storage:
     """
 
     kind: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)  # may contain credentials
 
     def make(self) -> Any:
         """Return icechunk's object."""

@@ -25,6 +25,7 @@ __all__ = [
     "is_equal",
     "is_projection",
     "is_same_attribute",
+    "way_without",
 ]
 
 _CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping")
@@ -129,8 +130,7 @@ def check_fit(
         if both and not is_same_attribute(header.attributes, like.attributes, key):
             raise ShapeError(
                 f"{name!r} has {_text_of(header, [key])} in {url}, but {_text_of(like, [key])} in {like_url}, so its values "
-                "have another meaning; make the files agree first, or leave the variable out: choose the others with "
-                "variables=[…]"
+                f"have another meaning; make the files agree first, or {way_without(in_new_dataset=is_stored and axis is not None)}"
             )
     units, like_units = header.attributes.get("units"), like.attributes.get("units")
     are_convertible = are_times or None not in (duration_units(header.attributes), duration_units(like.attributes))
@@ -285,8 +285,7 @@ def check_equal(
         if header.dtype == like.dtype:
             reason, hint = f"it is large, and {url} has one row without an axis", ""
         raise ShapeError(
-            f"{name!r} must be the same in all files, but its values cannot be compared: {reason}; {hint}choose the variables "
-            "to store with variables=[…], and leave this one out"
+            f"{name!r} must be the same in all files, but its values cannot be compared: {reason}; {hint}{way_without()}"
         )
     values, like_values = header.values, like.values
     own, units = units_of(header.attributes), units_of(like.attributes)
@@ -303,10 +302,20 @@ def check_equal(
         return
     hint = "make the files agree first, for example by interpolation to one grid, or write them to separate datasets"
     if not is_needed:
-        hint = "choose the variables to store with variables=[…], and leave this one out"
+        hint = way_without()
     raise ShapeError(
         f"{name!r} must be the same in all files, but {_difference(values, url, like_values, like_url)}; {hint}"
     )
+
+
+def way_without(*, in_new_dataset: bool = False) -> str:
+    """Return how to ingest files without one of their variables.
+
+    Args:
+        in_new_dataset: Whether the destination has rows of the variable, so that new files must have it.
+    """
+    way = "choose the variables to store with variables=[…], and leave this one out"
+    return f"ingest all files into a new dataset: {way}" if in_new_dataset else way
 
 
 def is_projection(header: VariableHeader) -> bool:

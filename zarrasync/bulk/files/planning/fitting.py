@@ -11,6 +11,7 @@ from zarrasync.bulk.files.planning.compare import (
     check_projection,
     differing_attributes,
     is_comparable,
+    way_without,
 )
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.target import StoredForm, Target, stored_attributes
@@ -38,7 +39,7 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
     first_url = headers[0].file.name
     axes = {dim for name in names for dim in headers[0].variables[name].dims if dim != name}
     differing = {name: set[str]() for name in names}
-    _check_readable(headers, names)
+    _check_readable(variables)
     for name in names:
         for header in headers:
             _check_supported(name, header, variables.parameters.reader.dims)
@@ -63,27 +64,34 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
 
 
-def _check_readable(headers: Sequence[FileHeader], names: Sequence[str]) -> None:
+def _check_readable(variables: Variables) -> None:
     """Check that all variables can be read and stored completely.
 
     Raises:
         ShapeError: If some cannot. It names all of them.
     """
-    for header in headers:
-        problems = {name: problem for name in names if (problem := header.variables[name].problem)}
+    stored = {name for name, dims in variables.target.dims.items() if variables.dim in dims}
+    for header in variables.headers:
+        problems = {name: problem for name in variables.names if (problem := header.variables[name].problem)}
         if not problems:
             continue
-        others = [name for name, variable in header.variables.items() if not variable.problem]
+        others = [
+            name
+            for name, variable in header.variables.items()
+            if not variable.problem and problems.keys().isdisjoint(variable.dims)
+        ]
         (first, reason), *more = problems.items()
         also = "".join(f"; {name!r} neither: {text}" for name, text in more[:_MOST_PROBLEMS])
         also += f"; and {len(more) - _MOST_PROBLEMS} more" if len(more) > _MOST_PROBLEMS else ""
-        known = (
-            f" ({', '.join(others[:_MOST_PROBLEMS])}{', …' if len(others) > _MOST_PROBLEMS else ''})" if others else ""
-        )
-        raise ShapeError(
-            f"{first!r} of {header.file.name} cannot be read or stored: {reason}{also}; choose the variables to store{known} with "
-            "variables=[…], or --variable on the command line"
-        )
+        hint = "repair the file, or leave it out"
+        if others:
+            where = " in a new dataset" if stored & problems.keys() else ""
+            hint = f"choose the variables to store{where} with variables={_names(others)}"
+        raise ShapeError(f"{first!r} of {header.file.name} cannot be read or stored: {reason}{also}; {hint}")
+
+
+def _names(names: Sequence[str]) -> str:
+    return f"[{', '.join(map(repr, names[:_MOST_PROBLEMS]))}{', …' if len(names) > _MOST_PROBLEMS else ''}]"
 
 
 def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) -> None:
@@ -94,7 +102,7 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
         header: The header of a file.
         dims: The names of axes that have none in the file.
     """
-    variable, hint = header.variables[name], "choose the variables to store with variables=[…], and leave this one out"
+    variable, hint = header.variables[name], way_without()
     axes = f"{len(variable.dims)} {'axis' if len(variable.dims) == 1 else 'axes'}"
     are_unnamed = bool(variable.dims) and all(dim.startswith((PHONY, "dim_")) for dim in variable.dims)
     if dims is not None and are_unnamed and len(dims) != len(variable.dims):
@@ -163,7 +171,7 @@ def check_destination(variables: Variables) -> None:
             "get the same rows"
         )
     if new := [name for name in names if name not in target.arrays]:
-        hint = f"choose the variables to store with variables=[{', '.join(map(repr, target.arrays))}]"
+        hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         if not target.arrays:
             hint = "its group contains no arrays, so pass mode='w' to replace it"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")

@@ -131,8 +131,8 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
     return _refusal(
         f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
         f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
-        f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or region={{{dim!r}: slice({start}, {stop})}} to "
-        "write only the rows of this file again",
+        f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or "
+        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again",
         target,
     )
 
@@ -146,8 +146,8 @@ def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExis
     return _refusal(
         f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} {reason}, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
-        f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} to "
-        "write existing rows again, or mode='w' to replace the dataset",
+        f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} instead "
+        "of append to write existing rows again, or mode='w' to replace the dataset",
         target,
     )
 

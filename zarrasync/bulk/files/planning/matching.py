@@ -212,7 +212,7 @@ def _check_disjoint(variables: Variables, places: Mapping[int, int]) -> None:
             one, two = (variables.headers[n].file.name for n in (number, other))
             raise ShapeError(
                 f"{one} and {two} have the same row {places[other]} in the destination, so only one of them can be replaced; "
-                f"pass region={{{variables.dim!r}: slice(…)}} with one file, or ingest all files into a new destination"
+                f"pass region={{{variables.dim!r}: slice(…)}} instead of append with one file, or ingest all files into a new destination"
             )
 
 

@@ -91,7 +91,9 @@ class Variables:
         linked = first.linked([*chosen, *dims])
         optional = {name for name in linked - dims - set(chosen) if not self._is_common(name)}
         if optional:
-            self.left_out += [f"{name}: left out, because files differ in it" for name in sorted(optional)]
+            are_unread = {n for header in self.headers for n, own in header.variables.items() if own.problem}
+            reasons = {name: "it cannot be read" if name in are_unread else "files differ in it" for name in optional}
+            self.left_out += [f"{name}: left out, because {reasons[name]}" for name in sorted(optional)]
         for header in self.headers[1:]:
             if missing := sorted(dims & first.variables.keys() - header.variables.keys()):
                 raise ShapeError(f"{first.file.name} has the variable {missing[0]!r}, but {header.file.name} does not")
@@ -109,17 +111,18 @@ class Variables:
             hint = f"its groups are {groups}; choose one" if groups else "choose another group"
             raise ShapeError(
                 f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
-                "source_group, or --path on the command line"
+                "source_group=…"
             )
         if groups and not self.parameters.variables:
             self.left_out.append(
                 f"groups of {first.file.name}: left out, because only one group is read: {groups}; ingest them one by one with "
-                "source_group, or --path, or choose variables"
+                "source_group=…, or choose variables with variables=[…]"
             )
 
     def _is_common(self, name: str) -> bool:
         """Return whether all files have a variable, which has rows or the same values everywhere."""
-        if not all(name in header.variables for header in self.headers):
+        own = [header.variables.get(name) for header in self.headers]
+        if any(variable is None or variable.problem for variable in own):
             return False
         if self._has_rows(name):
             return True

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
+from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.records.claim import Claim
@@ -37,6 +38,10 @@ from zarrasync.transfer.unaligned import Unaligned
 __all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
 
 T = TypeVar("T")
+_NEW_PLAN = (
+    "since the job was planned; repeat the call",
+    "since the job was planned; drop the plan with `zarrasync ingest abandon PLAN`, and make a new one",
+)
 
 
 class PlannedJob:
@@ -109,7 +114,10 @@ class PlannedJob:
         for number in numbers or ():
             if not 0 <= number < len(plan.parts):
                 raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
-        with redacted_errors(plan.reader.storage_options, plan.reader.engine_options):
+        with (
+            in_terms_of(_NEW_PLAN),
+            redacted_errors(plan.reader.storage_options, plan.reader.engine_options),
+        ):
             self.run_tasks(workers, report, permit, numbers=numbers, verify=verify, progress=progress)
         report.seconds = clock.monotonic() - begin
         return report
@@ -169,7 +177,11 @@ class PlannedJob:
     def _compare(self, report: FilesReport) -> None:
         """Compare statistics of the stored rows with the files."""
         reader = self.plan.reader
-        with redacted_errors(reader.storage_options, reader.engine_options), closing(Workers()) as workers:
+        with (
+            in_terms_of(_NEW_PLAN),
+            redacted_errors(reader.storage_options, reader.engine_options),
+            closing(Workers()) as workers,
+        ):
             report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
         hint = way_to_write_again(self.plan)
         check_statistics(report.statistics, self._handle.name, self._handle.store, hint)

@@ -150,8 +150,8 @@ def advice_for_failure(url: str, options: ReaderOptions) -> str:
     if engine_arguments(url, options)["engine"] not in _GRIB.engines:
         return ""
     return (
-        "choose messages that fit together with engine_options={'filter_by_keys': {'typeOfLevel': …}} (--engine-option on the "
-        "command line), and write the others to another group"
+        "choose messages that fit together with engine_options={'filter_by_keys': {'typeOfLevel': …}}, and write the "
+        "others to another group"
     )
 
 

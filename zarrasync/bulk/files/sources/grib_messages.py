@@ -251,8 +251,8 @@ def _values(values: Sequence[Any]) -> str:
 
 def _choice(name: str, values: Sequence[Any]) -> str:
     return (
-        f"choose messages that fit together with engine_options={{'filter_by_keys': {{{name!r}: {values[0]!r}}}}} "
-        "(--engine-option on the command line), and write the others to another group"
+        f"choose messages that fit together with engine_options={{'filter_by_keys': {{{name!r}: {values[0]!r}}}}}, "
+        "and write the others to another group"
     )
 
 

@@ -278,7 +278,7 @@ def _inner_groups(url: str, path: str, options: ReaderOptions) -> tuple[str, ...
 
 def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
     if identity_of(file.url, options.storage_options) != file:
-        raise ValueError("the file has changed since the job was planned; repeat the call, or make a new plan")
+        raise ValueError("the file has changed since the job was planned; repeat the call")
 
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:

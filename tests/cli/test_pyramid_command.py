@@ -56,7 +56,7 @@ def test_levels_are_written_to_a_destination(url: str, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "pass axes"),
+        ([], "pass --axes"),
         (["--axes", "cyx", "--factors", "q=2"], "no axis has the name 'q'"),
         (["--axes", "cyx", "--path", "none"], "no array or group"),
     ],

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.locks import KeyLock
 from zarrasync.errors import StoreError
 from zarrasync.stores import LocalStore, Request, Value, WrapperStore, local, local_files
 
@@ -249,6 +252,41 @@ def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
     assert outcomes[0].startswith("deadlock: ")
     assert outcomes[1:] == ["written"]
     assert a[[0, 1, 4, 5, 33, 34]].tolist() == [1, 1, 1, 9, 7, 7]
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_handler_waits_before_the_call_that_it_interrupts():
+    """Both wait for a lock of another thread. The interrupted call cannot take it before the handler returns."""
+    order, lock = list[str](), KeyLock("value")
+    main, held, waits = (
+        threading.get_ident(),
+        threading.Event(),
+        {"call": threading.Event(), "handler": threading.Event()},
+    )
+
+    def take(name: str) -> None:
+        async def work() -> None:
+            waits[name].set()
+            async with lock:
+                order.append(name)
+
+        drive(work())
+
+    async def hold() -> None:
+        async with lock:
+            held.set()
+            assert waits["call"].wait(10)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            assert waits["handler"].wait(10)
+            order.append("other thread")
+
+    signal.signal(signal.SIGUSR1, lambda *_: take("handler"))
+    thread = threading.Thread(target=lambda: drive(hold()))
+    thread.start()
+    assert held.wait(10)
+    take("call")
+    thread.join()
+    assert order == ["other thread", "handler", "call"]
 
 
 @pytest.mark.usefixtures("handlers")

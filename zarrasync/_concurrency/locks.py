@@ -35,6 +35,11 @@ class _Holder:
         self.loop, self.is_shared = loop, is_shared
         self.waiters: deque[tuple[Waiter, _Place]] = deque()
 
+    def add(self, waiter: Waiter, loop: _Place) -> None:
+        """Add a waiter at the end, but before a call that its call interrupts, which cannot go on until it returns."""
+        places = [place for _, place in self.waiters] if isinstance(loop, int) else []
+        self.waiters.insert(places.index(loop) if loop in places else len(self.waiters), (waiter, loop))
+
 
 _holders: dict[Hashable, _Holder] = {}
 _holders_lock = reentrant_lock()  # a signal handler may interrupt its holder
@@ -93,7 +98,7 @@ class KeyLock:
                     "await that task first, or use the async API here"
                 )
             waiter = Waiter(1)
-            holder.waiters.append((waiter, loop))
+            holder.add(waiter, loop)
         try:
             await waiter.wait()
         except BaseException:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 from tests.simulation.arrays import Arrays
 from tests.simulation.cached import Cached
 from tests.simulation.consolidation import Consolidation
@@ -28,7 +31,14 @@ SCENARIOS: dict[str, type[Scenario]] = {
 }
 
 
-def draw(seed: int, only: str = "") -> Plan:
-    """Return the plan of a seed, of one scenario if that is given."""
+def draw(seed: int, only: str = "", kernel: bool | None = None) -> Plan:
+    """Return the plan of a seed.
+
+    Args:
+        seed: The seed.
+        only: A scenario; by default, the seed decides.
+        kernel: Whether the compiled kernel is on; by default, the seed decides.
+    """
     names = [only] if only else list(SCENARIOS)
-    return SCENARIOS[names[seed % len(names)]].draw(seed)
+    plan = SCENARIOS[names[seed % len(names)]].draw(seed)
+    return replace(plan, kernel=Random(f"kernel {seed}").random() < 0.5 if kernel is None else kernel)

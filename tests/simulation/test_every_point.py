@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests.kernel.test_library import needs_kernel
 from tests.simulation.plan import Actor, Layout, Plan, Step
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.world import run
@@ -45,7 +46,12 @@ STEPS = {
 }
 
 
-def plan_of(scenario: str, store: str, layout: Layout) -> Plan:
+KERNEL = [False, pytest.param(True, marks=needs_kernel)]
+STORES = [("objects", False), ("files", False), pytest.param("files", True, marks=needs_kernel)]
+"""Stores, and whether the compiled kernel is on."""
+
+
+def plan_of(scenario: str, store: str, layout: Layout, *, kernel: bool) -> Plan:
     """Return a plan of one process, and one that looks on where that is part of the scenario."""
     actors = [Actor(0, STEPS[scenario])]
     if scenario == "arrays":
@@ -53,7 +59,7 @@ def plan_of(scenario: str, store: str, layout: Layout) -> Plan:
     details = {"replaces": True, "empty": 1, "copies": False} if scenario == "ingestions" else {}
     if scenario == "resizes":
         layout = replace(layout, shape=(10, layout.shape[1]))
-    return Plan(0, scenario, store, layout, tuple(actors), details=details)
+    return Plan(0, scenario, store, layout, tuple(actors), details=details, kernel=kernel)
 
 
 def check(plans: Iterable[Plan]) -> None:
@@ -66,10 +72,10 @@ def check(plans: Iterable[Plan]) -> None:
 
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["chunks", "shards", "v2"])
-@pytest.mark.parametrize("store", ["objects", "files"])
+@pytest.mark.parametrize(("store", "kernel"), STORES)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_a_process_dies_at_each_point(scenario: str, store: str, layout: Layout, stride: int):
-    plan = plan_of(scenario, store, layout)
+def test_a_process_dies_at_each_point(scenario: str, store: str, kernel: bool, layout: Layout, stride: int):
+    plan = plan_of(scenario, store, layout, kernel=kernel)
     points = run(plan, SCENARIOS[scenario]).steps[0]
     assert points > 20
     start = Random(f"{scenario} {store}").randrange(stride) + 1
@@ -78,11 +84,12 @@ def test_a_process_dies_at_each_point(scenario: str, store: str, layout: Layout,
 
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize("kernel", KERNEL)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_each_call_of_the_operating_system_fails(scenario: str, code: int, stride: int):
+def test_each_call_of_the_operating_system_fails(scenario: str, kernel: bool, code: int, stride: int):
     """Once, or from that point on, as on a full or a broken disk."""
     for layout in LAYOUTS:
-        plan = plan_of(scenario, "files", layout)
+        plan = plan_of(scenario, "files", layout, kernel=kernel)
         calls = run(plan, SCENARIOS[scenario]).calls[0]
         assert calls > 10
         start = Random(f"{scenario} {code}").randrange(stride) + 1

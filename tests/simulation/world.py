@@ -97,7 +97,7 @@ class World:
         self.clients: dict[int, Client] = {}
         self._caches: dict[Client, Store] = {}
         failing = {(_name(number), count): code for (number, count), code in plan.failing.items()}
-        self.files = Files(self.scheduler, self.history, failing) if plan.store == "files" else None
+        self.files = Files(self.scheduler, self.history, failing, kernel=plan.kernel) if plan.store == "files" else None
 
     def store(self, client: Client) -> Store:
         """Return a client's view of the store."""
@@ -135,8 +135,16 @@ class World:
             actors = [actor for actor in self.plan.actors if actor.phase == phase]
             self._run_tasks([self._start(scenario, number, actor) for number, actor in enumerate(actors)])
         self.bucket.faults = Faults()
+        self._check_files()
         self._run_alone("after", scenario.verify)
         scenario.check()
+
+    def _check_files(self) -> None:
+        """Check that calls that fail or are cancelled remove their temporary files, if their client lives and can do so."""
+        if self.files is None or not self.files.cleans or any(client.dead for client in self.clients.values()):
+            return
+        if left := self.files.leftovers():
+            raise Violation(f"these temporary files were left: {left}")
 
     def _stall(self, number: int, seconds: float) -> None:
         if number in self.clients:
@@ -209,7 +217,7 @@ def _without_collector() -> Iterator[None]:
 def run(plan: Plan, kind: type[Scenario], *, detailed: bool = False, most_steps: int = 0) -> Outcome:
     """Run a plan."""
     settings: dict[str, Any] = {"threads": 2, "retries": 6, "request_timeout": 60.0, "total_timeout": 300.0}
-    settings["native"] = "off"  # the kernel calls the system itself, past the simulated files
+    settings["native"] = "require" if plan.kernel else "off"
     with _without_collector(), config.set(**settings):
         world = World(plan, detailed=detailed)
         if most_steps:

@@ -12,14 +12,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.simulation.scenarios import SCENARIOS, draw
+from tests.simulation.scenarios import KERNEL, SCENARIOS, draw
 from tests.simulation.shrink import shrink
 from tests.simulation.world import run
 
 __all__ = ["Summary", "main", "simulate"]
 
 _BATCH = 200
-_KERNEL = {"drawn": None, "on": True, "off": False}
 
 
 @dataclass
@@ -49,13 +48,13 @@ class Summary:
         return f"{total} seeds ({kinds}), {speed:.0f} a second and core, {len(self.failed)} failed"
 
 
-def simulate(seeds: Iterable[int], only: str = "", *, kernel: bool | None = None, stop: bool = False) -> Summary:
+def simulate(seeds: Iterable[int], only: str = "", *, kernel: str = "", stop: bool = False) -> Summary:
     """Run seeds one after the other.
 
     Args:
         seeds: The seeds.
         only: The scenario to run; by default the seed decides.
-        kernel: Whether the compiled kernel is on; by default the seed decides.
+        kernel: One of ``KERNEL``; by default the seed decides.
         stop: Whether to stop at the first failure.
     """
     summary, begin = Summary(), time.process_time()
@@ -79,12 +78,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="run one seed, make its plan smaller, and print what happened")
     parser.add_argument("--scenario", default="", choices=["", *SCENARIOS], help="only this scenario")
-    parser.add_argument("--kernel", choices=_KERNEL, default="drawn", help="whether the compiled kernel is on")
+    parser.add_argument("--kernel", default="", choices=["", *KERNEL], help="whether the compiled kernel is on")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        return _explain(arguments.seed, arguments.scenario, _KERNEL[arguments.kernel])
+        return _explain(arguments.seed, arguments.scenario, arguments.kernel)
     summary = Summary()
     for part in _run_batches(arguments):
         summary.add(part)
@@ -101,7 +100,7 @@ def main() -> int:
 def _run_batches(arguments: argparse.Namespace) -> Iterator[Summary]:
     first, last = arguments.first, arguments.first + arguments.seeds
     batches = [range(start, min(start + _BATCH, last)) for start in range(first, last, _BATCH)]
-    run_batch = partial(simulate, only=arguments.scenario, kernel=_KERNEL[arguments.kernel], stop=arguments.stop)
+    run_batch = partial(simulate, only=arguments.scenario, kernel=arguments.kernel, stop=arguments.stop)
     if arguments.processes == 1:
         yield from map(run_batch, batches)
         return
@@ -115,7 +114,7 @@ def _run_batches(arguments: argparse.Namespace) -> Iterator[Summary]:
                 job.cancel()
 
 
-def _explain(seed: int, only: str, kernel: bool | None) -> int:
+def _explain(seed: int, only: str, kernel: str) -> int:
     plan = draw(seed, only, kernel)
     kind = SCENARIOS[plan.scenario]
     outcome = run(plan, kind, detailed=True)

@@ -37,6 +37,7 @@ _CALLS = (
 _NEVER_FAIL = ("close", "stat", "fstat", "fstatat", "unlock", "readdir", "closedir")
 _REMOVING = ("unlink", "rmdir", "unlinkat", "open", "scandir", "opendir")
 """Calls of which the removal of files and directories consists."""
+_PUBLISHING = ("replace", "rename", "link", "renameat", "rename_new", "linkat")
 _SWITCH = 0.3
 """The probability that another client may be next after a call. Handing over takes longer than most calls."""
 _SLOW, _LONGEST = 0.2, 0.1
@@ -57,6 +58,7 @@ class Files:
         root: The directory.
         calls: How many calls each client has made that can fail.
         cleans: Whether no call failed that removes files.
+        unflushed: Files that were renamed, or linked, before their content was flushed to the disk.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Files:
         self.root = tempfile.mkdtemp(prefix="zarrasync-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.calls: dict[str, int] = {}
         self.cleans = True
+        self.unflushed: list[str] = []
+        self._unflushed: set[int] = set()
         self._open: dict[Client, set[int]] = {}
 
     @contextlib.contextmanager
@@ -106,24 +110,37 @@ class Files:
 
     def _call(self, client: Client, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Make a call, unless it fails or the client dies there."""
-        handles = self._open.setdefault(client, set())
+        if name == "write" and client.steps + 1 == client.dies_at and not client.dead:
+            real(*_first_half(args))
         try:
             self._step(client, name)
-        except (Killed, OSError) as error:
-            stored = real(*_first_half(args)) if name == "write" and args[0] in handles else 0
-            if client.dead:
-                self.close_all(client)
-            elif stored and error.errno == errno.ENOSPC:  # type: ignore[union-attr]  # it is not Killed
+        except OSError as error:
+            stored = real(*_first_half(args)) if name == "write" else 0
+            if stored and error.errno == errno.ENOSPC:
                 return stored
             raise
         if self._history.detailed:
             self._history.note(f"{client.name}: {name} {_shown(args)}")
+        if name in _PUBLISHING:
+            self._note_publication(args)
         result = real(*args)
         if name in ("open", "openat") and result >= 0:
-            handles.add(result)
+            self._open.setdefault(client, set()).add(result)
         elif name == "close":
-            handles.discard(args[0])
+            self._open.setdefault(client, set()).discard(args[0])
+        elif name in ("write", "fsync"):
+            (self._unflushed.add if name == "write" else self._unflushed.discard)(_fstat(args[0]).st_ino)
         return result
+
+    def _note_publication(self, args: tuple[Any, ...]) -> None:
+        """Note files that get their names before their content is on the disk."""
+        folder, path = (args[0], os.fsdecode(args[1])) if isinstance(args[0], int) else (None, args[0])
+        if folder is not None and folder >= 0:
+            path = f"/proc/self/fd/{folder}/{path}"
+        for file in [path, *Path(path).rglob("*")]:
+            with contextlib.suppress(FileNotFoundError):
+                if _stat(file).st_ino in self._unflushed:
+                    self.unflushed.append(RANDOM_NAME.sub("", str(file)))
 
     def _concerns(self, client: Client, file: Any, directory: int | None) -> bool:
         """Return whether a call is about files of the simulation, and not about modules to import, for instance."""
@@ -163,7 +180,7 @@ class Files:
                 _close(handle)
 
 
-_close = os.close
+_close, _stat, _fstat = os.close, os.stat, os.fstat
 
 
 RANDOM_NAME = re.compile(r"/\S*/zarrasync-\w+|(\.[0-9a-f]+){2,3}-[0-9a-f]+(?=\.zarrasync-partial)")

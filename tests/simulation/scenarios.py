@@ -16,7 +16,10 @@ from tests.simulation.shards import Shards
 from tests.simulation.unconditional import Unconditional
 from tests.simulation.world import Scenario
 
-__all__ = ["SCENARIOS", "draw"]
+__all__ = ["KERNEL", "SCENARIOS", "draw"]
+
+KERNEL = ("on", "off", "mixed")
+"""In which clients the compiled kernel is on; see ``Plan``."""
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "arrays": Arrays,
@@ -31,14 +34,16 @@ SCENARIOS: dict[str, type[Scenario]] = {
 }
 
 
-def draw(seed: int, only: str = "", kernel: bool | None = None) -> Plan:
+def draw(seed: int, only: str = "", kernel: str = "") -> Plan:
     """Return the plan of a seed.
 
     Args:
         seed: The seed.
         only: A scenario; by default, the seed decides.
-        kernel: Whether the compiled kernel is on; by default, the seed decides.
+        kernel: One of ``KERNEL``; by default, the seed decides.
     """
     names = [only] if only else list(SCENARIOS)
     plan = SCENARIOS[names[seed % len(names)]].draw(seed)
-    return replace(plan, kernel=Random(f"kernel {seed}").random() < 0.5 if kernel is None else kernel)
+    random = Random(f"settings {seed}")
+    drawn, fsync = random.choice(KERNEL), plan.store == "files" and random.random() < 0.15
+    return replace(plan, kernel=kernel or drawn, fsync=fsync)

@@ -46,12 +46,12 @@ STEPS = {
 }
 
 
-KERNEL = [False, pytest.param(True, marks=needs_kernel)]
-STORES = [("objects", False), ("files", False), pytest.param("files", True, marks=needs_kernel)]
+KERNEL = ["off", pytest.param("on", marks=needs_kernel)]
+STORES = [("objects", "off"), ("files", "off"), pytest.param("files", "on", marks=needs_kernel)]
 """Stores, and whether the compiled kernel is on."""
 
 
-def plan_of(scenario: str, store: str, layout: Layout, *, kernel: bool) -> Plan:
+def plan_of(scenario: str, store: str, layout: Layout, *, kernel: str) -> Plan:
     """Return a plan of one process, and one that looks on where that is part of the scenario."""
     actors = [Actor(0, STEPS[scenario])]
     if scenario == "arrays":
@@ -74,7 +74,7 @@ def check(plans: Iterable[Plan]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["chunks", "shards", "v2"])
 @pytest.mark.parametrize(("store", "kernel"), STORES)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_a_process_dies_at_each_point(scenario: str, store: str, kernel: bool, layout: Layout, stride: int):
+def test_a_process_dies_at_each_point(scenario: str, store: str, kernel: str, layout: Layout, stride: int):
     plan = plan_of(scenario, store, layout, kernel=kernel)
     points = run(plan, SCENARIOS[scenario]).steps[0]
     assert points > 20
@@ -86,7 +86,7 @@ def test_a_process_dies_at_each_point(scenario: str, store: str, kernel: bool, l
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
 @pytest.mark.parametrize("kernel", KERNEL)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_each_call_of_the_operating_system_fails(scenario: str, kernel: bool, code: int, stride: int):
+def test_each_call_of_the_operating_system_fails(scenario: str, kernel: str, code: int, stride: int):
     """Once, or from that point on, as on a full or a broken disk."""
     for layout in LAYOUTS:
         plan = plan_of(scenario, "files", layout, kernel=kernel)

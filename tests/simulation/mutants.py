@@ -360,12 +360,13 @@ MUTANTS = [
         seeds=3000,
     ),
     Mutant(
-        "the kernel takes the end of a read that fails for the end of the file",
-        "arrays",
+        "the kernel uses what is in memory if a read fails",
+        "ingestions",
         "_kernel/files.c",
         "        if (count < 0)\n            return ZA_FAILED;\n        done += count;",
-        "        if (count < 0)\n            return done;\n        done += count;",
+        "        if (count < 0)\n            return size;\n        done += count;",
         ("on",),
+        seeds=3000,
     ),
 ]
 

@@ -96,3 +96,11 @@ def test_each_call_of_the_operating_system_fails(scenario: str, kernel: str, cod
         for number in range(start, calls + 1, stride):
             check([replace(plan, failing={(0, number): code})])
             check([replace(plan, failing={(0, later): code for later in range(number, 2 * calls)})])
+
+
+@needs_kernel
+def test_the_kernel_calls_the_simulated_system():
+    plan = plan_of("arrays", "files", LAYOUTS[0], kernel="on")
+    outcome = run(plan, SCENARIOS["arrays"], detailed=True)
+    calls = {text.split()[2] for _, _, text in outcome.history.notes if text.startswith("client 0: ")}
+    assert {"openat", "pread", "lock", "renameat", "rename_new"} <= calls, outcome

@@ -214,7 +214,7 @@ class Worker:
     """The kernel's memory for one thread, and its functions.
 
     Args:
-        system: The address of a table of system calls, ``za_system``; by default, those of the C library.
+        system: The address of a table of system calls, ``za_system``; by default, the C library's.
 
     Attributes:
         address: Of the ``za_worker``.

@@ -288,6 +288,7 @@ MUTANTS = [
         "return folder->system->lock(lock_file, F_WRLCK, position) == 0 ? position : -1;",
         "return lock_file < 0 ? -1 : position;",
         ("on",),
+        seeds=3000,
     ),
     Mutant(
         "the kernel stores chunks whose lock another process holds",

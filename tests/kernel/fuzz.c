@@ -324,7 +324,7 @@ static struct za_worker *make_worker(void)
         .zng_deflateEnd = (int32_t(*)(void *))deflateEnd,
         .zng_deflateBound = (unsigned long (*)(void *, unsigned long))deflateBound,
     };
-    return zarrasync_new_worker(&functions, 1 << 20);
+    return zarrasync_new_worker(&functions, NULL, 1 << 20);
 }
 
 /* Free the memory of earlier runs, so that sanitizers know the end of what a run uses. Contexts of codecs stay. */

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 
-from tests.simulation.scenarios import SCENARIOS, draw
+from tests.simulation.scenarios import KERNEL, SCENARIOS, draw
 from tests.simulation.shrink import shrink
 from tests.simulation.world import run
 
@@ -47,17 +48,18 @@ class Summary:
         return f"{total} seeds ({kinds}), {speed:.0f} a second and core, {len(self.failed)} failed"
 
 
-def simulate(seeds: Iterable[int], only: str = "", *, stop: bool = False) -> Summary:
+def simulate(seeds: Iterable[int], only: str = "", *, kernel: str = "", stop: bool = False) -> Summary:
     """Run seeds one after the other.
 
     Args:
         seeds: The seeds.
         only: The scenario to run; by default the seed decides.
+        kernel: One of ``KERNEL``; by default the seed decides.
         stop: Whether to stop at the first failure.
     """
     summary, begin = Summary(), time.process_time()
     for seed in seeds:
-        plan = draw(seed, only)
+        plan = draw(seed, only, kernel)
         error = run(plan, SCENARIOS[plan.scenario]).error
         summary.seeds[plan.scenario] += 1
         if error is not None:
@@ -76,11 +78,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="run one seed, make its plan smaller, and print what happened")
     parser.add_argument("--scenario", default="", choices=["", *SCENARIOS], help="only this scenario")
+    parser.add_argument("--kernel", default="", choices=["", *KERNEL], help="whether the compiled kernel is on")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     arguments = parser.parse_args()
     if arguments.seed is not None:
-        return _explain(arguments.seed, arguments.scenario)
+        return _explain(arguments.seed, arguments.scenario, arguments.kernel)
     summary = Summary()
     for part in _run_batches(arguments):
         summary.add(part)
@@ -97,12 +100,12 @@ def main() -> int:
 def _run_batches(arguments: argparse.Namespace) -> Iterator[Summary]:
     first, last = arguments.first, arguments.first + arguments.seeds
     batches = [range(start, min(start + _BATCH, last)) for start in range(first, last, _BATCH)]
+    run_batch = partial(simulate, only=arguments.scenario, kernel=arguments.kernel, stop=arguments.stop)
     if arguments.processes == 1:
-        for batch in batches:
-            yield simulate(batch, arguments.scenario, stop=arguments.stop)
+        yield from map(run_batch, batches)
         return
     with ProcessPoolExecutor(arguments.processes) as pool:
-        jobs = [pool.submit(simulate, batch, arguments.scenario, stop=arguments.stop) for batch in batches]
+        jobs = [pool.submit(run_batch, batch) for batch in batches]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -111,8 +114,8 @@ def _run_batches(arguments: argparse.Namespace) -> Iterator[Summary]:
                 job.cancel()
 
 
-def _explain(seed: int, only: str) -> int:
-    plan = draw(seed, only)
+def _explain(seed: int, only: str, kernel: str) -> int:
+    plan = draw(seed, only, kernel)
     kind = SCENARIOS[plan.scenario]
     outcome = run(plan, kind, detailed=True)
     print(outcome if outcome.error is None else shrink(outcome, kind))

@@ -1,6 +1,7 @@
 """Planted bugs: each is made in a copy of the package, and the simulations must find it.
 
-``python -m tests.simulation.mutants`` prints which seed found each of them. Names of mutants as arguments choose some.
+``python -m tests.simulation.mutants`` prints which seed found each of them. Names of mutants as arguments choose some. Most
+bugs in Python must be found with the compiled kernel and without it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from typing import NamedTuple
 
 from tests.support.planting import plant
 
-__all__ = ["MUTANTS", "Mutant", "find"]
-
-SEEDS = 3000
+__all__ = ["CASES", "MUTANTS", "Mutant", "find"]
 
 
 class Mutant(NamedTuple):
@@ -28,6 +27,8 @@ class Mutant(NamedTuple):
         module: The file, relative to the package.
         old: What is replaced, which occurs once.
         new: What replaces it.
+        kernel: The settings of ``--kernel`` with each of which it is found.
+        seeds: Within how many seeds it is found.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Mutant(NamedTuple):
     module: str
     old: str
     new: str
+    kernel: tuple[str, ...] = ("on", "off")
+    seeds: int = 300
 
 
 MUTANTS = [
@@ -81,6 +84,7 @@ MUTANTS = [
         "stores/remote.py",
         "return await (shielded(attempt) if verb in _CHANGES else attempt())",
         "return await attempt()",
+        seeds=3000,
     ),
     Mutant(
         "a lock of files is released early",
@@ -116,6 +120,7 @@ MUTANTS = [
         "nodes/append_resize.py",
         "await handle.store.set_pending(handle.document_key, _pending_note(grown))",
         "pass",
+        seeds=3000,
     ),
     Mutant(
         "a partial write forgets the rest of the chunk",
@@ -194,6 +199,7 @@ MUTANTS = [
         "nodes/create.py",
         "        await _erase_leftovers(handle, creation.metadata)",
         "        pass",
+        seeds=3000,
     ),
     Mutant(
         "chunks that are not stored count as ingested",
@@ -202,12 +208,176 @@ MUTANTS = [
         "        is_stored = self.plan.is_stored(region)",
         "        is_stored = self.plan.is_stored(region) or bool(self.report.skipped)",
     ),
+    Mutant(
+        "values are not flushed before they are renamed",
+        "arrays",
+        "stores/local.py",
+        "                    if self._fsync:\n                        os.fsync(handle)\n",
+        "",
+    ),
+    Mutant(
+        "the kernel stores chunks that have to be flushed, which it does not do",
+        "arrays",
+        "transfer/chunks.py",
+        "not array.can_write or store.fsync or not store.writeable",
+        "not array.can_write or not store.writeable",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel shows a chunk before its bytes are written",
+        "arrays",
+        "_kernel/files.c",
+        "    int is_written = 1;\n",
+        "    int is_written = 1;\n    char shown[ROOM] = {0};\n"
+        '    memcpy(shown, name, strcspn(name, "."));\n    system->renameat(folder, name, folder, shown);\n',
+        ("on",),
+    ),
+    Mutant(
+        "the kernel ignores a write that fails",
+        "arrays",
+        "_kernel/files.c",
+        "        if (count <= 0)\n            return 0;\n        data += count;",
+        "        if (count <= 0)\n            return 1;\n        data += count;",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel takes a part of the bytes for all of them",
+        "arrays",
+        "_kernel/files.c",
+        "        data += count;\n        size -= count;",
+        "        size = 0;",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel leaves the file of a write that fails",
+        "arrays",
+        "_kernel/files.c",
+        "    if (!is_written)\n        system->unlinkat(folder, name, 0);\n",
+        "",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel leaves the temporary file of a chunk that another process has created",
+        "arrays",
+        "_kernel/files.c",
+        "    if (!is_renamed || !is_stored)\n        system->unlinkat(handle, temporary, 0);\n",
+        "",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel leaves the folder that another process has created first",
+        "arrays",
+        "_kernel/files.c",
+        "    if (outcome != ZA_PUBLISHED)\n        remove_stage(folder, temporary);\n",
+        "",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel counts chunks of a folder as stored that another process has created first",
+        "arrays",
+        "_kernel/write.c",
+        "        set_status(write, begin, end, ZA_LATER);\n    }",
+        "    }",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel takes no lock",
+        "shards",
+        "_kernel/files.c",
+        "return folder->system->lock(lock_file, F_WRLCK, position) == 0 ? position : -1;",
+        "return lock_file < 0 ? -1 : position;",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel stores chunks whose lock another process holds",
+        "shards",
+        "_kernel/files.c",
+        "return folder->system->lock(lock_file, F_WRLCK, position) == 0 ? position : -1;",
+        "folder->system->lock(lock_file, F_WRLCK, position);\n    return position;",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel unlocks a chunk before it is stored",
+        "shards",
+        "_kernel/write.c",
+        "    if (status == ZA_DONE)\n        status = note_stored(write, za_store_chunk(folder, coords, write->suffix, &write->content, &version));",
+        "    za_unlock(folder, write->lock_file, lock);\n    if (status == ZA_DONE)\n"
+        "        status = note_stored(write, za_store_chunk(folder, coords, write->suffix, &write->content, &version));",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel unlocks another byte than it has locked",
+        "arrays",
+        "_kernel/files.c",
+        "    folder->system->lock(lock_file, F_UNLCK, position);",
+        "    folder->system->lock(lock_file, F_UNLCK, position + 1);",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel forgets the rest of a chunk that it changes",
+        "arrays",
+        "_kernel/write.c",
+        "        write->old = value;\n        write->old_size = size;\n",
+        "        write->old = NULL;\n",
+        ("on",),
+    ),
+    Mutant(
+        "the kernel takes a file that cannot be opened for an absent chunk",
+        "ingestions",
+        "_kernel/files.c",
+        "return is_absent ? ZA_NO_FILE : ZA_FAILED;",
+        "return ZA_NO_FILE;",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel does not store fill values over others",
+        "arrays",
+        "_kernel/write.c",
+        "status = version.size < 0 ? ZA_DONE : ZA_LEFT;",
+        "status = ZA_DONE;",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel counts a chunk as stored that is not renamed",
+        "arrays",
+        "_kernel/files.c",
+        "                    system->renameat(handle, temporary, handle, name) == 0;",
+        "                    (system->renameat(handle, temporary, handle, name), 1);",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel removes a chunk before its successor is renamed",
+        "arrays",
+        "_kernel/files.c",
+        "                    system->renameat(handle, temporary, handle, name) == 0;",
+        "                    (system->unlinkat(handle, name, 0), system->renameat(handle, temporary, handle, name) == 0);",
+        ("on",),
+        seeds=3000,
+    ),
+    Mutant(
+        "the kernel uses what is in memory if a read fails",
+        "ingestions",
+        "_kernel/files.c",
+        "        if (count < 0)\n            return ZA_FAILED;\n        done += count;",
+        "        if (count < 0)\n            return size;\n        done += count;",
+        ("on",),
+        seeds=3000,
+    ),
 ]
 
+CASES = [(mutant, kernel) for mutant in MUTANTS for kernel in mutant.kernel]
+"""The bugs, each with the settings with which it is found."""
 
-def find(mutant: Mutant, seeds: int = SEEDS, first: int = 0) -> str:
+
+def find(mutant: Mutant, kernel: str) -> str:
     """Run simulations of a copy of the package with a bug. Return what they found, or an empty string."""
-    options = [f"--seeds={seeds}", f"--first={first}", f"--scenario={mutant.scenario}", "--stop"]
+    options = [f"--seeds={mutant.seeds}", f"--scenario={mutant.scenario}", f"--kernel={kernel}", "--stop"]
     command = [sys.executable, "-m", "tests.simulation", *options]
     with plant(mutant.module, mutant.old, mutant.new) as environment, tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -220,15 +390,16 @@ def find(mutant: Mutant, seeds: int = SEEDS, first: int = 0) -> str:
 def main(names: list[str]) -> int:
     """Print a table of the mutants; 1 if one was not found."""
     missed = 0
-    print(f"| planted bug | scenario | found by seed (of {SEEDS}) | seconds |\n|---|---|---|---|")
-    for mutant in MUTANTS:
+    print("| planted bug | scenario | kernel | found by seed | seconds |\n|---|---|---|---|---|")
+    for mutant, kernel in CASES:
         if names and not any(name in mutant.name for name in names):
             continue
         begin = time.monotonic()
-        found = find(mutant)
+        found = find(mutant, kernel)
         missed += not found
         seconds = time.monotonic() - begin
-        print(f"| {mutant.name} | {mutant.scenario} | {found or '**not found**'} | {seconds:.0f} |", flush=True)
+        result = f"{found or '**not found**'} | {seconds:.0f}"
+        print(f"| {mutant.name} | {mutant.scenario} | {kernel} | {result} |", flush=True)
     return 1 if missed else 0
 
 

@@ -109,6 +109,9 @@ class Plan:
         equal_tags: Whether equal objects have equal versions.
         failing: By client and number the call of the operating system that fails, and its error.
         details: What only the scenario understands.
+        kernel: In which clients the compiled kernel is on: ``"on"`` for all, ``"off"`` for none, and ``"mixed"`` for those with
+            even numbers.
+        fsync: Whether files are flushed to the disk before they are renamed.
     """
 
     seed: int
@@ -122,9 +125,12 @@ class Plan:
     equal_tags: bool = True
     failing: dict[tuple[int, int], int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    kernel: str = "off"
+    fsync: bool = False
 
     def __str__(self) -> str:
-        head = f"seed {self.seed}: {self.scenario} on {self.store}, {self.layout}, {self.faults}"
+        store = f"{self.store}{' with fsync' * self.fsync}, kernel {self.kernel}"
+        head = f"seed {self.seed}: {self.scenario} on {store}, {self.layout}, {self.faults}"
         actors = [
             f"  client {actor.client}, phase {actor.phase}: " + "; ".join(map(str, actor.steps))
             for actor in self.actors
@@ -134,7 +140,9 @@ class Plan:
 
     def smaller(self) -> list[Plan]:
         """Return plans that do a little less."""
-        plans = [replace(self, deaths={}, stalls=())] if self.deaths or self.stalls else []
+        plans = [replace(self, kernel="off")] if self.kernel != "off" else []
+        plans += [replace(self, fsync=False)] if self.fsync else []
+        plans += [replace(self, deaths={}, stalls=())] if self.deaths or self.stalls else []
         plans += [replace(self, failing={})] if self.failing else []
         plans += [replace(self, faults=Faults(seconds=self.faults.seconds))] if self.faults != Faults() else []
         for name in ("lost_request", "lost_answer", "twice", "refused", "collision", "silence", "late", "tail"):

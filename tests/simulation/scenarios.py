@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 from tests.simulation.arrays import Arrays
 from tests.simulation.cached import Cached
 from tests.simulation.consolidation import Consolidation
@@ -13,7 +16,10 @@ from tests.simulation.shards import Shards
 from tests.simulation.unconditional import Unconditional
 from tests.simulation.world import Scenario
 
-__all__ = ["SCENARIOS", "draw"]
+__all__ = ["KERNEL", "SCENARIOS", "draw"]
+
+KERNEL = ("on", "off", "mixed")
+"""In which clients the compiled kernel is on; see ``Plan``."""
 
 SCENARIOS: dict[str, type[Scenario]] = {
     "arrays": Arrays,
@@ -28,7 +34,16 @@ SCENARIOS: dict[str, type[Scenario]] = {
 }
 
 
-def draw(seed: int, only: str = "") -> Plan:
-    """Return the plan of a seed, of one scenario if that is given."""
+def draw(seed: int, only: str = "", kernel: str = "") -> Plan:
+    """Return the plan of a seed.
+
+    Args:
+        seed: The seed.
+        only: A scenario; by default, the seed decides.
+        kernel: One of ``KERNEL``; by default, the seed decides.
+    """
     names = [only] if only else list(SCENARIOS)
-    return SCENARIOS[names[seed % len(names)]].draw(seed)
+    plan = SCENARIOS[names[seed % len(names)]].draw(seed)
+    random = Random(f"settings {seed}")
+    drawn, fsync = random.choice(KERNEL), plan.store == "files" and random.random() < 0.15
+    return replace(plan, kernel=kernel or drawn, fsync=fsync)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any
 
+from zarrasync import config
+
 __all__ = ["Client", "Killed", "Scheduler", "Stuck", "client_of_this_call"]
 
 _MOST_STEPS = 200_000
@@ -143,6 +145,10 @@ class Client:
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
         """Start a task of this client."""
         return self.loop.create_task(coroutine, name=name, context=self._context.copy())
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings of the library in the tasks that this client starts from now on."""
+        self._context.run(config.set(**settings).__enter__)
 
     def kill(self) -> None:
         """End the process. Nothing of it runs any more, and the system closes its files."""

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from tests.kernel.test_library import needs_kernel
 from tests.simulation.plan import Actor, Layout, Plan, Step
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.world import run
@@ -45,7 +46,12 @@ STEPS = {
 }
 
 
-def plan_of(scenario: str, store: str, layout: Layout) -> Plan:
+KERNEL = ["off", pytest.param("on", marks=needs_kernel)]
+STORES = [("objects", "off"), ("files", "off"), pytest.param("files", "on", marks=needs_kernel)]
+"""Stores, and whether the compiled kernel is on."""
+
+
+def plan_of(scenario: str, store: str, layout: Layout, *, kernel: str) -> Plan:
     """Return a plan of one process, and one that looks on where that is part of the scenario."""
     actors = [Actor(0, STEPS[scenario])]
     if scenario == "arrays":
@@ -53,7 +59,7 @@ def plan_of(scenario: str, store: str, layout: Layout) -> Plan:
     details = {"replaces": True, "empty": 1, "copies": False} if scenario == "ingestions" else {}
     if scenario == "resizes":
         layout = replace(layout, shape=(10, layout.shape[1]))
-    return Plan(0, scenario, store, layout, tuple(actors), details=details)
+    return Plan(0, scenario, store, layout, tuple(actors), details=details, kernel=kernel)
 
 
 def check(plans: Iterable[Plan]) -> None:
@@ -66,10 +72,10 @@ def check(plans: Iterable[Plan]) -> None:
 
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["chunks", "shards", "v2"])
-@pytest.mark.parametrize("store", ["objects", "files"])
+@pytest.mark.parametrize(("store", "kernel"), STORES)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_a_process_dies_at_each_point(scenario: str, store: str, layout: Layout, stride: int):
-    plan = plan_of(scenario, store, layout)
+def test_a_process_dies_at_each_point(scenario: str, store: str, kernel: str, layout: Layout, stride: int):
+    plan = plan_of(scenario, store, layout, kernel=kernel)
     points = run(plan, SCENARIOS[scenario]).steps[0]
     assert points > 20
     start = Random(f"{scenario} {store}").randrange(stride) + 1
@@ -78,14 +84,23 @@ def test_a_process_dies_at_each_point(scenario: str, store: str, layout: Layout,
 
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize("kernel", KERNEL)
 @pytest.mark.parametrize("scenario", STEPS)
-def test_each_call_of_the_operating_system_fails(scenario: str, code: int, stride: int):
+def test_each_call_of_the_operating_system_fails(scenario: str, kernel: str, code: int, stride: int):
     """Once, or from that point on, as on a full or a broken disk."""
     for layout in LAYOUTS:
-        plan = plan_of(scenario, "files", layout)
+        plan = plan_of(scenario, "files", layout, kernel=kernel)
         calls = run(plan, SCENARIOS[scenario]).calls[0]
         assert calls > 10
         start = Random(f"{scenario} {code}").randrange(stride) + 1
         for number in range(start, calls + 1, stride):
             check([replace(plan, failing={(0, number): code})])
             check([replace(plan, failing={(0, later): code for later in range(number, 2 * calls)})])
+
+
+@needs_kernel
+def test_the_kernel_calls_the_simulated_system():
+    plan = plan_of("arrays", "files", LAYOUTS[0], kernel="on")
+    outcome = run(plan, SCENARIOS["arrays"], detailed=True)
+    calls = {text.split()[2] for _, _, text in outcome.history.notes if text.startswith("client 0: ")}
+    assert {"openat", "pread", "lock", "renameat", "rename_new"} <= calls, outcome

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
+from tests.kernel.test_library import needs_kernel
 from tests.simulation.environment import simulated
 from tests.simulation.files import RANDOM_NAME
 from tests.simulation.scenarios import SCENARIOS, draw
@@ -122,6 +123,7 @@ def _digest(first: int, count: int) -> str:
     return digest.hexdigest()
 
 
+@needs_kernel
 def test_a_seed_decides_everything():
     """Other processes, where hashes and addresses differ, see the same histories."""
     command = "from tests.simulation.test_scheduler import _digest; print(_digest(0, 60))"

@@ -97,11 +97,17 @@ class World:
         self.clients: dict[int, Client] = {}
         self._caches: dict[Client, Store] = {}
         failing = {(_name(number), count): code for (number, count), code in plan.failing.items()}
-        self.files = Files(self.scheduler, self.history, failing) if plan.store == "files" else None
+        self.files = (
+            Files(self.scheduler, self.history, failing, kernel=plan.kernel != "off") if plan.store == "files" else None
+        )
 
     def store(self, client: Client) -> Store:
         """Return a client's view of the store."""
-        store = SimulatedStore(self.bucket, client) if self.files is None else LocalStore(self.files.root)
+        store = (
+            SimulatedStore(self.bucket, client)
+            if self.files is None
+            else LocalStore(self.files.root, fsync=self.plan.fsync)
+        )
         if not self.plan.details.get("cached") or client not in self.clients.values():
             return store
         if client not in self._caches:
@@ -135,8 +141,19 @@ class World:
             actors = [actor for actor in self.plan.actors if actor.phase == phase]
             self._run_tasks([self._start(scenario, number, actor) for number, actor in enumerate(actors)])
         self.bucket.faults = Faults()
+        self._check_files()
         self._run_alone("after", scenario.verify)
         scenario.check()
+
+    def _check_files(self) -> None:
+        """Check that files are flushed as demanded, and that calls that fail or are cancelled remove their temporary files."""
+        if self.files is None:
+            return
+        if self.plan.fsync and self.files.unflushed:
+            raise Violation(f"these files were renamed before they were flushed: {self.files.unflushed}")
+        can_clean = self.files.cleans and not any(client.dead for client in self.clients.values())
+        if can_clean and (left := self.files.leftovers()):
+            raise Violation(f"these temporary files were left: {left}")
 
     def _stall(self, number: int, seconds: float) -> None:
         if number in self.clients:
@@ -162,6 +179,8 @@ class World:
         if client is None:
             client = self.clients[actor.client] = self._new_client(_name(actor.client))
             client.dies_at = self.plan.deaths.get(actor.client, 0)
+            if self.plan.kernel == "mixed" and actor.client % 2:
+                client.configure(native="off")
         return client.start(self._act(scenario, client, actor), f"actor {number}")
 
     async def _act(self, scenario: Scenario, client: Client, actor: Actor) -> None:
@@ -209,7 +228,7 @@ def _without_collector() -> Iterator[None]:
 def run(plan: Plan, kind: type[Scenario], *, detailed: bool = False, most_steps: int = 0) -> Outcome:
     """Run a plan."""
     settings: dict[str, Any] = {"threads": 2, "retries": 6, "request_timeout": 60.0, "total_timeout": 300.0}
-    settings["native"] = "off"  # the kernel calls the system itself, past the simulated files
+    settings["native"] = "off" if plan.kernel == "off" else "require"
     with _without_collector(), config.set(**settings):
         world = World(plan, detailed=detailed)
         if most_steps:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ def count_places(module: str, old: str) -> int:
 def plant(module: str, old: str, new: str) -> Iterator[dict[str, str]]:
     """Replace a string in a copy of the package, and yield the environment of processes that import the copy.
 
+    If it is in the kernel's sources, the copy is compiled.
+
     Raises:
         ValueError: If the string does not occur exactly once.
     """
@@ -36,4 +40,8 @@ def plant(module: str, old: str, new: str) -> Iterator[dict[str, str]]:
         shutil.copytree(PACKAGE, package)  # with its bytecode, which is valid for all files but the changed one
         path = package / module
         path.write_text(path.read_text().replace(old, new))
-        yield {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, str(ROOT)])}
+        if path.suffix in (".c", ".h"):
+            options = {"ZARRASYNC_NATIVE": "require", "CFLAGS": "-O1"}
+            subprocess.run([sys.executable, path.parent / "build.py"], env={**environment, **options}, check=True)
+        yield environment

@@ -16,14 +16,17 @@
 #define NEVER_CALLED { abort(); }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps) { return 0; }
+int za_folder_open(struct za_folder *folder, const struct za_system *system, const struct za_array *array, int keeps)
+{
+    return 0;
+}
 void za_folder_close(struct za_folder *folder) NEVER_CALLED
 int za_open_chunk(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
-void za_close(int file) NEVER_CALLED
-int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CALLED
-int64_t za_file_size(int file, struct za_version *version) NEVER_CALLED
+void za_close(const struct za_system *system, int file) NEVER_CALLED
+int64_t za_read(const struct za_system *system, int file, uint8_t *memory, int64_t size, int64_t start) NEVER_CALLED
+int64_t za_file_size(const struct za_system *system, int file, struct za_version *version) NEVER_CALLED
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file) NEVER_CALLED
-void za_unlock(int lock_file, int64_t position) NEVER_CALLED
+void za_unlock(const struct za_folder *folder, int lock_file, int64_t position) NEVER_CALLED
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected) NEVER_CALLED
 int za_is_new(struct za_folder *folder, const int64_t *coords) NEVER_CALLED
@@ -33,11 +36,9 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
 
 #else
 
-#include <dirent.h>
+#include "system.h"
+
 #include <unistd.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
 
 #if defined(O_PATH)
 #define FOLDER_FLAGS (O_PATH | O_DIRECTORY | O_CLOEXEC)
@@ -60,9 +61,10 @@ static char *append_number(char *end, int64_t number)
     return end;
 }
 
-int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps)
+int za_folder_open(struct za_folder *folder, const struct za_system *system, const struct za_array *array, int keeps)
 {
     size_t directory = strlen(array->directory), head = strlen(array->head);
+    folder->system = system;
     folder->array = array;
     folder->handle = -1;
     folder->is_absent = 0;
@@ -80,7 +82,7 @@ int za_folder_open(struct za_folder *folder, const struct za_array *array, int k
 void za_folder_close(struct za_folder *folder)
 {
     if (folder->handle >= 0)
-        close(folder->handle);
+        folder->system->close(folder->handle);
     folder->handle = -1;
     folder->is_absent = 0;
 }
@@ -119,24 +121,25 @@ static int add_suffix(char *temporary, const char *name, size_t length, const ch
 
 static int is_absent_error(int error) { return error == ENOENT || error == ENOTDIR; }
 
-static int open_at(int folder, const char *name, int flags)
+static int open_at(const struct za_system *system, int folder, const char *name, int flags)
 {
     int file;
     do
-        file = openat(folder, name, flags | O_CLOEXEC, 0666);
+        file = system->openat(folder, name, flags | O_CLOEXEC);
     while (file < 0 && errno == EINTR);
     return file;
 }
 
 /* Whether a path does not exist. A link that leads nowhere, or a path behind one, is not absent: it is an error. */
-static int is_missing(char *path)
+static int is_missing(const struct za_system *system, char *path)
 {
     struct stat state;
-    if (lstat(path, &state) == 0)
+    if (system->fstatat(AT_FDCWD, path, &state, AT_SYMLINK_NOFOLLOW) == 0)
         return 0;
     for (char *end = strrchr(path, '/'); end > path;) {
         *end = '\0';
-        int exists = stat(path, &state) == 0, is_link = !exists && lstat(path, &state) == 0;
+        int exists = system->fstatat(AT_FDCWD, path, &state, 0) == 0;
+        int is_link = !exists && system->fstatat(AT_FDCWD, path, &state, AT_SYMLINK_NOFOLLOW) == 0;
         char *next = strrchr(path, '/');
         *end = '/';
         if (exists || is_link)
@@ -167,8 +170,8 @@ static int enter_folder(struct za_folder *folder, const int64_t *coords, char *n
         return 0;
     za_folder_close(folder);
     name[-1] = '\0';
-    folder->handle = open_at(AT_FDCWD, folder->path, FOLDER_FLAGS);
-    folder->is_absent = folder->handle < 0 && is_absent_error(errno) && is_missing(folder->path);
+    folder->handle = open_at(folder->system, AT_FDCWD, folder->path, FOLDER_FLAGS);
+    folder->is_absent = folder->handle < 0 && is_absent_error(errno) && is_missing(folder->system, folder->path);
     name[-1] = '/';
     folder->place.device = -1;
     for (int64_t i = 0; i < folder->parents; i++)
@@ -183,29 +186,31 @@ int za_open_chunk(struct za_folder *folder, const int64_t *coords)
     if (is_inside && folder->is_absent)
         return ZA_NO_FILE;
     /* Opening a named pipe would wait. */
-    int file = open_at(is_inside ? folder->handle : AT_FDCWD, is_inside ? name : folder->path, O_RDONLY | O_NONBLOCK);
+    int parent = is_inside ? folder->handle : AT_FDCWD;
+    int file = open_at(folder->system, parent, is_inside ? name : folder->path, O_RDONLY | O_NONBLOCK);
     if (file >= 0)
         return file;
     struct stat state;
     int is_absent = is_absent_error(errno);
     if (is_absent) /* and not a link that leads nowhere */
-        is_absent = is_inside ? fstatat(folder->handle, name, &state, AT_SYMLINK_NOFOLLOW) != 0 : is_missing(folder->path);
+        is_absent = is_inside ? folder->system->fstatat(parent, name, &state, AT_SYMLINK_NOFOLLOW) != 0
+                              : is_missing(folder->system, folder->path);
     return is_absent ? ZA_NO_FILE : ZA_FAILED;
 }
 
-void za_close(int file) { close(file); }
+void za_close(const struct za_system *system, int file) { system->close(file); }
 
 /* ---------------------------------------------------------------- reading and writing */
 
 /* Most bytes that are read or written at once: some systems refuse more than 2 GiB. */
 static size_t at_once(int64_t size) { return size < 1 << 30 ? (size_t)size : 1 << 30; }
 
-int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start)
+int64_t za_read(const struct za_system *system, int file, uint8_t *memory, int64_t size, int64_t start)
 {
     int64_t done = 0;
     while (done < size) {
         size_t most = at_once(size - done);
-        ssize_t count = pread(file, memory + done, most, (off_t)(start + done));
+        ssize_t count = system->pread(file, memory + done, most, (off_t)(start + done));
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
@@ -227,20 +232,20 @@ static struct za_version to_version(const struct stat *state)
     return (struct za_version){(int64_t)time.tv_sec, (int64_t)time.tv_nsec, (int64_t)state->st_ino, (int64_t)state->st_size};
 }
 
-int64_t za_file_size(int file, struct za_version *version)
+int64_t za_file_size(const struct za_system *system, int file, struct za_version *version)
 {
     struct stat state;
-    if (fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
+    if (system->fstat(file, &state) != 0 || !S_ISREG(state.st_mode))
         return ZA_FAILED;
     if (version != NULL)
         *version = to_version(&state);
     return (int64_t)state.st_size;
 }
 
-static int write_all(int file, const uint8_t *data, int64_t size)
+static int write_all(const struct za_system *system, int file, const uint8_t *data, int64_t size)
 {
     while (size > 0) {
-        ssize_t count = write(file, data, at_once(size));
+        ssize_t count = system->write(file, data, at_once(size));
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
@@ -252,18 +257,16 @@ static int write_all(int file, const uint8_t *data, int64_t size)
 }
 
 /* Append bytes of a file to another one, in the system where it can do that: some file systems share the blocks. */
-static int copy_all(int file, int source, int64_t start, int64_t size)
+static int copy_all(const struct za_system *system, int file, int source, int64_t start, int64_t size)
 {
     uint8_t memory[16384];
-#if defined(SYS_copy_file_range) /* which old C libraries lack */
     for (ssize_t count = 1; size > 0 && (count > 0 || (count < 0 && errno == EINTR));) {
-        count = syscall(SYS_copy_file_range, source, &start, file, NULL, at_once(size), 0u);
+        count = system->copy(source, &start, file, at_once(size));
         size -= count > 0 ? count : 0;
     }
-#endif
     while (size > 0) {
-        int64_t count = za_read(source, memory, size < (int64_t)sizeof memory ? size : (int64_t)sizeof memory, start);
-        if (count <= 0 || !write_all(file, memory, count))
+        int64_t count = za_read(system, source, memory, size < (int64_t)sizeof memory ? size : (int64_t)sizeof memory, start);
+        if (count <= 0 || !write_all(system, file, memory, count))
             return 0;
         start += count;
         size -= count;
@@ -272,20 +275,20 @@ static int copy_all(int file, int source, int64_t start, int64_t size)
 }
 
 /* Create a file. If that fails, there is none. */
-static int create_file(int folder, const char *name, const struct za_content *content)
+static int create_file(const struct za_system *system, int folder, const char *name, const struct za_content *content)
 {
-    int file = open_at(folder, name, O_WRONLY | O_CREAT | O_EXCL);
+    int file = open_at(system, folder, name, O_WRONLY | O_CREAT | O_EXCL);
     if (file < 0)
         return 0;
     int is_written = 1;
     for (int64_t i = 0; i < content->count && is_written; i++) {
         const struct za_piece *piece = &content->pieces[i];
-        is_written = piece->is_in_file ? copy_all(file, content->file, piece->start, piece->size)
-                                       : write_all(file, content->memory + piece->start, piece->size);
+        is_written = piece->is_in_file ? copy_all(system, file, content->file, piece->start, piece->size)
+                                       : write_all(system, file, content->memory + piece->start, piece->size);
     }
-    is_written &= close(file) == 0;
+    is_written &= system->close(file) == 0;
     if (!is_written)
-        unlinkat(folder, name, 0);
+        system->unlinkat(folder, name, 0);
     return is_written;
 }
 
@@ -311,17 +314,6 @@ static int64_t sum_name(const char *name)
     return (int64_t)~sum;
 }
 
-/* Lock or unlock a byte. On Linux, a lock belongs to the open file, elsewhere to the process. */
-static int set_lock(int file, short kind, int64_t position)
-{
-    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET, .l_start = (off_t)position, .l_len = 1};
-#if defined(__linux__)
-    return fcntl(file, F_OFD_SETLK, &lock) == 0;
-#else
-    return fcntl(file, F_SETLK, &lock) == 0;
-#endif
-}
-
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file)
 {
     struct stat state;
@@ -329,7 +321,7 @@ int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za
     folder->keeps = 1; /* the lock is that of this folder */
     if (!enter_folder(folder, coords, name) || folder->is_absent)
         return -1;
-    if (folder->place.device < 0 && fstat(folder->handle, &state) == 0 && is_place(&state, place))
+    if (folder->place.device < 0 && folder->system->fstat(folder->handle, &state) == 0 && is_place(&state, place))
         folder->place = *place;
     int64_t sum = sum_name(name);
     if (sum < 0 || memcmp(&folder->place, place, sizeof *place) != 0)
@@ -337,10 +329,13 @@ int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za
     uint64_t number = (uint64_t)place->device * 0x9E3779B97F4A7C15u + (uint64_t)place->inode;
     number = (number * 0xD1B54A32D192ED03u + (uint64_t)sum) * 0xAEF17502108EF2D9u; /* as in local_locks.py */
     int64_t position = (int64_t)(number >> 2);
-    return set_lock(lock_file, F_WRLCK, position) ? position : -1;
+    return folder->system->lock(lock_file, F_WRLCK, position) == 0 ? position : -1;
 }
 
-void za_unlock(int lock_file, int64_t position) { set_lock(lock_file, F_UNLCK, position); }
+void za_unlock(const struct za_folder *folder, int lock_file, int64_t position)
+{
+    folder->system->lock(lock_file, F_UNLCK, position);
+}
 
 /* ---------------------------------------------------------------- changes */
 
@@ -349,52 +344,38 @@ static int is_in_place(struct za_folder *folder, char *name)
 {
     struct stat state;
     name[-1] = '\0';
-    int exists = stat(folder->path, &state) == 0;
+    int exists = folder->system->fstatat(AT_FDCWD, folder->path, &state, 0) == 0;
     name[-1] = '/';
     return exists && is_place(&state, &folder->place);
 }
 
-/* Whether the file of a chunk has a version. */
-static int has_version(int folder, const char *name, const struct za_version *expected)
+/* Whether the file of a chunk, which is in the folder that was entered, has a version. */
+static int has_version(const struct za_folder *folder, const char *name, const struct za_version *expected)
 {
     struct stat state;
-    if (fstatat(folder, name, &state, 0) != 0)
+    if (folder->system->fstatat(folder->handle, name, &state, 0) != 0)
         return 0;
     struct za_version found = to_version(&state);
     return memcmp(&found, expected, sizeof found) == 0;
-}
-
-/* Rename a file or a folder, unless the name exists: another process may hold locks of files in an empty folder as well. */
-static int rename_new(int folder, const char *from, const char *to)
-{
-#if defined(__linux__)
-    return (int)syscall(SYS_renameat2, folder, from, folder, to, 1u /* RENAME_NOREPLACE, which old headers lack */);
-#elif defined(__APPLE__)
-    return renameatx_np(folder, from, folder, to, RENAME_EXCL);
-#else
-    struct stat state; /* only a folder with files is never replaced */
-    if (fstatat(folder, from, &state, 0) != 0 || !S_ISDIR(state.st_mode))
-        return -1;
-    return renameat(folder, from, folder, to);
-#endif
 }
 
 int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content,
                    const struct za_version *expected)
 {
     char temporary[ROOM], *name = write_name(folder, coords);
+    const struct za_system *system = folder->system;
     int handle = folder->handle, is_stored, is_renamed = expected == NULL || expected->size >= 0;
-    if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(handle, temporary, content))
+    if (!add_suffix(temporary, name, strlen(name), suffix) || !create_file(system, handle, temporary, content))
         return 0;
     is_stored = expected == NULL || is_in_place(folder, name);
     if (!is_renamed) /* a link is not made if the name exists; some file systems have none */
-        is_stored = is_stored && (linkat(handle, temporary, handle, name, 0) == 0 ||
-                                  (errno != EEXIST && rename_new(handle, temporary, name) == 0));
+        is_stored = is_stored && (system->linkat(handle, temporary, handle, name, 0) == 0 ||
+                                  (errno != EEXIST && system->rename_new(handle, temporary, name) == 0));
     else
-        is_stored = is_stored && (expected == NULL || has_version(handle, name, expected)) &&
-                    renameat(handle, temporary, handle, name) == 0;
+        is_stored = is_stored && (expected == NULL || has_version(folder, name, expected)) &&
+                    system->renameat(handle, temporary, handle, name) == 0;
     if (!is_renamed || !is_stored)
-        unlinkat(handle, temporary, 0);
+        system->unlinkat(handle, temporary, 0);
     return is_stored;
 }
 
@@ -412,7 +393,7 @@ static void make_folders(struct za_folder *folder, const char *last)
     char *end = folder->path + strlen(folder->array->directory);
     for (; (end = strchr(end, '/')) != NULL && end < last - 1; end++) {
         *end = '\0';
-        mkdir(folder->path, 0777);
+        folder->system->mkdirat(AT_FDCWD, folder->path, 0777);
         *end = '/';
     }
 }
@@ -427,34 +408,37 @@ static int name_stage(const struct za_folder *folder, const char *last, const ch
 static int stage(struct za_folder *folder, const char *last, const char *suffix)
 {
     char temporary[ROOM];
+    const struct za_system *system = folder->system;
     if (!name_stage(folder, last, suffix, temporary))
         return 0;
-    if (mkdir(temporary, 0777) != 0) {
+    if (system->mkdirat(AT_FDCWD, temporary, 0777) != 0) {
         make_folders(folder, last);
-        if (mkdir(temporary, 0777) != 0)
+        if (system->mkdirat(AT_FDCWD, temporary, 0777) != 0)
             return 0;
     }
-    folder->handle = open_at(AT_FDCWD, temporary, FOLDER_FLAGS);
+    folder->handle = open_at(system, AT_FDCWD, temporary, FOLDER_FLAGS);
     if (folder->handle < 0)
-        rmdir(temporary);
+        system->unlinkat(AT_FDCWD, temporary, AT_REMOVEDIR);
     return folder->handle >= 0;
 }
 
 int za_create_chunk(struct za_folder *folder, const int64_t *coords, const char *suffix, const struct za_content *content)
 {
     char *name = write_name(folder, coords);
-    return (folder->handle >= 0 || stage(folder, name, suffix)) && create_file(folder->handle, name, content);
+    return (folder->handle >= 0 || stage(folder, name, suffix)) && create_file(folder->system, folder->handle, name, content);
 }
 
-static void remove_stage(const char *path)
+/* Remove a folder under its temporary name. */
+static void remove_stage(struct za_folder *folder, const char *temporary)
 {
-    DIR *entries = opendir(path);
+    const struct za_system *system = folder->system;
+    DIR *entries = system->opendir(temporary);
     if (entries != NULL) {
-        for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
-            unlinkat(dirfd(entries), entry->d_name, 0); /* fails for . and .. */
-        closedir(entries);
+        for (struct dirent *entry; (entry = system->readdir(entries)) != NULL;)
+            system->unlinkat(folder->handle, entry->d_name, 0); /* fails for . and .. */
+        system->closedir(entries);
     }
-    rmdir(path);
+    system->unlinkat(AT_FDCWD, temporary, AT_REMOVEDIR);
 }
 
 int za_publish(struct za_folder *folder, const int64_t *coords, const char *suffix)
@@ -464,12 +448,13 @@ int za_publish(struct za_folder *folder, const int64_t *coords, const char *suff
     if (folder->handle < 0 || !name_stage(folder, last, suffix, temporary)) /* nothing was staged */
         return outcome;
     last[-1] = '\0';
-    if (rename_new(AT_FDCWD, temporary, folder->path) != 0)
+    /* Not even an empty folder is replaced: another process may hold locks of files in it. */
+    if (folder->system->rename_new(AT_FDCWD, temporary, folder->path) != 0)
         outcome = errno == EEXIST || errno == ENOTEMPTY || errno == ENOTDIR ? ZA_TAKEN : ZA_FAILED;
     last[-1] = '/';
-    za_folder_close(folder);
     if (outcome != ZA_PUBLISHED)
-        remove_stage(temporary);
+        remove_stage(folder, temporary);
+    za_folder_close(folder);
     return outcome;
 }
 

@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 15
+#define KERNEL_ABI 16
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -153,6 +153,9 @@ struct za_buffer {
 
 enum { ZA_VALUE, ZA_RAW, ZA_INDEX, ZA_STEP, ZA_STEP2, ZA_OLD, ZA_OLD_INDEX, ZA_PIECES, ZA_BUFFER_COUNT };
 
+/* Calls of the operating system; see system.h. */
+struct za_system;
+
 /* What a call read and wrote. */
 struct za_traffic {
     int64_t reads, absent, bytes_read;
@@ -162,6 +165,7 @@ struct za_traffic {
 struct za_worker {
     struct za_traffic traffic; /* of the last call; the caller finds it at the worker's address */
     struct za_functions functions;
+    const struct za_system *system;
     struct za_buffer buffers[ZA_BUFFER_COUNT];
     int64_t largest_kept; /* bytes of a buffer above which it is freed at the end of a call */
     void *zstd_decoder, *zstd_encoder, *isal_state;
@@ -298,6 +302,7 @@ struct za_place {
 
 /* The names of chunks, relative to the directory of the chunks that precede the last coordinate. */
 struct za_folder {
+    const struct za_system *system;
     const struct za_array *array;
     char path[4096];
     size_t head, last; /* bytes of the directory and the head, and of all parts before the last slash in them */
@@ -310,13 +315,13 @@ struct za_folder {
 
 enum { ZA_NO_FILE = -1, ZA_FAILED = -2 };
 
-int za_folder_open(struct za_folder *folder, const struct za_array *array, int keeps);
+int za_folder_open(struct za_folder *folder, const struct za_system *system, const struct za_array *array, int keeps);
 void za_folder_close(struct za_folder *folder);
 /* Return the descriptor of a chunk's file, ZA_NO_FILE or ZA_FAILED. */
 int za_open_chunk(struct za_folder *folder, const int64_t *coords);
-void za_close(int file);
+void za_close(const struct za_system *system, int file);
 /* Read at most `size` bytes from a position on; returns their number, or ZA_FAILED. */
-int64_t za_read(int file, uint8_t *memory, int64_t size, int64_t start);
+int64_t za_read(const struct za_system *system, int file, uint8_t *memory, int64_t size, int64_t start);
 
 /* What distinguishes a file from others that had or will have its name. The size is -1 if there is none. */
 struct za_version {
@@ -324,12 +329,12 @@ struct za_version {
 };
 
 /* Return the size of a regular file, or ZA_FAILED. Sets its version, unless that is null. */
-int64_t za_file_size(int file, struct za_version *version);
+int64_t za_file_size(const struct za_system *system, int file, struct za_version *version);
 
 /* Enter the folder of a chunk if it is the one at a place, and lock the chunk among all processes of the machine. Returns the
  * position of the locked byte in the file of locks; -1 if the folder is another, or another process holds the lock. */
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file);
-void za_unlock(int lock_file, int64_t position);
+void za_unlock(const struct za_folder *folder, int lock_file, int64_t position);
 
 /* Bytes of a value to store. */
 struct za_piece {
@@ -370,7 +375,12 @@ KERNEL_EXPORT uint32_t zarrasync_kernel_abi(void);
  * size is 0. */
 KERNEL_EXPORT uint32_t zarrasync_crc32c(uint32_t crc, const void *data, size_t size);
 
-KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions, int64_t largest_kept);
+/* Returns the system calls of the C library; null on Windows, where Python makes them. */
+KERNEL_EXPORT const struct za_system *zarrasync_system(void);
+
+/* The worker uses the system calls of the C library if `system` is null. */
+KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *functions, const struct za_system *system,
+                                                     int64_t largest_kept);
 KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
 
 /* Decode a value into `out`, which has the raw size of the chain. Returns whether that succeeded; if not, the content of `out`

@@ -35,7 +35,7 @@ static int64_t count_read(struct za_worker *worker, int64_t bytes)
 
 int64_t za_read_counted(struct za_worker *worker, int file, uint8_t *memory, int64_t size, int64_t start)
 {
-    return count_read(worker, za_read(file, memory, size, start));
+    return count_read(worker, za_read(worker->system, file, memory, size, start));
 }
 
 static int64_t read_at(struct read *read, int file, uint8_t *memory, int64_t size, int64_t start)
@@ -56,7 +56,7 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
         return ZA_FAILED;
     if (count <= expected) /* the additional byte shows that the value ends here */
         return count;
-    int64_t size = za_file_size(file, NULL);
+    int64_t size = za_file_size(worker->system, file, NULL);
     if (size < 0 || size > array->value_limit)
         return ZA_FAILED;
     *value = za_grow(worker, buffer, count, size + 1);
@@ -204,7 +204,7 @@ static int read_file(struct read *read, int file)
     const struct za_chain *chain = &read->array->chain;
     uint8_t *value, *direct = za_direct(chain, &read->box, read->out);
     if (chain->step_count == 0 && (chain->raw_size >= DIVISIBLE || (direct != NULL && !slows_copies(direct))))
-        return za_file_size(file, NULL) == chain->raw_size ? read_raw(read, file, 0, direct) : ZA_LEFT;
+        return za_file_size(read->worker->system, file, NULL) == chain->raw_size ? read_raw(read, file, 0, direct) : ZA_LEFT;
     int64_t size = za_read_value(read->worker, read->array, file, ZA_VALUE, chain->size_hint, &value);
     return size < 0 ? ZA_LEFT : place_value(read, value, size, direct);
 }
@@ -236,7 +236,7 @@ static int open_shard(struct read *read, struct shard *shard)
     int64_t length = za_index_size(read->array);
     uint8_t *index = za_reserve(read->worker, ZA_INDEX, length);
     shard->index = index;
-    shard->size = za_file_size(shard->file, NULL);
+    shard->size = za_file_size(read->worker->system, shard->file, NULL);
     if (index == NULL || shard->size < length)
         return 0;
     int64_t start = read->array->index_at_end ? shard->size - length : 0;
@@ -369,7 +369,7 @@ static int read_chunk(struct read *read, struct za_folder *folder, const int64_t
         return ZA_ABSENT;
     }
     int status = read->array->is_sharded ? read_shard(read, file) : read_file(read, file);
-    za_close(file);
+    za_close(read->worker->system, file);
     return status;
 }
 
@@ -402,7 +402,7 @@ int64_t zarrasync_read(struct za_worker *worker, const struct za_array *array, c
     int64_t elements = 0, groups = points != NULL ? points->group_count : 1, coords[ZA_MAX_AXES];
     read.box = (struct za_box){.axes = axes, .cuts = read.cuts, .axis_count = (int)array->axis_count, .points = points};
     worker->traffic = (struct za_traffic){0};
-    if (!za_folder_open(&folder, array, end - begin > 2)) {
+    if (!za_folder_open(&folder, worker->system, array, end - begin > 2)) {
         if (statuses != NULL)
             memset(statuses, ZA_LEFT, (size_t)(end - begin));
         return 0;

@@ -213,6 +213,9 @@ def _largest_kept() -> int:
 class Worker:
     """The kernel's memory for one thread, and its functions.
 
+    Args:
+        system: The address of a table of system calls, ``za_system``; by default, the C library's.
+
     Attributes:
         address: Of the ``za_worker``.
         decode: ``zarrasync_decode``.
@@ -237,10 +240,10 @@ class Worker:
         "write",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, system: int | None = None) -> None:
         library: Any = kernel("auto")
         functions = (ctypes.c_void_p * len(_FUNCTIONS))(*[symbols()[name] for name in _FUNCTIONS])
-        self.address: int = library.zarrasync_new_worker(functions, _largest_kept())
+        self.address: int = library.zarrasync_new_worker(functions, system, _largest_kept())
         if not self.address:
             raise MemoryError("not enough memory for the compiled kernel")
         weakref.finalize(self, library.zarrasync_free_worker, self.address).atexit = False

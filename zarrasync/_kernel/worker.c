@@ -40,11 +40,13 @@ void za_release_large(struct za_worker *worker)
     }
 }
 
-struct za_worker *zarrasync_new_worker(const struct za_functions *functions, int64_t largest_kept)
+struct za_worker *zarrasync_new_worker(const struct za_functions *functions, const struct za_system *system,
+                                       int64_t largest_kept)
 {
     struct za_worker *worker = calloc(1, sizeof *worker);
     if (worker != NULL) {
         worker->functions = *functions;
+        worker->system = system != NULL ? system : zarrasync_system();
         worker->largest_kept = largest_kept;
     }
     return worker;

@@ -299,7 +299,7 @@ static int read_old(struct write *write, struct za_folder *folder, const int64_t
     }
     if (*file == ZA_FAILED)
         return 0;
-    int64_t size = za_file_size(*file, version);
+    int64_t size = za_file_size(write->worker->system, *file, version);
     if (array->is_sharded && is_large(write, size))
         return use_old_file(write, *file, size);
     if (size >= 0)
@@ -317,7 +317,7 @@ static int replace_chunk(struct write *write, struct za_folder *folder, const in
     if (lock < 0)
         return ZA_LEFT;
     int is_stored = za_store_chunk(folder, coords, write->suffix, &write->content, NULL);
-    za_unlock(write->lock_file, lock);
+    za_unlock(folder, write->lock_file, lock);
     return note_stored(write, is_stored);
 }
 
@@ -334,10 +334,10 @@ static int change_chunk(struct write *write, struct za_folder *folder, const int
     else if (status == ZA_EMPTY) /* there is nothing to erase, or Python erases the chunk if nobody has changed it */
         status = version.size < 0 ? ZA_DONE : ZA_LEFT;
     if (file >= 0)
-        za_close(file);
+        za_close(write->worker->system, file);
     write->old = NULL;
     write->shard = NO_SHARD;
-    za_unlock(write->lock_file, lock);
+    za_unlock(folder, write->lock_file, lock);
     return status;
 }
 
@@ -417,7 +417,7 @@ void zarrasync_write(struct za_worker *worker, const struct za_array *array, con
     struct za_folder folder;
     write.box = (struct za_box){.axes = axes, .cuts = write.cuts, .axis_count = (int)array->axis_count};
     worker->traffic = (struct za_traffic){0};
-    if (!za_folder_open(&folder, array, end - begin > 2)) {
+    if (!za_folder_open(&folder, worker->system, array, end - begin > 2)) {
         set_status(&write, begin, end, ZA_LEFT);
         return;
     }

@@ -16,7 +16,6 @@ from tests.support.api import Api
 from tests.support.ingested import forget_names, journal_key, put_journal, read_journal
 from zarrasync import sync
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
-from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
 OPTIONS: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
@@ -35,18 +34,6 @@ def write(folder: Path, numbers: Any, *, add: int = 0) -> str:
 
 def rows(store: Any) -> list[int]:
     return [int(value) for value in sync.open_array(store, path="values")[:, 0, 0]]
-
-
-async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Path):
-    pattern, store = write(tmp_path / "x", range(5)), dict[str, bytes]()
-    for count in (5, 5, 7):
-        write(tmp_path / "x", range(5, count))
-        await api(api.ingest(pattern, store, **OPTIONS))
-        forget_names(store, 3)
-        assert rows(store) == list(range(count))
-    report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))
-    assert (report.known, report.files) == (7, 0)
-    assert rows(store) == list(range(7))
 
 
 @pytest.mark.parametrize("state", ["cut", "other version", "damaged", "incomplete"])
@@ -128,15 +115,6 @@ async def test_files_with_another_number_of_rows_are_not_replaced(api: Api, tmp_
         await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
 
 
-async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
-    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
-    await api(api.ingest(pattern, store, **OPTIONS))
-    write(tmp_path / "x", [2], add=100)
-    sync.open_group(store, mode="r+")["values"].resize((2, 2, 3))
-    await api(api.ingest(pattern, store, **OPTIONS))
-    assert rows(store) == [0, 1, 102]
-
-
 @pytest.mark.parametrize("names", [10, 1])
 async def test_rows_that_other_files_have_taken(api: Api, tmp_path: Path, names: int):
     """The values of a file are gone if the rows of another file are where they were."""
@@ -203,19 +181,3 @@ def test_written_rows():
             assert written.overlap(Rows(*span, "")) == (len(left) < span[1] - span[0])
             assert written.rest(Rows(*span, "")) == (Rows(min(left), max(left) + 1, "") if left else None)
             assert not written.overlap(Rows(*span, "labels"))
-
-
-def test_the_command_names_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["ingest", write(tmp_path / "x", range(3)), str(tmp_path / "out.zarr"), "--concat", "time", "--append"]
-    words += ["--dims", "lat,lon"]
-    assert main(words) == 0
-    write(tmp_path / "x", [1, 2], add=100)
-    assert main(words) == 1
-    error = capsys.readouterr().err
-    assert "1.npy has changed since its rows were added to" in error
-    assert "as has 1 more" in error
-    assert "pass --on-duplicate replace to write them again, --on-duplicate skip" in error
-    assert "--region 1:2" in error
-    assert rows(tmp_path / "out.zarr") == [0, 1, 2]
-    assert main([*words, "--on-duplicate", "replace"]) == 0
-    assert rows(tmp_path / "out.zarr") == [0, 101, 102]

@@ -15,7 +15,7 @@ from zarrasync.cli import main
 from zarrasync.errors import ChecksumError, NodeExistsError, StoreError, UnsupportedOperation
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
-KINDS = ["local", "zip", "s3"]
+KINDS = ["local", "zip", "s3", "fsspec-memory"]
 OTHERS = {"README.md": b"# mine", "shapes/c/shapes.parquet": b"PAR1" * 1000, "images/a/é ü.txt": b""}
 
 

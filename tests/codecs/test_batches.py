@@ -81,7 +81,12 @@ def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "own", "whole"),
-    covering(["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))], [True, False], [True, False]),
+    [
+        *covering(
+            ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))], [True, False], [True, False]
+        ),
+        ("zstd flipped", False, True),
+    ],
 )
 def test_values_are_decompressed_into_existing_memory(kind, own, whole, tmp_path, monkeypatch):
     """Decoding goes into existing memory, with and without the C function of numcodecs; damage is named by key."""

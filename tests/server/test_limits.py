@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,9 @@ from zarrasync.server.app import HIERARCHY
     ("name", "value"), [("max_age", math.nan), ("cache_bytes", -1), ("timeout", math.nan), ("max_cells", 0)]
 )
 def test_limits_are_checked(name: str, value: float):
+    setting: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=name):
-        Limits(**{name: value}) if name in ("timeout", "max_cells") else create_app({}, **{name: value})
+        create_app({}, limits=Limits(**setting)) if name in ("timeout", "max_cells") else create_app({}, **setting)
     assert math.isinf(create_app({}, max_age=math.inf)[HIERARCHY].max_age)
 
 

@@ -57,7 +57,7 @@ def read_both(path: str, name: str = "v", region: Any = REGION, **options: Any) 
         ({"compression": "zlib", "fletcher32": True}, "i2"),
         ({"fletcher32": True}, "i8"),
         ({"compression": "zstd"}, "f8"),
-        ({"compression": "blosc_lz4"}, "i2"),
+        ({"compression": "blosc_lz4"}, "f4"),
         ({"compression": "zlib", "endian": "big"}, "i8"),
         ({"compression": "zlib", "endian": "big"}, "f4"),
     ],

@@ -16,6 +16,7 @@ from tests.support.api import Api
 from tests.support.ingested import forget_names, journal_key, put_journal, read_journal
 from zarrasync import sync
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
+from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
 OPTIONS: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
@@ -181,3 +182,19 @@ def test_written_rows():
             assert written.overlap(Rows(*span, "")) == (len(left) < span[1] - span[0])
             assert written.rest(Rows(*span, "")) == (Rows(min(left), max(left) + 1, "") if left else None)
             assert not written.overlap(Rows(*span, "labels"))
+
+
+def test_the_command_names_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["ingest", write(tmp_path / "x", range(3)), str(tmp_path / "out.zarr"), "--concat", "time", "--append"]
+    words += ["--dims", "lat,lon"]
+    assert main(words) == 0
+    write(tmp_path / "x", [1, 2], add=100)
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert "1.npy has changed since its rows were added to" in error
+    assert "as has 1 more" in error
+    assert "pass --on-duplicate replace to write them again, --on-duplicate skip" in error
+    assert "--region 1:2" in error
+    assert rows(tmp_path / "out.zarr") == [0, 1, 2]
+    assert main([*words, "--on-duplicate", "replace"]) == 0
+    assert rows(tmp_path / "out.zarr") == [0, 101, 102]

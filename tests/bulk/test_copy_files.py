@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from zarrasync.cli import main
 from zarrasync.errors import ChecksumError, NodeExistsError, StoreError, UnsupportedOperation
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
-KINDS = ["memory", "local", "zip", "obstore", "s3", "fsspec-memory", "latency"]
+KINDS = ["local", "zip", "s3", "fsspec-memory"]
 OTHERS = {"README.md": b"# mine", "shapes/c/shapes.parquet": b"PAR1" * 1000, "images/a/é ü.txt": b""}
 
 
@@ -50,7 +49,7 @@ async def test_other_files(api: Api, store: stores.Store):
     assert back.values == source.values
 
 
-@pytest.mark.parametrize(("source_format", "dest_format"), list(product(FORMATS, FORMATS)))
+@pytest.mark.parametrize(("source_format", "dest_format"), [*zip(FORMATS, FORMATS[::-1], strict=True)])
 async def test_into_every_format(api: Api, source_format: Any, dest_format: Any):
     source, dest = stores.MemoryStore(), stores.MemoryStore()
     root = await api(api.create_group(source, zarr_format=source_format))
@@ -133,7 +132,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 # ------------------------------------------------------------------ consolidated metadata
 
 
-@pytest.mark.parametrize(("source_format", "dest_format"), list(product([2, 3, "3-draft-2022"], FORMATS)))
+@pytest.mark.parametrize(
+    ("source_format", "dest_format"), [(2, 2), (2, 3), (3, "3-draft"), ("3-draft-2022", 2), (3, "3-draft-2022")]
+)
 async def test_consolidated_metadata_is_kept(api: Api, source_format: Any, dest_format: Any):
     source = stores.MemoryStore()
     root = await api(api.create_group(source, zarr_format=source_format))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -73,17 +71,6 @@ async def test_settings_hold_for_jobs(api: Api, tmp_path: Path):
         await api(api.ingest(VALUES[:30], memory, **part))
 
 
-async def test_the_path_of_an_array(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
-    source, kept = tmp_path / "source.zarr", dict[str, bytes]()
-    await api(api.create_array(source, data=VALUES, chunks=(20, 20)))
-    await api(api.ingest(str(source), kept))
-    np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), VALUES)
-    url, options = s3
-    await api(api.ingest(source, f"{url}/path", storage_options=options))
-    found = await api(api.open_array(f"{url}/path", storage_options=options))
-    np.testing.assert_array_equal(await api(found[...]), VALUES)
-
-
 @pytest.mark.parametrize(
     ("values", "dtype", "kept"),
     [
@@ -147,27 +134,6 @@ async def test_verifying_finds_damage(api: Api):
     for store in (Forgetful(stores.MemoryStore()), Forgetful(stores.LatencyStore(stores.MemoryStore(), 0.001))):
         with pytest.raises(ChecksumError, match="differs from the written values"):
             await api(api.ingest(VALUES, store, chunks=(50, 50), compressors=None, verify=True))
-
-
-async def test_memory_stays_within_the_budget():
-    """The budget bounds the blocks in flight."""
-    now, most, mutex = 0, 0, threading.Lock()
-
-    def source(region: tuple[slice, ...]) -> np.ndarray:
-        nonlocal now, most
-        with mutex:
-            now += 1
-            most = max(most, now)
-        time.sleep(0.001)
-        with mutex:
-            now -= 1
-        return np.ones([s.stop - s.start for s in region], "u1")
-
-    store = stores.LatencyStore(stores.MemoryStore(), 0.001)
-    settings = {"memory_budget": 1 << 20}
-    report = await za.ingest(source, store, shape=(1 << 12, 1 << 10), dtype="u1", chunks=(64, 1024), config=settings)
-    assert most <= 8
-    assert report.blocks >= 4 * (1 << 22) * 4 // (1 << 20) // 4
 
 
 async def test_progress_of_a_resumed_job_excludes_existing_blocks(api: Api):

@@ -16,23 +16,6 @@ from zarrasync.errors import NodeExistsError, NodeTypeError, StoreError, Unsuppo
 
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
-async def test_orphaned_chunks_do_not_reappear(api: Api, how: str):
-    """Orphaned chunks of an erased array do not become part of the new array."""
-    kept: dict[str, bytes] = {}
-    await api(api.ingest(np.ones((4, 4), "i4"), kept, chunks=(2, 2), fill_value=0))
-    del kept["zarr.json"]
-    values = np.zeros((4, 4), "i4")
-    values[0, 0] = 5
-    if how == "ingest":
-        await api(api.ingest(values, kept, mode="w-", chunks=(2, 2), fill_value=0))
-    else:
-        source: dict[str, bytes] = {}
-        await api(api.create_array(source, data=values, chunks=(4, 4)))
-        await api(api.copy(source, kept, chunks=(2, 2)))
-    np.testing.assert_array_equal(await api((await api(api.open_array(kept)))[...]), values)
-
-
-@pytest.mark.parametrize("how", ["ingest", "copy"])
 @pytest.mark.parametrize("kept", ["an array", "files"])
 async def test_foreign_keys_are_not_taken_for_chunks(api: Api, tmp_path: Path, how: str, kept: str):
     """Foreign arrays and files whose keys look like chunk keys are left alone."""

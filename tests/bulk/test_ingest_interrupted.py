@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -171,29 +170,6 @@ async def test_going_on_where_a_replacement_was_killed(api: Api, how: str, left:
             await run(Killed(stores.MemoryStore(kept)))
     await run(kept)
     np.testing.assert_array_equal(await api((await api(api.open_array(kept, path="x")))[...]), values)
-
-
-@pytest.mark.processes
-def test_a_replacement_that_is_killed_and_gone_on_with(tmp_path: Path):
-    sync.create_array(tmp_path / "old", data=np.ones((400, 100)), chunks=(10, 10))
-    code = (
-        "import sys, numpy as np; from zarrasync import sync; print('go', flush=True);"
-        "sync.ingest(np.full((400, 100), 2.0), sys.argv[1], mode='w', chunks=(10, 10))"
-    )
-    chance = random.Random(5)
-    for number in range(6):
-        place = tmp_path / str(number)
-        shutil.copytree(tmp_path / "old", place)
-        with subprocess.Popen([sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(chance.random() * 0.06)  # at a random moment
-            process.kill()
-        found = sync.open_array(place, mode="r+") if (place / "zarr.json").exists() else None
-        if found is not None and (found[...] == 1).all():
-            continue  # the replacement had not begun
-        sync.ingest(np.full((400, 100), 2.0), place, chunks=(10, 10))
-        assert (sync.open_array(place)[...] == 2).all()
 
 
 @pytest.mark.processes

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.api import Api
 from tests.support.blocks import VALUES, blocks_of
+from tests.support.covering import covering
 from zarrasync import stores
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.errors import ShapeError
@@ -71,8 +72,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("target", ["memory", "local", "latency"])
+@pytest.mark.parametrize(("kind", "target"), covering(KINDS, ["memory", "local", "latency"], strength=1))
 async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
     source, options = await Sources(tmp_path, api).make(kind)
     store: Any = {"memory": {}, "local": tmp_path / "t"}.get(target)
@@ -182,16 +182,16 @@ async def test_metadata_of_sources(api: Api):
     assert (await api(api.open_array(store))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("kind", ["zarrasync", "zarr-python"])
 @pytest.mark.parametrize(
-    ("options", "chunks", "shards"),
+    ("kind", "options", "chunks", "shards"),
     [
-        ({}, (5, 10), (20, 40)),
-        ({"zarr_format": 2}, (5, 10), None),
-        ({"shards": None}, (5, 10), None),
-        ({"shards": (10, 10)}, (5, 10), (10, 10)),
-        ({"chunks": (9, 7)}, (9, 7), None),
-        ({"chunks": "auto"}, VALUES.shape, None),
+        ("zarrasync", {}, (5, 10), (20, 40)),
+        ("zarr-python", {}, (5, 10), (20, 40)),
+        ("zarrasync", {"zarr_format": 2}, (5, 10), None),
+        ("zarr-python", {"shards": None}, (5, 10), None),
+        ("zarrasync", {"shards": (10, 10)}, (5, 10), (10, 10)),
+        ("zarr-python", {"chunks": (9, 7)}, (9, 7), None),
+        ("zarrasync", {"chunks": "auto"}, VALUES.shape, None),
     ],
 )
 async def test_chunks_and_shards_of_arrays_in_zarr_are_kept(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
@@ -372,33 +368,6 @@ async def test_a_copy_of_the_finest_level_is_resumed(api: Api, tmp_path: Path):
         await api(api.pyramid(tmp_path / "a", dest=tmp_path / "a", dest_path="b"))
 
 
-@pytest.mark.slow
-def test_killed_processes_leave_nothing_half(tmp_path: Path):
-    values = np.random.default_rng(0).integers(0, 1000, (6, 1200, 1000)).astype("u2")
-    write(tmp_path / "a", values)
-    code = (
-        "import sys; from zarrasync import sync; sync.pyramid(sys.argv[1], levels=3, shards=None, chunks=(1, 50, 50))"
-    )
-    killed = 0
-    for number in range(4):
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "a")])
-        deadline = time.monotonic() + 30
-        while (
-            not (tmp_path / f"a/{1 + number // 2}/c").exists()
-            and time.monotonic() < deadline
-            and process.poll() is None
-        ):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-    assert killed
-    sync.pyramid(tmp_path / "a", levels=3, shards=None, chunks=(1, 50, 50))
-    expected = values
-    for name in "12":
-        expected = downsample(expected, (1, 2, 2), "mean")
-        np.testing.assert_array_equal(sync.open_array(tmp_path / "a", path=name)[...], expected)
-
-
 # ------------------------------------------------------------------ stores and processes
 
 
@@ -421,28 +390,6 @@ async def test_other_processes(api: Api, tmp_path: Path, processes: Executor):
     write(store)
     with pytest.raises(StoreError, match="exists only in this process"):
         await api(api.pyramid(store, levels=2, executor=processes))
-
-
-@pytest.mark.slow
-def test_a_cluster_of_dask(tmp_path: Path):
-    distributed = pytest.importorskip("distributed")
-    write(tmp_path / "a")
-    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
-        sync.pyramid(tmp_path / "a", levels=2, shards=None, executor=client.get_executor())
-    expected = downsample(VALUES, (1, 2, 2), "mean")
-    np.testing.assert_array_equal(sync.open_array(tmp_path / "a", path="1")[...], expected)
-
-
-async def test_object_stores(api: Api, s3: tuple[str, dict[str, Any]], tmp_path: Path):
-    url, options = s3
-    write(tmp_path / "a", path="")
-    await api(api.pyramid(tmp_path / "a", dest=f"{url}/p", dest_options=options, levels=2))
-    await api(api.pyramid(f"{url}/p", levels=3, storage_options=options))
-    expected = downsample(downsample(VALUES, (1, 2, 2), "mean"), (1, 2, 2), "mean")
-    array = await api(api.open_array(f"{url}/p", path="2", storage_options=options))
-    np.testing.assert_array_equal(await api(array[...]), expected)
-    await api(api.pyramid(f"{url}/p", dest=tmp_path / "back", storage_options=options, levels=2))
-    np.testing.assert_array_equal(sync.open_array(tmp_path / "back", path="0")[...], VALUES)
 
 
 async def test_sparse_arrays_are_listed_and_not_scanned(api: Api):

@@ -13,8 +13,6 @@ from tests.support.api import Api
 from zarrasync import sync
 from zarrasync.cli import main
 
-PACKED: dict[str, Any] = {"scale_factor": 0.5, "add_offset": -90.0}
-
 
 def grid(store: Any, y: Any, attributes: dict[str, Any]) -> None:
     """Write an array with stored coordinates."""
@@ -26,18 +24,17 @@ def grid(store: Any, y: Any, attributes: dict[str, Any]) -> None:
     sync.create_array(store, path="x", data=np.arange(500.0), dimension_names=["x"], attributes=longitudes)
 
 
-def test_packed_coordinates_are_unpacked():
-    grid(store := {}, np.arange(600, dtype="i2"), PACKED)
-    report = sync.pyramid(store, path="v", dest=(dest := {}), levels=2)
-    assert report.left_out == []
-    assert levels_of(dest)["1"][0] == ("y", 1.0, -89.75)
-
-
-def test_unsigned_coordinates_have_their_sign():
-    numbers = np.arange(32500, 33100, dtype="u2").view("i2")
-    grid(store := {}, numbers, {"scale_factor": 0.25, "_Unsigned": "true"})
-    sync.pyramid(store, path="v", dest=(dest := {}), levels=2)
-    assert levels_of(dest)["1"][0] == ("y", 0.5, 8125.125)
+@pytest.mark.parametrize(
+    ("start", "attributes", "expected"),
+    [
+        (0, {"scale_factor": 0.5, "add_offset": -90.0}, ("y", 1.0, -89.75)),
+        (32500, {"scale_factor": 0.25, "_Unsigned": "true"}, ("y", 0.5, 8125.125)),
+    ],
+)
+def test_packed_coordinates_are_unpacked(start: int, attributes: dict[str, Any], expected: tuple[str, float, float]):
+    grid(store := {}, np.arange(start, start + 600, dtype="u2").view("i2"), attributes)
+    assert sync.pyramid(store, path="v", dest=(dest := {}), levels=2).left_out == []
+    assert levels_of(dest)["1"][0] == expected
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def reduced(values: np.ndarray, method: str) -> np.ndarray:
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("api", ["sync"], indirect=True)
 async def test_levels_are_of_the_values_that_xarray_reads(api: Api, tmp_path: Path, kind: str, zarr_format: int):
     write(tmp_path / "a", kind, zarr_format)
     source, has_codes = decoded(tmp_path / "a", "v", []), kind.startswith("flags")

@@ -68,15 +68,14 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("is_blocking", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_flipped_bits_never_become_values(api: Api, layout: str, is_blocking: bool):
+async def test_flipped_bits_never_become_values(api: Api, layout: str):
     options = dict(LAYOUTS[layout])
     count = options.pop("shape", 3000)
     values = np.cumsum(np.random.default_rng(0).integers(-3, 4, count)).astype("i4") + 1000
     store = stores.MemoryStore()
     await api(api.create_array(store, data=values, **options))
-    source = store if is_blocking else stores.LatencyStore(store, 0)
+    source = store if api.name == "sync" else stores.LatencyStore(store, 0)
     key = max(
         store.values, key=lambda name: len(store.values[name]) * ("json" not in name and not name.startswith("."))
     )
@@ -128,9 +127,9 @@ async def test_the_error(api: Api):
         (None, False),
     ],
 )
-@pytest.mark.parametrize("shards", [None, 20])
-async def test_arrays_without_checksums_are_reported(api: Api, compressors: Any, has_checksum: bool, shards: Any):
+async def test_arrays_without_checksums_are_reported(api: Api, compressors: Any, has_checksum: bool):
     store: dict[str, bytes] = {}
+    shards = 20 if api.name == "sync" else None
     options = {"chunks": 10, "shards": shards, "compressors": compressors}
     await api(api.create_array(store, path="a", data=np.arange(40), **options))
     report = await api(api.validate(store, data=True))

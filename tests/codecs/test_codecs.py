@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.codec_chains import DATA, SPEC, bound
+from tests.support.covering import covering
 from zarrasync import sync
 from zarrasync.codecs import (
     ArraySpec,
@@ -217,29 +218,9 @@ def test_zstd_of_other_writers_is_read_together_with_ours(tmp_path):
         np.testing.assert_array_equal(a[...], data)
 
 
-def test_a_zstandard_that_takes_one_value_at_a_time_will_do(tmp_path, monkeypatch):
-    from zarrasync.codecs import zstd
-
-    class Plain(zstd._Contexts):
-        def __init__(self):
-            super().__init__(pytest.importorskip("zstandard"))
-            self.decompress_all = None
-
-        def compress_all(self, level, checksum):
-            return None
-
-    plain = Plain()
-    monkeypatch.setattr(zstd, "_for_small", lambda: plain)
-    data = np.random.default_rng(5).integers(0, 50, (40, 40))
-    a = sync.create_array(tmp_path, data=data, chunks=(4, 4), shards=(20, 20), compressors="zstd")
-    assert not a.metadata.chain.innermost_chain.releases_gil
-    np.testing.assert_array_equal(a[...], data)
-    monkeypatch.undo()
-    np.testing.assert_array_equal(sync.open_array(tmp_path)[...], data)
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 6, 8, 16])
-@pytest.mark.parametrize("compression", [[], [{"id": "zlib", "level": 1}]], ids=["alone", "zlib"])
+@pytest.mark.parametrize(
+    ("size", "compression"), covering([0, 1, 2, 3, 4, 6, 8, 16], [[], [{"id": "zlib", "level": 1}]], strength=1)
+)
 def test_shuffled_elements_of_all_sizes(size, compression):
     data = np.random.default_rng(size).integers(0, 256, (3, 16, 96), dtype="u1")
     filters = [{"id": "shuffle", "elementsize": size}, *compression]

@@ -243,30 +243,6 @@ def test_shards_of_another_shape_than_the_chunks_they_are(filters, inner, thread
             np.testing.assert_array_equal(opened[selection], data[selection])
 
 
-@pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (512, 512)])
-def test_inner_chunks_lie_in_c_order(chunks: tuple[int, int], location: str):
-    """Inner chunks are stored in C order, so that reads in that order are sequential."""
-    rows, columns = chunks
-    data = np.random.default_rng(7).integers(1, 9, (8 * rows, 3 * columns))
-    data[:rows, columns : 2 * columns] = 0
-    spec = ArraySpec(data.shape, from_numpy(data.dtype), np.int64(0))
-    inner = chain_of(["bytes", "zstd"], spec.replace(shape=chunks))
-    shard = bytes(bound([ShardingCodec(chunks, inner, index_location=location)], spec).encode(data))
-    size = 24 * 16 + 4  # the index with its checksum
-    index = np.frombuffer(shard[-size:-4] if location == "end" else shard[: size - 4], "<u8").reshape(24, 2)
-    assert index[1].tolist() == [2**64 - 1] * 2
-    offsets, lengths = np.delete(index, 1, axis=0).T
-    np.testing.assert_array_equal(offsets, (0 if location == "end" else size) + np.r_[0, lengths[:-1].cumsum()])
-    for number in (0, 2, 23):
-        row, column = divmod(number, 3)
-        offset, length = map(int, index[number])
-        np.testing.assert_array_equal(
-            inner.bind(spec.replace(shape=chunks)).decode(shard[offset : offset + length]),
-            data[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns],
-        )
-
-
 @pytest.mark.parametrize("order", ["C", "F", "morton"])
 def test_shards_of_very_many_inner_chunks(order: Any):
     """The order of inner chunks is computed up to a size that fits into memory."""

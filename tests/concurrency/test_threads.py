@@ -26,6 +26,7 @@ import pytest
 
 import zarrasync as za
 from tests.support import ROOT
+from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
@@ -180,9 +181,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("native", ["auto", "off"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["local", "memory", "caching"])
+@pytest.mark.parametrize(
+    ("layout", "kind", "native"),
+    covering(list(LAYOUTS), ["local", "memory", "caching"], ["auto", "off"], strength=2)[: 3 * len(LAYOUTS)],
+)
 def test_threads_write_and_read_boxes_of_one_array(tmp_path, kind, layout, native):
     """Each thread owns some rows, which share chunks with rows of others, and reads everything."""
     rows, size = 6, (THREADS * 6, 44)

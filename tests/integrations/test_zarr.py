@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 from zarrasync.integrations.zarr import ZarrStore, zarr_store
 
 VALUES = np.arange(2000.0).reshape(40, 50)
-KINDS = ["memory", "local", "fsspec-memory", "obstore", "latency", "zip"]
+KINDS = ["local", "latency", "zip", "fsspec-memory"]
 
 
 @pytest.fixture(params=KINDS)

@@ -20,6 +20,7 @@ from zarr import codecs
 from zarr.core.buffer import BufferPrototype, cpu
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
+from tests.support.covering import covering
 from tests.support.store_kinds import make_store
 from zarrasync import stores
 from zarrasync.errors import StoreError
@@ -79,7 +80,7 @@ def uses_engine(array: Any) -> bool:
     return bool(kinds) and None not in kinds
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(("store", "chain"), covering(KINDS, list(CHAINS), strength=1), indirect=["store"])
 def test_values_are_those_of_numpy(store: Any, chain: str):
     array = zarr.create_array(store, shape=VALUES.shape, **{"dtype": "f4", **CHAINS[chain]})
     expected = VALUES.copy()
@@ -293,13 +294,6 @@ def test_empty_chunks(store: Any, keep: bool):
     assert array.nchunks_initialized == (5 if keep else 0)
 
 
-def test_read_only_stores_refuse_writes(tmp_path: Path):
-    zarr.create_array(LocalStore(tmp_path), shape=(20,), chunks=(4,), dtype="i4")
-    array = zarr.open_array(LocalStore(tmp_path, read_only=True), mode="r")
-    with pytest.raises(ValueError, match="read"):
-        array[...] = 1
-
-
 def test_failures_of_files_are_the_errors_of_the_system(tmp_path: Path):
     array = zarr.create_array(LocalStore(tmp_path), shape=(20,), chunks=(4,), dtype="i4")
     (tmp_path / "c").write_bytes(b"")  # where the directory of chunks should be
@@ -372,28 +366,6 @@ def test_pickles(tmp_path: Path):
     np.testing.assert_array_equal(copy[...], VALUES)
     pipeline = copy._async_array.codec_pipeline
     assert pickle.loads(pickle.dumps(pipeline)) == pipeline
-
-
-def test_dask(tmp_path: Path):
-    da = pytest.importorskip("dask.array")
-    array = zarr.create_array(LocalStore(tmp_path), shape=VALUES.shape, chunks=(5, 8), shards=(20, 40), dtype="f4")
-    da.from_array(VALUES, chunks=(20, 40)).store(array, lock=False, compute=True)
-    assert uses_engine(array)
-    lazy = da.from_array(array, chunks=(20, 40))
-    assert float((lazy + 1).sum().compute(scheduler="threads")) == float((VALUES + 1).sum())
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_xarray(tmp_path: Path):
-    xarray = pytest.importorskip("xarray")
-    dataset = xarray.Dataset(
-        {"t": (("y", "x"), VALUES), "name": ("y", [f"row {number}" for number in range(60)])},
-        {"time": ("y", np.arange(60).astype("M8[D]").astype("M8[ns]"))},
-    )
-    dataset.to_zarr(tmp_path / "d", encoding={"t": {"chunks": (5, 8), "shards": (20, 40)}}, consolidated=False)
-    with zarr.config.set({"codec_pipeline.path": DEFAULT}):
-        xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "d", consolidated=False).load(), dataset)
-    xarray.testing.assert_identical(xarray.open_zarr(tmp_path / "d", consolidated=False, chunks=None).load(), dataset)
 
 
 def test_the_entry_point_leads_to_the_pipeline():

@@ -226,14 +226,6 @@ def test_random_files(part: int, tmp_path: Path):
         _run_seed(seed, tmp_path / str(seed))
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", range(1, 9))
-def test_many_random_arrays(part: int, tmp_path: Path):
-    for seed in range(part * 1000, part * 1000 + 150):
-        _run_seed(seed, tmp_path / str(seed) if seed % 2 else None)
-
-
 def _run_seed(seed: int, folder: Path | None = None) -> None:
     case = Case(seed)
     try:

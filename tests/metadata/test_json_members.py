@@ -50,10 +50,10 @@ BAD = [b"", b" ", b"[]", b"1", b"{", b"}", b'{"a"}', b'{"a":}', b'{"a":1,}', b"{
 
 
 @pytest.mark.parametrize("data", BAD)
-@pytest.mark.parametrize("path", [(), ("a",)])
-def test_invalid_documents(data: bytes, path: tuple[str, ...]):
-    with pytest.raises(MetadataError, match="zarr"):
-        split_members(data, "zarr.json", *path)
+def test_invalid_documents(data: bytes):
+    for path in ((), ("a",)):
+        with pytest.raises(MetadataError, match="zarr"):
+            split_members(data, "zarr.json", *path)
     assert without_member(data, ["a"]) == data  # the parser reports them
 
 

@@ -345,20 +345,6 @@ def test_settings(monkeypatch):
         read({"ZARRASYNC_THREADS": "x"})
 
 
-def test_command_line(tmp_path, capsys):
-    from zarrasync.cli import main
-
-    sync.create_hierarchy(tmp_path / "x", {"a": {"shape": 3, "dtype": "i4"}})
-    assert main(["tree", str(tmp_path / "x")]) == 0
-    assert capsys.readouterr().out == "/\n└── a (3,) int32\n"
-    assert main(["info", str(tmp_path / "x"), "--path", "a"]) == 0
-    assert "Data type" in capsys.readouterr().out
-    assert main(["info", str(tmp_path / "y")]) == 1
-    assert f"cannot open {tmp_path / 'y'}" in capsys.readouterr().err
-    assert main(["info", "x", "-o", "bad"]) == 1
-    assert "NAME=VALUE" in capsys.readouterr().err
-
-
 # ------------------------------------------------------------------ documents that are alike
 
 

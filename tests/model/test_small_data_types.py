@@ -40,6 +40,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
         ("complex_float32", [1.0, -2.0], "0000803f000000c0"),
     ],
 )
+@pytest.mark.parametrize("api", ["sync"], indirect=True)
 async def test_small_numbers(api: Api, name: str, fill: Any, stored: str):
     """The fill value of the document corresponds to these bytes, in both directions."""
     document = {

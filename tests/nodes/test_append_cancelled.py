@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -15,24 +14,6 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.append_resize import Append
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.stores import MemoryStore, Store, WrapperStore
-
-
-async def test_a_cancelled_append_does_not_change_the_shape():
-    class Late(WrapperStore):
-        async def put(self, key, data, *, if_version=None):
-            if "c/" in key:
-                time.sleep(0.005)
-            return await self.inner.put(key, data, if_version=if_version)
-
-    store = Late(MemoryStore())
-    a = await za.create_array(store, shape=0, dtype="f8", chunks=100, compressors=None)
-    task = asyncio.ensure_future(a.append(np.ones(50_000)))
-    await asyncio.sleep(0.05)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert a.shape == (0,)
-    assert (await za.open_array(store)).shape == (0,)
 
 
 async def test_a_cancelled_append_releases_its_rows():

@@ -48,11 +48,6 @@ def far_without_few(inner: stores.Store) -> WaveStore:
     return Directories(inner)
 
 
-class FewFail(stores.WrapperStore):
-    async def list_few(self, prefix, limit):
-        raise StoreError("access denied")
-
-
 class Slow(stores.WrapperStore):
     """Listings that never end."""
 
@@ -151,11 +146,6 @@ async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, lo
     await api(other.update_attributes({"a": 1}))
     await api(members["g/h/c"].update_attributes({"b": 2}))
     assert dict((await api(api.open_array(memory, path="g/h/c"))).attrs) == {"a": 1, "b": 2}
-
-
-async def test_a_failing_bounded_listing_is_replaced_by_those_of_groups(api, local):
-    group = await api(api.open_group(FewFail(stores.LatencyStore(local, 0.0))))
-    assert [path for path, _ in await api(group.members(None))] == PATHS
 
 
 async def test_a_store_that_cannot_be_listed(api, local_of_any_size):

@@ -206,16 +206,6 @@ async def test_invalid_names_replace_nothing(api, names, error, match):
     assert values == before
 
 
-async def test_a_member_needs_a_name(api):
-    g = await api(api.create_group({}))
-    for name in ("", "/"):
-        with pytest.raises(InvalidKeyError, match="is not the name of a member"):
-            await api(g.delete(name))
-        with pytest.raises(InvalidKeyError):
-            await api(g.create_array(name, shape=3, overwrite=True))
-    await api(g.refresh())
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
 async def test_damaged_nodes_can_be_erased(api, zarr_format):
     store = {}

@@ -164,6 +164,7 @@ async def test_links_out_of_the_directory(tmp_path: Path):
 async def test_members_that_cannot_be_read(tmp_path: Path):
     group = sync.create_group(tmp_path)
     group.create_array("a", data=np.arange(3))
+    group.create_array("g/also", data=np.arange(3))
     for name in ("fifo", "loop", "invalid"):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / "fifo" / "zarr.json")
@@ -172,9 +173,9 @@ async def test_members_that_cannot_be_read(tmp_path: Path):
     async with serving(tmp_path) as client:
         members = (await client.json("/api/node"))["members"]
         kinds = {each["name"]: each["kind"] for each in members}
-        assert kinds == {"a": "array", "fifo": "broken", "loop": "broken", "invalid": "broken"}
+        assert kinds == {"a": "array", "g": "group", "fifo": "broken", "loop": "broken", "invalid": "broken"}
         document = await client.json("/zarr/zarr.json")
-        assert list(document["consolidated_metadata"]["metadata"]) == ["a"]
+        assert list(document["consolidated_metadata"]["metadata"]) == ["a", "g", "g/also"]
         for path in ("/api/node?path=fifo", "/raw/fifo/zarr.json", "/raw/loop/zarr.json"):
             assert (await client.get(path))[0] in (500, 502)
         assert (await client.get("/healthz"))[0] == 200
@@ -194,6 +195,7 @@ MALFORMED = [
     START + b"A: b\0c\r\n\r\n",
     START + b"Content-Length: 5\r\nContent-Length: 0\r\n\r\n",
     START + b"Content-Length: +1\r\n\r\n",
+    START + b"Content-Length: -5\r\n\r\n",
     START + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     START + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n\r\n",
     START + b"X: " + b"a" * 100_000 + b"\r\n\r\n",

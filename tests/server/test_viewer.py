@@ -200,17 +200,6 @@ async def test_an_address_is_followed_although_the_page_writes_its_own_meanwhile
     await settled(page)
 
 
-async def test_the_last_of_two_addresses_of_a_node_is_shown(page, base):
-    await page.goto(f"{base}/waves/#path=field%2Fwave&index=2")
-    await settled(page)
-    await page.evaluate(
-        "location.hash = '#path=pyramid%2F0&at=10,20,4'; location.hash = '#path=pyramid%2F0&at=100,200,2'"
-    )
-    await playwright.expect(page.locator("#title")).to_have_text("/pyramid/0")
-    await settled(page)
-    await playwright.expect(page).to_have_url(re.compile("path=pyramid%2F0&at=100%2C200%2C2"))
-
-
 async def test_the_last_of_two_addresses_is_shown(page, base):
     await page.goto(f"{base}/waves/#path=field%2Fwave&index=2")
     await settled(page)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import random
 import threading
 import uuid
 from collections.abc import Sequence
@@ -426,25 +425,6 @@ async def test_callers_of_a_shared_request_get_separate_errors(tmp_path: Path):
     assert (await array[0:4]).tolist() == [0, 1, 2, 3]
     with pytest.raises(StoreError, match="c/3"):
         await whole
-
-
-def test_damaged_entries_count_as_missing(tmp_path: Path):
-    sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)
-
-    def read() -> list[int]:
-        store = stores.DiskCachingStore(stores.LocalStore(tmp_path / "a"), tmp_path / "cache")
-        return sync.open_array(store)[...].tolist()
-
-    read()
-    entries = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert entries
-    chance = random.Random(1)
-    for _ in range(100):
-        for path in entries:
-            data = bytearray(path.read_bytes())
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-            path.write_bytes(data)
-        assert read() == list(range(8))
 
 
 def test_services_are_told_apart(monkeypatch: pytest.MonkeyPatch):

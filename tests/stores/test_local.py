@@ -122,10 +122,18 @@ async def test_links_to_directories_that_contain_them(api: Api, tmp_path: Path):
 
 @pytest.mark.skipif(os.name != "posix", reason="paths of POSIX systems")
 @pytest.mark.parametrize(
-    "key",
-    ["loop", "loop/x", "file/x", "directory", "n" * 300, f"{'n' * 300}/x", "/".join(["n" * 200] * 30), "mem", "new/x"],
+    ("root", "key"),
+    [
+        *(("", key) for key in ("loop", "loop/x", "file/x", "directory", "n" * 300, f"{'n' * 300}/x", "new/x")),
+        *(
+            ("", "/".join(["n" * 200] * 30)),
+            ("loop", "x"),
+            ("file", "x"),
+            ("/proc/self", "mem"),
+            ("/proc/self", "new/x"),
+        ),
+    ],
 )
-@pytest.mark.parametrize("root", ["", "loop", "file", "/proc/self"])
 async def test_errors_of_the_system_are_store_errors(tmp_path, root, key):
     """Loops of links, long names, files as directories, and filesystems that refuse: ELOOP, ENAMETOOLONG, EIO, …"""
     (tmp_path / "loop").symlink_to("loop")
@@ -166,7 +174,7 @@ async def test_errors_of_the_system_are_store_errors(tmp_path, root, key):
     store.location(key)
 
 
-@pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EIO", "EROFS", "ESTALE", "EACCES", "EMFILE"])
+@pytest.mark.parametrize("number", ["ENOSPC", "EACCES"])
 @pytest.mark.parametrize("function", ["open", "write", "replace", "fsync", "unlink", "scandir", "stat"])
 async def test_any_failing_system_call_raises_a_store_error(tmp_path, monkeypatch, number, function):
     store = stores.LocalStore(tmp_path, fsync=True)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
+from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, ZarrError
 
@@ -64,9 +65,14 @@ def replace(path: Path, kind: str) -> None:
     ODD[kind](path)
 
 
-@pytest.mark.parametrize("native", ["auto", "off"])
-@pytest.mark.parametrize("layout", [{}, {"compressors": None}, {"shards": (4,)}], ids=["compressed", "raw", "sharded"])
-@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "directory"])  # of other keys
+@pytest.mark.parametrize(
+    ("kind", "layout", "native"),
+    covering(
+        [kind for kind in ODD if kind != "directory"],  # of other keys
+        [{}, {"compressors": None}, {"shards": (4,)}],
+        ["auto", "off"],
+    ),
+)
 async def test_chunks(api: Api, tmp_path: Path, kind: str, layout: dict[str, Any], native: str):
     array = sync.create_array(tmp_path, shape=(8,), chunks=(2,), dtype="i4", **layout)
     array[:] = range(1, 9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.covering import covering
 from zarrasync import stores
 from zarrasync.errors import MissingChunkError
 
@@ -31,9 +32,10 @@ async def test_no_empty_chunk_is_stored_unless_asked(api):
     assert await api(kept.nchunks_initialized()) == 2
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint2", "i1", "str"])
-@pytest.mark.parametrize("size", [100, 40_000])  # small and large chunks are changed by different code
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "size", "sharded"),  # small and large chunks are changed by different code
+    covering(["int4", "uint2", "i1", "str"], [100, 40_000], [False, True]),
+)
 async def test_chunks_of_fill_values_are_erased(api, dtype, size, sharded):
     values, fill = (["a"] * size, "") if dtype == "str" else (np.ones(size, "i1"), 0)
     options = {"dtype": dtype, "shape": (size,), "chunks": (size,), "compressors": None, "fill_value": fill}

@@ -105,6 +105,7 @@ MASKS: list[Any] = [
 
 
 @pytest.mark.parametrize("key", MASKS, ids=repr)
+@pytest.mark.parametrize("api", ["sync"], indirect=True)
 async def test_booleans_that_take_no_axis(api: Api, key: Any):
     values = np.arange(12).reshape(3, 4)
     array = await api(api.create_array({}, data=values, chunks=(2, 3)))

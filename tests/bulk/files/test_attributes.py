@@ -217,14 +217,3 @@ async def test_slices_with_times_in_other_units(api: Api, tmp_path: Path):
         np.testing.assert_array_equal(stored.valid_time.values, days)
         np.testing.assert_array_equal(stored.step.values, np.arange(0, 18, 6).astype("m8[h]").astype("m8[ns]"))
         assert stored.valid_time.dims == ("step",)
-
-
-@pytest.mark.parametrize("names", [("noleap", "365_day"), ("all_leap", "366_day")])
-async def test_calendars_with_two_names(api: Api, tmp_path: Path, names: tuple[str, str]):
-    pytest.importorskip("cftime", reason="xarray converts these calendars with cftime")
-    paths = [write_steps(tmp_path, n, [n], "days since 2024-01-01") for n in range(2)]
-    for path, name in zip(paths, names, strict=True):
-        with nc.Dataset(path, "a") as file:
-            file["step"].calendar = name
-    await api(api.ingest(paths, store := {}, concat="step"))
-    np.testing.assert_array_equal(sync.open_array(store, path="step")[:], [0, 1])

@@ -82,24 +82,6 @@ async def test_only_the_first_file_refers_to_a_large_variable(api: Api, tmp_path
         assert ("mask" in sync.open_group(store)) == (mask == 1)
 
 
-async def test_large_constants_of_numpy_files_are_compared(api: Api, tmp_path: Path):
-    long = np.random.default_rng(1).random(20_000)
-    for number in range(3):
-        np.savez(tmp_path / f"{number}.npz", rows=np.full((20_000, 1), number), long=long + (number == 2))
-    paths = [tmp_path / f"{number}.npz" for number in range(3)]
-    await api(api.ingest(paths[:2], {}, concat="dim_1"))
-    with pytest.raises(ShapeError, match="'long' must be the same in all files"):
-        await api(api.ingest(paths, {}, concat="dim_1"))
-
-
-async def test_constants_are_compared_with_the_destination(api: Api, tmp_path: Path):
-    first, same, other = write(tmp_path, 0), write(tmp_path, 1), write(tmp_path, 2, mask=2)
-    await api(api.ingest(first, store := {}, concat="time", chunks={"y": 60, "x": 30}))
-    await api(api.ingest(same, store, concat="time", append=True))
-    with pytest.raises(ShapeError, match="'mask' must be the same in all files"):
-        await api(api.ingest(other, store, concat="time", append=True))
-
-
 @pytest.mark.parametrize(
     ("dtypes", "result", "count"),  # of 15,000 numbers, one of two is small, and of 20,000 both are large
     [

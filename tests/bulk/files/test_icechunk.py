@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support import ROOT
@@ -207,16 +206,3 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         f"zarrasync ingest: {n}" for n in ("1 file with 24 rows", "2 files with 48 rows")
     ]
     xr.testing.assert_equal(stored(tmp_path / "r"), joined(paths))
-
-
-async def test_an_object_store(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any]]):
-    url, options = s3
-    paths = write_days(tmp_path / "nc", range(2))
-    place = f"{url}/repo|icechunk:"
-    arguments: dict[str, Any] = {"concat": "time", "append": True, "storage_options": options}
-    await api(api.ingest(paths[:1], place, **arguments))
-    await api(api.ingest(paths, place, **arguments))
-    array = await api(api.open_array(place, path="t2m", storage_options=options))
-    np.testing.assert_array_equal(
-        await api(array[:]), xr.concat([xr.open_dataset(p, mask_and_scale=False).t2m for p in paths], "time")
-    )

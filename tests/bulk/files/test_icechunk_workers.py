@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,11 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT
 from tests.support.ingested import ingest_in_tasks
-from zarrasync import sync
 from zarrasync.bulk.files.running import pool
-from zarrasync.errors import StoreError, WriteConflictError
+from zarrasync.errors import StoreError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -153,23 +149,6 @@ def test_a_worker_that_is_killed(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-@pytest.mark.processes
-@pytest.mark.slow
-def test_a_worker_of_dask_that_is_killed(tmp_path: Path):
-    paths, place = write_days(tmp_path / "nc", range(10)), tmp_path / "repo"
-    with workers("dask") as shared:
-        waiting = list(shared["executor"].run(os.getpid).values())[:1]
-
-        def kill(nbytes: int) -> None:
-            while nbytes and waiting:
-                os.kill(waiting.pop(), signal.SIGKILL)
-
-        ingest_in_tasks(paths, f"{place}|icechunk:", chunks={"time": 7}, progress=kill, **shared)
-    assert not waiting
-    assert messages(place) == ["zarrasync ingest: 10 files with 240 rows", FIRST]
-    xr.testing.assert_equal(stored(place), joined(paths))
-
-
 @pytest.mark.slow
 def test_workers_of_dask_that_are_always_killed(tmp_path: Path):
     """Dask gives a task up. The job fails without a commit."""
@@ -218,28 +197,6 @@ def test_workers_that_are_always_killed(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-@pytest.mark.slow
-def test_a_job_with_processes_that_is_killed(tmp_path: Path):
-    paths, place = write_days(tmp_path / "nc", range(4)), tmp_path / "repo"
-    ingest_in_tasks(paths[:1], f"{place}|icechunk:", chunks={"time": 7})
-    program = f"""
-import os, signal
-from tests.support.ingested import ingest_in_tasks
-if __name__ == "__main__":
-    kill = lambda nbytes: os.kill(os.getpid(), signal.SIGKILL)
-    options = dict(append=True, processes=2, progress=kill)
-    ingest_in_tasks({str(tmp_path / "nc/*.nc")!r}, {f"{place}|icechunk:"!r}, **options)
-"""
-    (tmp_path / "job.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, tmp_path / "job.py"], env=environment, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert len(messages(place)) == 2
-    xr.testing.assert_equal(stored(place), joined(paths[:1]))
-    ingest_in_tasks(paths, f"{place}|icechunk:", append=True)
-    xr.testing.assert_equal(stored(place), joined(paths))
-
-
 def test_a_task_that_fails(tmp_path: Path):
     """A file cannot be read any more. The changes of other tasks are not committed."""
     paths, place = write_days(tmp_path / "nc", range(4), packed=False), tmp_path / "repo"
@@ -265,74 +222,6 @@ def test_a_task_that_fails(tmp_path: Path):
     xr.testing.assert_equal(stored(place), joined(paths))
 
 
-# ------------------------------------------------------------------ commits of others
-
-
-def after_the_first_block(change: Callable[[], None]) -> Callable[[int], None]:
-    waiting = [change]
-
-    def progress(nbytes: int) -> None:
-        if nbytes and waiting:
-            waiting.pop()()
-
-    return progress
-
-
-@pytest.mark.parametrize("path", ["", "deep/er"])
-def test_others_commit_other_nodes(tmp_path: Path, path: str):
-    """Both commits remain."""
-    paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
-    url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"append": True}
-    ingest_in_tasks(paths[:1], url, path=path, **options)
-    ingest_in_tasks(paths[:1], url, path="other", **options)
-
-    def others() -> None:
-        ingest_in_tasks(paths[:2], url, path="other", **options)
-        ingest_in_tasks(paths, url, path="third", **options)
-
-    with workers("pickling") as shared:
-        ingest_in_tasks(paths, url, path=path, progress=after_the_first_block(others), **options, **shared)
-    assert len(messages(place)) == 6
-    xr.testing.assert_equal(stored(place, path), joined(paths))
-    xr.testing.assert_equal(stored(place, "other"), joined(paths[:2]))
-    xr.testing.assert_equal(stored(place, "third"), joined(paths))
-
-
-def append_rows(url: str, paths: list[Path]) -> None:
-    ingest_in_tasks(paths[1:2], url, path="a", append=True)
-
-
-def change_a_coordinate(url: str, paths: list[Path]) -> None:
-    """Change values that the job compares with its files, and does not write."""
-    place = url.removesuffix("|icechunk:")
-    with repository(Path(place)).transaction("main", message="lat") as store:
-        sync.open_array(store, path="a/lat", mode="r+")[0] = -80.0
-
-
-def erase_the_group_above(url: str, paths: list[Path]) -> None:
-    place = url.removesuffix("|icechunk:")
-    with repository(Path(place)).transaction("main", message="erase") as store:
-        sync.open_group(store, mode="r+").delete("a")
-
-
-@pytest.mark.parametrize("change", [append_rows, change_a_coordinate, erase_the_group_above])
-def test_others_commit_the_same_dataset(tmp_path: Path, change: Callable[[str, list[Path]], None]):
-    paths, place = write_days(tmp_path / "nc", range(3)), tmp_path / "repo"
-    url = f"{place}|icechunk:"
-    options: dict[str, Any] = {"append": True}
-    ingest_in_tasks(paths[:1], url, path="a", **options)
-    progress = after_the_first_block(lambda: change(url, paths))
-    with workers("pickling") as shared:
-        with pytest.raises(WriteConflictError, match=r"has committed to the branch 'main' of .*nothing was published"):
-            ingest_in_tasks(paths, url, path="a", progress=progress, **options, **shared)
-        assert len(messages(place)) == 3
-        if change is append_rows:
-            xr.testing.assert_equal(stored(place, "a"), joined(paths[:2]))
-            ingest_in_tasks(paths, url, path="a", **options, **shared)
-            xr.testing.assert_equal(stored(place, "a"), joined(paths))
-
-
 # ------------------------------------------------------------------ sessions, and other storage
 
 
@@ -355,25 +244,3 @@ def test_a_repository_in_memory(tmp_path: Path):
     session = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main")
     with workers("pickling") as shared, pytest.raises(StoreError):
         ingest_in_tasks(paths, session, chunks={"time": 7}, **shared)
-
-
-@pytest.mark.slow
-def test_an_object_store(tmp_path: Path, s3: tuple[str, dict[str, Any]]):
-    url, options = s3
-    paths = write_days(tmp_path / "nc", range(4))
-    arguments: dict[str, Any] = {"append": True, "chunks": {"time": 7}, "storage_options": options}
-    for count in (2, 4):
-        ingest_in_tasks(paths[:count], f"{url}/repo|icechunk:", processes=2, verify=True, **arguments)
-    bucket, _, prefix = f"{url}/repo".removeprefix("s3://").partition("/")
-    storage = icechunk.s3_storage(
-        bucket=bucket,
-        prefix=prefix,
-        region="us-east-1",
-        endpoint_url=options["endpoint_url"],
-        access_key_id=options["key"],
-        secret_access_key=options["secret"],
-        allow_http=True,
-        force_path_style=True,
-    )
-    store = icechunk.Repository.open(storage).readonly_session("main").store
-    xr.testing.assert_equal(xr.open_zarr(store, consolidated=False).load(), joined(paths))

@@ -58,17 +58,6 @@ async def test_all_stores(api: Api, tmp_path: Path, s3: tuple[str, dict[str, Any
         assert "a/b/t2m" in str(keys)
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-async def test_formats(api: Api, tmp_path: Path, zarr_format: int):
-    paths = write_days(tmp_path / "nc", range(3))
-    out = tmp_path / "out.zarr"
-    await api(api.ingest(paths[:2], out, concat="time", zarr_format=zarr_format, chunks={"time": 10}))
-    assert_same(out, joined(paths[:2]))
-    await api(api.ingest(paths, out, concat="time", append=True))
-    assert_same(out, joined(paths))
-    assert sync.open_group(out).zarr_format == zarr_format
-
-
 async def test_rows_of_files_may_alternate(api: Api, tmp_path: Path):
     whole = day(0)
     for number, part in enumerate((whole.isel(time=slice(0, None, 2)), whole.isel(time=slice(1, None, 2)))):
@@ -195,23 +184,6 @@ async def test_calendars(api: Api, tmp_path: Path):
     np.testing.assert_array_equal(sync.open_array(store, path="time")[:], np.arange(48.0))
     with pytest.raises(CodecError, match="360_day"):
         await api(api.ingest(tmp_path / "2.nc", store, concat="time", append=True))
-
-
-@pytest.mark.parametrize("calendars", [("proleptic_gregorian", "noleap"), ("julian", "standard")])
-async def test_files_of_other_calendars(api: Api, tmp_path: Path, calendars: tuple[str, str]):
-    pytest.importorskip("cftime")
-    for number, calendar in enumerate(calendars):
-        dataset = day(number).drop_vars("time")
-        attributes = {"units": "hours since 2024-01-01", "calendar": calendar}
-        dataset["time"] = ("time", np.arange(24.0) + 24 * number, attributes)
-        dataset.to_netcdf(tmp_path / f"{number}.nc")
-    message = f"the times of .*time.* have the calendar '{calendars[1]}', but '{calendars[0]}' is needed"
-    with pytest.raises(CodecError, match=message):
-        await api(api.ingest([tmp_path / "0.nc", tmp_path / "1.nc"], {}, concat="time"))
-    await api(api.ingest(tmp_path / "0.nc", store := {}, concat="time"))
-    with pytest.raises(CodecError, match=message):
-        await api(api.ingest(tmp_path / "1.nc", store, concat="time", append=True))
-    assert len(sync.open_array(store, path="time")) == 24
 
 
 async def test_bounds_have_the_units_of_their_parent(api: Api, tmp_path: Path):
@@ -439,23 +411,6 @@ async def test_invalid_arguments(api: Api, tmp_path: Path, options: Any, error: 
     with pytest.raises(error, match=message):
         await api(api.ingest(path, store := {}, **{"concat": "time", **options}))
     assert store == {}
-
-
-def test_icechunk_gets_one_commit(tmp_path: Path):
-    icechunk = pytest.importorskip("icechunk")
-    paths = write_days(tmp_path / "nc", range(3))
-    repository = icechunk.Repository.create(icechunk.in_memory_storage())
-    with repository.transaction("main", message="two days") as store:
-        sync.ingest(paths[:2], store, concat="time", chunks={"time": 24})
-    with repository.transaction("main", message="a day") as store:
-        sync.ingest(paths, store, concat="time", append=True)
-    found = xr.open_zarr(repository.readonly_session("main").store, consolidated=False).load()
-    xr.testing.assert_equal(found, joined(paths))
-    assert len(list(repository.ancestry(branch="main"))) == 3
-    day(3).rename(t2m="t").to_netcdf(bad := tmp_path / "bad.nc")
-    with pytest.raises(ShapeError), repository.transaction("main", message="bad") as store:
-        sync.ingest(bad, store, concat="time", append=True)
-    assert len(list(repository.ancestry(branch="main"))) == 3
 
 
 assert za

@@ -13,7 +13,6 @@ from zarrasync import sync
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.readers import OpenFiles
-from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="opens the files")
@@ -103,14 +102,3 @@ async def test_a_folder_that_is_not_a_group(api: Api, tmp_path: Path):
     (path / "obs" / "zarr.json").unlink()
     await api(api.ingest(path, store := {}, concat="time", source_group="obs/raw"))
     assert sorted(sync.open_group(store)) == ["time", "v", "w"]
-
-
-def test_the_command(tmp_path: Path):
-    paths = [write(tmp_path, "netcdf4", number) for number in range(2)]
-    out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "job.plan")
-    words = [*map(str, paths), out, "--concat", "time", "--path", "obs/raw"]
-    assert main(["ingest", "plan", *words, "--plan", plan]) == 0
-    for command in ("run", "finish"):
-        assert main(["ingest", command, plan]) == 0
-    assert sync.open_array(out, path="time").shape == (6,)
-    assert sync.open_array(out, path="lat")[:].tolist() == [0, 1, 2, 3]

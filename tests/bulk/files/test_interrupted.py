@@ -6,7 +6,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -373,40 +372,6 @@ def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path):
         sync.ingest(path, out, concat="time", chunks={"time": 1}, progress=take_over, config=small)
     assert calls == [calls[0]]
     assert not list(out.glob(".ingest/task-*"))
-
-
-@pytest.mark.slow
-def test_readers_see_equal_lengths_while_writers_are_killed(tmp_path: Path):
-    paths = write_days(tmp_path / "nc", range(8))
-    out, ended, failures = tmp_path / "out.zarr", threading.Event(), list[BaseException]()
-    sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
-
-    def read() -> None:
-        last = 0
-        while not ended.is_set():
-            try:
-                length = visible_length(out)
-                assert length >= last
-                last = length
-            except BaseException as error:
-                failures.append(error)
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        kills, choice = 0, random.Random(0)
-        for known in range(2, 9):
-            for puts in (*choice.sample(range(8), 3), 1000):
-                code = in_child(ingest_and_die, paths[:known], out, puts, {"append": True})
-                assert code in (0, -signal.SIGKILL)
-                kills += code != 0
-    finally:
-        ended.set()
-        reader.join()
-    assert failures == []
-    assert kills >= 10
-    assert_same(out, joined(paths))
 
 
 def ingest_and_kill(paths: list[Path], out: Path, victim: str) -> None:

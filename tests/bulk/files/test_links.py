@@ -13,7 +13,6 @@ from tests.support.api import Api
 from tests.support.ingested import forget_names, read_journal
 from zarrasync import sync
 from zarrasync.bulk.files.sources.headers import SourceFile
-from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 
 OPTIONS: dict[str, Any] = {"concat": "time", "dims": "x"}
@@ -61,12 +60,6 @@ async def test_in_one_call(api: Api, tmp_path: Path, names: list[str], kept: lis
         recorded = [file[0] for file in read_journal(store)["files"]]
         assert recorded == [SourceFile(str(tmp_path / name)).recorded.url for name in kept]
         assert rows(store) == [int("1.npy" in name) for name in kept]
-
-
-async def test_the_same_path_twice(api: Api, linked: Path):
-    report = await api(api.ingest([linked / "a.npy", str(linked / "a.npy")], store := {}, **OPTIONS))
-    assert report.notes == []
-    assert rows(store) == [0]
 
 
 @pytest.mark.parametrize("most", [10, 1])
@@ -118,15 +111,3 @@ async def test_labels_in_the_names_of_links(api: Api, linked: Path):
     report = await api(api.ingest(str(linked / "x_*.npy"), store, append=True, labels="x_%Y%m%d", **OPTIONS))
     assert (report.known, report.files) == (2, 1)
     assert rows(store) == [0, 0, 0]
-
-
-def test_a_plan(tmp_path: Path, linked: Path, capsys: pytest.CaptureFixture[str]):
-    out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "job.plan")
-    words = [out, "--concat", "time", "--dims", "x"]
-    assert main(["ingest", "plan", str(linked / "a.npy"), *words, "--plan", plan]) == 0
-    for command in ("run", "finish"):
-        assert main(["ingest", command, plan]) == 0
-    assert main(["ingest", str(linked / "b.npy"), *words, "--append"]) == 1
-    assert "is the same file as" in capsys.readouterr().err
-    assert main(["ingest", str(linked / "b.npy"), *words, "--append", "--on-duplicate", "skip"]) == 0
-    assert rows(out) == [0]

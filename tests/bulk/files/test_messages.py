@@ -71,19 +71,6 @@ def test_packed_values_for_an_existing_array(first: Path):
         ingest("other.nc", out="packed.zarr", append=True)
 
 
-def test_a_file_of_no_known_format(tmp_path: Path):
-    (tmp_path / "text.nc").write_text("hello")
-    with pytest.raises(ValueError, match=r"none of xarray's engines recognizes the file .*netcdf4.*engine='NAME'"):
-        sync.ingest([tmp_path / "text.nc"], {}, concat="time")
-
-
-def test_counts_of_verified_values(first: Path):
-    report = ingest("first.nc", verify=True)
-    assert report.verified == report.blocks > 0
-    assert str(report).endswith("all values verified")
-    assert str(ingest("first.nc")).startswith("1 file ingested before: nothing to do")
-
-
 def test_the_command_line_names_what_was_typed(first: Path, capsys: pytest.CaptureFixture[str]):
     other = day(1).astype("f8")
     other.to_netcdf("other.nc")

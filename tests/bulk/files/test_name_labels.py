@@ -184,19 +184,6 @@ def test_labels_that_tasks_read(tmp_path: Path):
         assert files.read(file, "time", (slice(0, 1),)) == [label]
 
 
-@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates
-async def test_geotiff(api: Api, tmp_path: Path):
-    pytest.importorskip("rioxarray", reason="writes and reads the files")
-    for day in (2, 1):
-        image = xr.DataArray(np.full((4, 5), day, "f4"), dims=("y", "x"))
-        image.rio.to_raster(tmp_path / f"ndvi_2024010{day}.tif")
-    await api(api.ingest(str(tmp_path / "*.tif"), store := {}, concat="time", labels="ndvi_%Y%m%d.tif"))
-    with xr.open_dataset(store, engine="zarrasync") as dataset:
-        assert dataset.band_data.dims == ("time", "band", "y", "x")
-        assert dataset.band_data.values[:, 0, 0, 0].tolist() == [1, 2]
-        assert dataset.time.values.astype("M8[D]").astype(str).tolist() == ["2024-01-01", "2024-01-02"]
-
-
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     write(tmp_path, 1, 2)
     out, plan = str(tmp_path / "out.zarr"), str(tmp_path / "job.plan")

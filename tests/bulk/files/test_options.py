@@ -68,25 +68,6 @@ async def test_constant_times_are_compared_as_times(api: Api, tmp_path: Path):
         await api(api.ingest(write(tmp_path, one, other), {}, concat="time"))
 
 
-async def test_large_constant_variables_are_compared(api: Api, tmp_path: Path):
-    def with_area(number: int, last: float, engine: Any) -> Path:
-        values = np.arange(6 * 4000.0).reshape(6, 4000)
-        values[-1, -1] = last
-        path = tmp_path / f"{number}-{last}.nc"
-        day(number).assign(area=(("lat", "cell"), values)).to_netcdf(path, engine=engine)
-        return path
-
-    paths = [with_area(0, 1.0, "netcdf4"), with_area(1, 1.0, "scipy")]  # in different byte orders
-    await api(api.ingest(paths, store := {}, concat="time"))
-    other = with_area(2, 2.0, "netcdf4")
-    with pytest.raises(ShapeError, match=r"'area' must be the same in all files, but differs between .*2-2.0.nc"):
-        await api(api.ingest([*paths, other], {}, concat="time"))
-    with pytest.raises(ShapeError, match=r"'area' must be the same .*2-2.0.nc and /"):
-        await api(api.ingest(other, store, concat="time", append=True))
-    await api(api.ingest(with_area(2, 1.0, "netcdf4"), store, concat="time", append=True))
-    assert sync.open_array(store, path="t2m").shape[0] == 72
-
-
 async def test_linked_coordinates_that_differ_are_left_out(api: Api, tmp_path: Path):
     for other in (day(1).assign_coords(height=3.0), day(1)):
         paths = write(tmp_path, day(0).assign_coords(height=2.0), other)

@@ -313,27 +313,6 @@ def test_rows_of_a_chunk_that_are_replaced_in_several_places(folder: Path, capsy
     assert "cannot write rows before 5 and from 8 on" in capsys.readouterr().err
 
 
-def test_one_task_writes_all_rows_of_a_chunk(folder: Path):
-    """The chunks of two variables begin at different rows."""
-    days = [day(n).assign(u=day(n, seed=n + 50).t2m) for n in range(5)]
-    for number, dataset in enumerate(days):
-        dataset.to_netcdf(folder / f"{number}.nc")
-    words = ["--encoding", "encoding.json"]
-    Path("encoding.json").write_text(json.dumps({"t2m": {"chunks": [13, 6, 8]}, "u": {"chunks": [24, 6, 8]}}))
-    assert plan(sorted(folder.glob("*.nc")), *words) == 1
-    assert main(["ingest", "run", "job"]) == 0
-    assert main(["ingest", "finish", "job"]) == 0
-    xr.testing.assert_equal(stored(folder / "repo"), xr.concat(days, "time", data_vars="minimal"))
-
-
-def test_what_cannot_be_planned(folder: Path, capsys: pytest.CaptureFixture[str]):
-    paths, place = write_days(folder / "nc", range(1)), folder / "repo"
-    sync.ingest(paths, f"{place}|icechunk:", concat="time")
-    repository(place).create_tag("v1", repository(place).lookup_branch("main"))
-    plan(paths, dest="repo|icechunk:@tag.v1/x", code=1)
-    assert "only branches can change" in capsys.readouterr().err
-
-
 def test_copies_of_a_repository_store_read(folder: Path):
     (path,), place = write_days(folder / "nc", range(1)), folder / "repo"
     sync.ingest(path, f"{place}|icechunk:", concat="time")

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
 xr = pytest.importorskip("xarray", reason="opens the files")
@@ -97,14 +96,3 @@ async def test_large_variables_without_rows(api: Api, tmp_path: Path):
         await api(api.ingest(paths, {}, concat="time"))
     await api(api.ingest(paths, store := {}, concat="time", variables=["t2m"]))
     np.testing.assert_array_equal(sync.open_array(store, path="t2m")[:], expected.t2m)
-
-
-def test_a_plan(tmp_path: Path):
-    paths, expected = write(tmp_path)
-    out, plan = tmp_path / "out.zarr", str(tmp_path / "job.plan")
-    words = ["ingest", "plan", *map(str, paths), str(out), "--concat", "time", "--plan", plan, "--tasks", "4"]
-    assert main([*words, "--chunks", "time=1"]) == 0
-    for command in ("run", "finish"):
-        assert main(["ingest", command, plan]) == 0
-    with xr.open_dataset(out, engine="zarrasync") as found:
-        xr.testing.assert_equal(found.load(), expected)

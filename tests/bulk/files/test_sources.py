@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -23,19 +22,17 @@ import pytest
 from tests.support.api import Api
 from tests.support.ingested import ingest_in_tasks
 from tests.support.servers import http_server
-from zarrasync import sync
-from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources import identify
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.errors import NodeExistsError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-from tests.support.dying import dying_store, in_child
+from tests.support.dying import in_child
 from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -106,21 +103,6 @@ async def test_kinds_of_files(api: Api, tmp_path: Path, kind: str, s3: tuple[str
             report = await api(api.ingest(source, store := {}, verify=True, **arguments, **own))
             assert report.files == 2
             np.testing.assert_allclose(stored(store, kind), expected(kind), atol=0.01)
-
-
-@pytest.mark.filterwarnings("ignore")  # of rasterio about images without coordinates, of zarr about consolidation
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command(tmp_path: Path, kind: str, s3: tuple[str, dict[str, Any]]):
-    write(kind, folder := tmp_path / "files")
-    (url, options), out = s3, tmp_path / "out.zarr"
-    fsspec.filesystem("s3", **options).put(str(folder), url.removeprefix("s3://"), recursive=True)
-    words = ["ingest", f"{url}/*", str(out), "--concat", "time"]
-    for name, value in KINDS[kind].items():
-        words += [f"--{'path' if name == 'source_group' else name}", value]
-    for name, value in options.items():
-        words += ["--option", f"{name}={value}"]
-    assert main(words) == 0
-    np.testing.assert_allclose(stored(out, kind), expected(kind), atol=0.01)
 
 
 _GRIB = """
@@ -195,14 +177,6 @@ async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch:
         await api(api.ingest(tmp_path / "a.xyz", {}, concat="time"))
 
 
-async def test_a_file_without_variables(api: Api, tmp_path: Path):
-    xr.Dataset(attrs={"title": "nothing"}).to_netcdf(tmp_path / "a.nc")
-    store: dict[str, bytes] = {}
-    with pytest.raises(ShapeError, match=r"a.nc has no variables in the group '/'"):
-        await api(api.ingest(tmp_path / "a.nc", store, concat="time"))
-    assert store == {}
-
-
 @pytest.mark.servers
 async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
     write_days(tmp_path / "nc", [0])
@@ -214,35 +188,6 @@ async def test_signatures_are_not_recorded(api: Api, tmp_path: Path):
         with pytest.raises(ValueError, match=r"day0.nc: ") as caught:
             await api(api.ingest(urls[0], {}, concat="time", engine="scipy"))
         assert "secret" not in str(caught.value)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")
-def test_a_killed_job_with_other_signatures(tmp_path: Path):
-    """Its rerun has new signatures. None of them is stored at any time."""
-    paths = write_days(tmp_path / "nc", range(2))
-    outcomes = set()
-    with http_server(tmp_path / "nc") as server:
-
-        def urls(word: str) -> list[str]:
-            return [f"{server}/{path.name}?X-Amz-Signature={word}" for path in paths]
-
-        for puts in itertools.count():
-            out = tmp_path / f"{puts}.zarr"
-            code = in_child(ingest_and_die, urls("secret1"), out, puts)
-            stored = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
-            assert not any(b"secret" in data for data in stored)
-            if not code:
-                break
-            report = sync.ingest(urls("secret2"), out, concat="time")
-            assert isinstance(report, FilesReport)
-            outcomes.add("published" if report.known else "repeated" if not report.skipped else "continued")
-            assert_same(out, joined(paths))
-    assert outcomes == {"repeated", "continued", "published"}
-
-
-def ingest_and_die(urls: list[str], out: Path, puts: int) -> None:
-    sync.ingest(urls, dying_store(out, puts), concat="time")
 
 
 @pytest.mark.servers
@@ -364,17 +309,6 @@ def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, tempora
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(sys.platform == "win32", reason="whether a process has ended is not known there")
-def test_processes_leave_no_copies(tmp_path: Path, temporary: Path):
-    paths = write_days(tmp_path / "nc", range(2))
-    with http_server(tmp_path / "nc") as server:
-        urls = [f"{server}/{path.name}" for path in paths]
-        ingest_in_tasks(urls, out := tmp_path / "out.zarr", processes=2, start_method="fork")
-    assert_same(out, joined(paths))
-    assert not list(temporary.glob("*copies*"))
-
-
-@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="forks processes")
 @pytest.mark.parametrize("deletes", [False, True])
 def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool):
@@ -411,21 +345,13 @@ def test_copies_without_a_stamp_are_not_shared(tmp_path: Path, temporary: Path):
 async def test_each_file_is_downloaded_once_if_there_is_space(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, downloads: list[int]
 ):
-    counts = Counter[str]()
-    download = LocalCopies._download
-
-    def count(self: LocalCopies, file: SourceFile, path: str) -> None:
-        counts[file.url] += 1
-        download(self, file, path)
-
-    monkeypatch.setattr(LocalCopies, "_download", count)
     limit_space(monkeypatch, limit)
-    paths = write_days(tmp_path / "nc", range(4))
-    with http_server(tmp_path / "nc") as server:
+    paths, counts = write_days(tmp_path / "nc", range(4)), Counter[str]()
+    with http_server(tmp_path / "nc", seen=counts.update) as server:
         urls = [f"{server}/{path.name}" for path in paths]
         await api(api.ingest(urls, out := tmp_path / "out.zarr", concat="time", chunks={"time": 24}))
     assert_same(out, joined(paths))
-    assert [counts[url] for url in urls] == downloads
+    assert [counts[f"GET /{path.name}"] for path in paths] == downloads
 
 
 async def test_files_in_memory(api: Api, tmp_path: Path):

@@ -77,17 +77,6 @@ def test_variables_that_netcdf_skips_are_named(kind: str, group: str, tmp_path: 
     assert report.left_out == []
 
 
-def test_an_error_names_all_variables(tmp_path: Path):
-    path = write(tmp_path / "a.h5", "opaque")
-    with h5py.File(path, "a") as file:
-        UNREAD["references"][0](file, "more")
-    with pytest.raises(
-        ShapeError,
-        match=r"'s' of .* opaque.*'more' neither: .* references|'more' of .* references.*'s' neither: .* opaque",
-    ):
-        ingest(path, {}, concat="t")
-
-
 def test_a_variable_that_was_dropped_is_not_missed(tmp_path: Path):
     options = {"engine_options": {"drop_variables": ["s"]}}
     ingest(write(tmp_path / "a.h5", "opaque"), store := {}, concat="t", **options)
@@ -219,19 +208,6 @@ def test_references_that_lead_nowhere_stay(tmp_path: Path):
 def test_groups_inherit_what_they_need(group: str, tmp_path: Path):
     ingest(climate(tmp_path / "a.nc", group), store := {}, concat="time", source_group=group, verify=True)
     assert sorted(sync.open_group(store)) == NEEDED
-
-
-def test_a_coordinate_that_is_left_out_is_a_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    paths = [climate(tmp_path / f"{k}.nc") for k in range(2)]
-    with nc.Dataset(paths[1], "a") as file:
-        file["height"][...] = 10.0
-        file["time"][:] = [4, 5, 6]
-        file["time"].setncattr("units", "days since 2000-01-01")
-    with nc.Dataset(paths[0], "a") as file:
-        file["time"][:] = [1, 2, 3]
-    words = ["ingest", *paths, str(tmp_path / "a.zarr"), "--concat", "time", "--variable", "t"]
-    assert main(words) == 3
-    assert "height: left out, because files differ in it" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------ GRIB

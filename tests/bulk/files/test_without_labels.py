@@ -37,18 +37,6 @@ def rows(store: Any) -> list[int]:
     return [int(value) for value in sync.open_array(store, path="values")[:, 0, 0]]
 
 
-async def test_each_file_of_a_large_number_is_added_once(api: Api, tmp_path: Path):
-    pattern, store = write(tmp_path / "x", range(5)), dict[str, bytes]()
-    for count in (5, 5, 7):
-        write(tmp_path / "x", range(5, count))
-        await api(api.ingest(pattern, store, **OPTIONS))
-        forget_names(store, 3)
-        assert rows(store) == list(range(count))
-    report = await api(api.ingest(pattern, store, **OPTIONS, on_duplicate="replace"))
-    assert (report.known, report.files) == (7, 0)
-    assert rows(store) == list(range(7))
-
-
 @pytest.mark.parametrize("state", ["cut", "other version", "damaged", "incomplete"])
 async def test_nothing_is_added_if_the_journal_does_not_contain_all_files(api: Api, tmp_path: Path, state: str):
     pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
@@ -126,15 +114,6 @@ async def test_files_with_another_number_of_rows_are_not_replaced(api: Api, tmp_
     sync.open_group(store, mode="r+")["values"].resize((1, 3))
     with pytest.raises(ShapeError, match=r"0.npy has 2 rows, but 1 in the destination"):
         await api(api.ingest(str(tmp_path / "*.npy"), store, **options))
-
-
-async def test_rows_that_were_removed_are_added_again(api: Api, tmp_path: Path):
-    pattern, store = write(tmp_path / "x", range(3)), dict[str, bytes]()
-    await api(api.ingest(pattern, store, **OPTIONS))
-    write(tmp_path / "x", [2], add=100)
-    sync.open_group(store, mode="r+")["values"].resize((2, 2, 3))
-    await api(api.ingest(pattern, store, **OPTIONS))
-    assert rows(store) == [0, 1, 102]
 
 
 @pytest.mark.parametrize("names", [10, 1])

@@ -61,19 +61,6 @@ def test_rows_of_some_variables_alone_are_not_overwritten(first: str):
         assert {sync.open_array(store, path=name).shape for name in together} == {(6,)}
 
 
-async def test_rows_of_concurrent_appends_stay_together(tmp_path: Path):
-    def rows(number: int) -> Any:
-        return xr.Dataset({name: ("t", [number, number]) for name in "abc"})
-
-    write_dataset(rows(0), tmp_path, encoding={name: {"chunks": (2,)} for name in "abc"})
-    far = [stores.LatencyStore(stores.LocalStore(tmp_path), 0.001, jitter=0.004) for _ in range(4)]
-    for _ in range(3):
-        await asyncio.gather(*(write_dataset_async(rows(i + 1), one, append_dim="t") for i, one in enumerate(far)))
-    found = {name: sync.open_array(tmp_path, path=name)[...].tolist() for name in "abc"}
-    assert found["a"] == found["b"] == found["c"]
-    assert sorted(found["a"]) == sorted([0, 0] + 3 * [1, 1, 2, 2, 3, 3, 4, 4])
-
-
 STATIC = {"area": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunks": (2,)}}
 
 

@@ -14,6 +14,7 @@ from zarrasync.errors import NodeTypeError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
+from tests.support.covering import covering
 from tests.support.datasets import dataset, rows
 from zarrasync.integrations.xarray import (  # after the skip
     WriteReport,
@@ -56,9 +57,10 @@ def test_consolidated_metadata_of_groups_above_is_updated(tmp_path: Path):
         sync.open_group(tmp_path / "none", use_consolidated=True)
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("kind", ["numcodecs", "zarr", "ours", "json"])
-@pytest.mark.parametrize("key", ["compressors", "compressor"])
+@pytest.mark.parametrize(
+    ("kind", "zarr_format", "key"),
+    covering(["numcodecs", "zarr", "ours", "json"], [2, 3], ["compressors", "compressor"]),
+)
 def test_codecs_as_objects(tmp_path: Path, zarr_format: Any, kind: str, key: str):
     import numcodecs
     import zarr.codecs

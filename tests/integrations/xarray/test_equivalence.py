@@ -257,14 +257,6 @@ def test_a_template_with_unwritten_coordinates(tmp_path: Path):
     xr.testing.assert_identical(read(tmp_path).load(), given)
 
 
-@pytest.mark.parametrize("chunks", [None, {}])
-def test_variable_width_strings_after_fixed_width_ones(tmp_path: Path, chunks: Any):
-    theirs(xr.Dataset({"s": ("x", np.array(["aaaaa", "bb"]))}), tmp_path / "fixed")
-    theirs(xr.Dataset({"s": ("x", np.array(["c", "dd"], object))}), tmp_path / "any")
-    write_dataset(read(tmp_path / "any", "zarr", chunks=chunks), tmp_path / "fixed", append_dim="x")
-    assert read(tmp_path / "fixed").s.values.tolist() == ["aaaaa", "bb", "c", "dd"]
-
-
 def test_undecodable_variables_do_not_hide_others(tmp_path: Path):
     given = xr.Dataset({"v": ("x", np.arange(4.0))})
     theirs(given.assign(t=("y", np.arange(3), {"units": "days since foo"})), tmp_path)

@@ -43,21 +43,20 @@ def test_values_that_the_stored_units_cannot_express_are_refused():
         np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, [*first, first[0]])
 
 
-@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
-    ("first", "other"),
+    ("lazy", "first", "other"),
     [
-        (["a", "bb"], ["cccc"]),
-        (np.array([1, 2], "i2"), np.array([100_000])),
-        (np.array([1, 2]), np.array([np.nan, 2.0])),
-        (np.array([1, 2]), np.array([1.7])),
-        (np.array([True, False]), np.array([2, 3])),
-        (np.array([1.0], "f4"), np.array([1e300])),
-        (np.array([1, 2]), np.array(["1", "2"])),
-        (np.array([1.0, 2.0]), np.array([1 + 2j, 3])),
+        (True, ["a", "bb"], ["cccc"]),
+        (False, np.array([1, 2], "i2"), np.array([100_000])),
+        (True, np.array([1, 2]), np.array([np.nan, 2.0])),
+        (False, np.array([1, 2]), np.array([1.7])),
+        (True, np.array([True, False]), np.array([2, 3])),
+        (False, np.array([1.0], "f4"), np.array([1e300])),
+        (True, np.array([1, 2]), np.array(["1", "2"])),
+        (False, np.array([1.0, 2.0]), np.array([1 + 2j, 3])),
     ],
 )
-def test_values_that_do_not_fit_stored_variables_are_refused(first: Any, other: Any, lazy: bool):
+def test_values_that_do_not_fit_stored_variables_are_refused(lazy: bool, first: Any, other: Any):
     store = stored(first)
     dataset = xr.Dataset({"a": ("t", other)})
     for place in ({"append_dim": "t"}, {"region": {"t": slice(0, len(other))}}):
@@ -66,21 +65,20 @@ def test_values_that_do_not_fit_stored_variables_are_refused(first: Any, other: 
     np.testing.assert_array_equal(xr.open_dataset(store, engine="zarrasync").a, first)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize(
-    ("first", "other", "encoding"),
+    ("lazy", "first", "other", "encoding"),
     [
-        (np.array([1, 2], "i2"), np.array([7]), {}),
-        (np.array([1.5], "f4"), np.array([0.1]), {}),
-        (np.array([True]), np.array([1, 0]), {}),
-        (["a", "bb"], ["c"], {}),
-        ([1.0, 2.5], [0.33, np.nan], {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}),
-        ([1.0, np.nan], [2.0, np.nan], {"dtype": "i2", "_FillValue": -1}),
-        ([1.5, 2.5], np.array([3]), {}),
-        ([1.5, 2.5], np.array([3.0 + 0j]), {}),
+        (True, np.array([1, 2], "i2"), np.array([7]), {}),
+        (False, np.array([1.5], "f4"), np.array([0.1]), {}),
+        (True, np.array([True]), np.array([1, 0]), {}),
+        (False, ["a", "bb"], ["c"], {}),
+        (True, [1.0, 2.5], [0.33, np.nan], {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}),
+        (False, [1.0, np.nan], [2.0, np.nan], {"dtype": "i2", "_FillValue": -1}),
+        (True, [1.5, 2.5], np.array([3]), {}),
+        (False, [1.5, 2.5], np.array([3.0 + 0j]), {}),
     ],
 )
-def test_values_of_other_types_that_fit_are_accepted(first: Any, other: Any, encoding: dict[str, Any], lazy: bool):
+def test_values_of_other_types_that_fit_are_accepted(lazy: bool, first: Any, other: Any, encoding: dict[str, Any]):
     store = stored(first, encoding={"a": encoding})
     dtype = sync.open_array(store, path="a").dtype
     dataset = xr.Dataset({"a": ("t", other)})

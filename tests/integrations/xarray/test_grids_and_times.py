@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 
+from tests.support.covering import covering
 from zarrasync import sync
 from zarrasync.errors import CodecError
 from zarrasync.integrations import dask as zarrasync_dask
@@ -44,12 +44,6 @@ def test_axes_without_elements_in_rectilinear_grids(tmp_path: Path):
     assert zarrasync_dask.from_zarr(tmp_path / "a", path="v").chunks == ((0,), (1, 3))
 
 
-def test_blocks_are_the_inner_chunks_of_shards(tmp_path: Path):
-    zarrasync_dask.to_zarr(da.zeros((60, 60), chunks=(3, 3)), tmp_path / "a", shards=(18, 18))
-    array = sync.open_array(tmp_path / "a")
-    assert (array.chunks, array.shards) == ((3, 3), (18, 18))
-
-
 # ------------------------------------------------------------------ parameters
 
 
@@ -80,9 +74,9 @@ def test_unnamed_axes_of_a_tree_do_not_clash():
 # ------------------------------------------------------------------ times stored as times
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("dtype", ["M8[s]", "M8[ns]", "m8[s]"])
-@pytest.mark.parametrize("fill", [None, 0, "NaT"])
+@pytest.mark.parametrize(
+    ("dtype", "zarr_format", "fill"), covering(["M8[s]", "M8[ns]", "m8[s]"], [2, 3], [None, 0, "NaT"])
+)
 def test_native_times_survive_a_rewrite(tmp_path: Path, dtype: str, zarr_format: Any, fill: Any):
     values = (
         np.array([0, 86400, 2**30]).astype("m8[s]").astype(dtype)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.covering import covering
 from zarrasync.errors import CodecError
 
 xr = pytest.importorskip("xarray")
@@ -73,9 +74,7 @@ CASES: dict[str, tuple[Callable[[int], Any], Any, dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("compute", [True, False])
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize(("kind", "zarr_format", "compute"), covering(list(CASES), [2, 3], [True, False]))
 def test_strings_are_computed_once(kind: str, zarr_format: Any, compute: bool, tmp_path: Path):
     value, dtype, encoding, samples = CASES[kind]
     blocks = Blocks(value, dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync.errors import EncodingError, NodeNotFoundError
 
@@ -47,10 +48,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize(("values", "encoding"), REFUSED)
+@pytest.mark.parametrize(("case", "lazy"), covering(REFUSED, [False, True], strength=1))
 @pytest.mark.filterwarnings("ignore:saving variable")
-def test_new_arrays_are_checked(values: Any, encoding: dict[str, Any], lazy: bool):
+def test_new_arrays_are_checked(case: tuple[Any, dict[str, Any]], lazy: bool):
+    values, encoding = case
     store: dict[str, bytes] = {}
     with pytest.raises(EncodingError) as caught:
         write_dataset(dataset(values, encoding, lazy=lazy), store)
@@ -60,10 +61,10 @@ def test_new_arrays_are_checked(values: Any, encoding: dict[str, Any], lazy: boo
     np.testing.assert_array_equal(read(store).u, values[:1])
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize(("values", "encoding"), REFUSED)
+@pytest.mark.parametrize(("case", "lazy"), covering(REFUSED, [False, True], strength=1))
 @pytest.mark.filterwarnings("ignore:saving variable")
-def test_existing_arrays_are_checked_in_the_same_way(values: Any, encoding: dict[str, Any], lazy: bool):
+def test_existing_arrays_are_checked_in_the_same_way(case: tuple[Any, dict[str, Any]], lazy: bool):
+    values, encoding = case
     store = stores.MemoryStore()
     write_dataset(dataset(values[:1], encoding), store)
     for place in ({"append_dim": "x"}, {"region": {"x": slice(0, 1)}}):
@@ -189,11 +190,11 @@ ALLOWED = [
 ]
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize(("values", "encoding", "expected"), ALLOWED)
+@pytest.mark.parametrize(("case", "lazy"), covering(ALLOWED, [False, True], strength=1))
 @pytest.mark.filterwarnings("ignore:saving variable")
-def test_the_numbers_of_allowed_losses(values: Any, encoding: dict[str, Any], expected: list[float], lazy: bool):
+def test_the_numbers_of_allowed_losses(case: tuple[Any, dict[str, Any], list[float]], lazy: bool):
     """They do not depend on the processor."""
+    values, encoding, expected = case
     store = stores.MemoryStore()
     write_dataset(dataset(values, encoding, lazy=lazy), store, lossy="allow")
     assert sync.open_array(store, path="u")[...].tolist() == expected

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tests.support.planting import plant
 from zarrasync.errors import CodecError
 
 xr: Any = pytest.importorskip("xarray")
@@ -202,62 +198,3 @@ def test_values_are_read_back_or_refused(
     variable: tuple[Any, dict[str, Any]], zarr_format: Any, lazy: bool, appends: bool
 ):
     examine(variable, zarr_format, lazy, appends)
-
-
-@pytest.mark.slow
-@pytest.mark.random
-@pytest.mark.parametrize("part", range(25))
-def test_ten_thousand_examples(part: int):
-    options: Any = {"max_examples": 400, "deadline": None, "database": None, "suppress_health_check": CHECKS}
-    seed(part)(settings(**options)(given(**CASES)(examine)))()
-
-
-# ------------------------------------------------------------------ planted faults
-
-ENCODING = "metadata/conventions/cf_encoding.py"
-TIMES = "metadata/conventions/cf_times.py"
-FAULTS = {
-    "no check of the range": (ENCODING, 'report.refuse(~fits & ~missing, f"', 'report.refuse(~fits & False, f"'),
-    "no check of missing values": (
-        ENCODING,
-        '                missing, "it is missing,',
-        '                missing & False, "it is missing,',
-    ),
-    "no check of the missing number": (
-        ENCODING,
-        "self._is_marked(result) & ~missing",
-        "self._is_marked(result) & False",
-    ),
-    "floats that overflow": (ENCODING, "report.refuse(lost & ~missing", "report.refuse(lost & False"),
-    "the offset is forgotten": (ENCODING, "packed -= self.offset", "packed -= 0"),
-    "the sign is forgotten": (
-        ENCODING,
-        'return result.view(self.dtype.newbyteorder("="))',
-        'return abs(result).view(self.dtype.newbyteorder("="))',
-    ),
-    "truncated instead of rounded": (ENCODING, "rounded = np.rint(packed)", "rounded = np.trunc(packed)"),
-    "calendars are swapped": (TIMES, "raise _other_calendar(name, units)", "pass"),
-    "parts of a unit are lost": (TIMES, "    if not part.any():\n", "    if True:\n"),
-}
-
-
-SEARCH = """
-import sys, warnings
-from hypothesis import Phase
-from tests.integrations.xarray import test_lossless_random as own
-warnings.simplefilter("ignore")
-options = {"max_examples": 1000, "deadline": None, "database": None, "suppress_health_check": own.CHECKS}
-options["phases"] = [Phase.generate]
-own.seed(1)(own.settings(**options)(own.given(**own.CASES)(own.examine)))()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_found(fault: str, tmp_path: Path):
-    with plant(*FAULTS[fault]) as environment:
-        command = [sys.executable, "-c", SEARCH]
-        outcome = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert outcome.returncode == 1
-    assert "AssertionError" in outcome.stderr, outcome.stderr[-3000:]

@@ -111,17 +111,6 @@ def test_variables_are_loaded_side_by_side(written: Path):
     assert store.most >= 4
 
 
-def test_trees(tmp_path: Path):
-    tree = xr.DataTree.from_dict({"/": dataset()[["scalar"]], "/a": dataset()[["t2m"]], "/a/b": dataset()[["masked"]]})
-    tree.to_zarr(tmp_path / "t.zarr")
-    ours = xr.open_datatree(tmp_path / "t.zarr", engine="zarrasync")
-    xr.testing.assert_identical(ours.load(), xr.open_datatree(tmp_path / "t.zarr", engine="zarr").load())
-    one = xr.open_dataset(tmp_path / "t.zarr", engine="zarrasync", group="a")
-    xr.testing.assert_identical(one.load(), dataset()[["t2m"]].load())
-    groups = xr.open_groups(tmp_path / "t.zarr", engine="zarrasync")
-    assert set(groups) == {"/", "/a", "/a/b"}
-
-
 def test_every_format_and_store(tmp_path: Path, http, s3):
     url, root = http
     data = dataset()[["t2m", "masked"]]
@@ -149,14 +138,6 @@ def test_unwritten_rows_are_missing(tmp_path: Path):
         sync.open_array(path, path="a", mode="r+").resize((2, 4))
         sync.open_array(path, path="t", mode="r+").resize(2)
         assert np.isnan(xr.open_dataset(path, engine="zarr", consolidated=False).a.values[1]).all()
-
-
-def test_many_datasets_are_closed_together(tmp_path: Path):
-    paths = [tmp_path / str(i) for i in range(2)]
-    for path in paths:
-        write_dataset(rows(0), path)
-    with xr.open_mfdataset(paths, engine="zarrasync", combine="nested", concat_dim="run") as several:
-        assert several.sizes["run"] == 2
 
 
 def test_chunks_of_grids_with_one_irregular_axis(tmp_path: Path):

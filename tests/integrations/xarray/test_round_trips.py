@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.covering import covering
 from tests.support.servers import http_server
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
@@ -35,10 +36,9 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> stores.Store:
     return stores.LocalStore(tmp_path) if request.param == "directories" else stores.MemoryStore()
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("consolidated", [False, True])
-@pytest.mark.parametrize("count", [1, 12])
-@pytest.mark.parametrize("group", [None, "a", "a/b"])
+@pytest.mark.parametrize(
+    ("zarr_format", "consolidated", "count", "group"), covering([2, 3], [False, True], [1, 12], [None, "a", "a/b"])
+)
 def test_opening_and_loading_a_dataset(
     stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
 ):
@@ -54,10 +54,9 @@ def test_opening_and_loading_a_dataset(
     xr.testing.assert_identical(dataset, dataset_of(count))
 
 
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("consolidated", [False, True])
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("group", [None, "below"])
+@pytest.mark.parametrize(
+    ("zarr_format", "consolidated", "count", "group"), covering([2, 3], [False, True], [1, 4], [None, "below"])
+)
 def test_opening_and_loading_a_tree(
     stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
 ):

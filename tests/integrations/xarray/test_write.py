@@ -141,16 +141,6 @@ def test_the_existing_format_is_kept():
     write_dataset(xr.Dataset({"e": ("t", np.zeros(0))}), stores.MemoryStore())
 
 
-def test_nothing_is_changed_before_all_variables_are_checked():
-    given = xr.Dataset({"a": (("t", "x"), np.ones((3, 2))), "b": (("t", "y"), np.ones((3, 2)))})
-    store = stores.MemoryStore()
-    write_dataset(given, store)
-    wrong = xr.Dataset({"a": (("t", "x"), np.ones((1, 2))), "b": (("t", "y"), np.ones((1, 5)))})
-    with pytest.raises(ShapeError, match="b has shape"):
-        write_dataset(wrong, store, append_dim="t")
-    assert xr.open_dataset(store, engine="zarrasync").sizes == {"t": 3, "x": 2, "y": 2}
-
-
 def test_failed_rows_are_given_back():
     da = pytest.importorskip("dask.array")
 

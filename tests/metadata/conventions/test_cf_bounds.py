@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.covering import covering
 from zarrasync import sync
 
 netcdf4: Any = pytest.importorskip("netCDF4")
@@ -33,10 +34,15 @@ def instants(attributes: Any, values: Any, parent: Any) -> list[str]:
     return [date.isoformat() for date in netcdf4.num2date(values, units, calendar).reshape(-1)]
 
 
-@pytest.mark.parametrize("kind", ["bounds", "climatology"])
-@pytest.mark.parametrize("appends", [False, True])
-@pytest.mark.parametrize("first", [{}, {"units": UNITS[0]}, {"units": "hours since 1850-01-01"}])
-@pytest.mark.parametrize("second", [{}, {"units": UNITS[1]}, {"units": "hours since 1950-01-01", "calendar": "noleap"}])
+@pytest.mark.parametrize(
+    ("kind", "appends", "first", "second"),
+    covering(
+        ["bounds", "climatology"],
+        [False, True],
+        [{}, {"units": UNITS[0]}, {"units": "hours since 1850-01-01"}],
+        [{}, {"units": UNITS[1]}, {"units": "hours since 1950-01-01", "calendar": "noleap"}],
+    ),
+)
 @pytest.mark.filterwarnings("ignore:pyproj unable")
 def test_bounds_of_files_with_other_units(tmp_path: Path, kind: str, appends: bool, first: Any, second: Any):
     paths = [write(tmp_path / f"{n}.nc", UNITS[n], own, kind) for n, own in enumerate((first, second))]

@@ -49,18 +49,6 @@ def test_transformations_to_other_coordinate_systems_are_not_applied():
         assert meaning(attributes).levels[0].axes[1].step == 0.5
 
 
-@pytest.mark.parametrize("kind", ["affine", "rotation", "byDimension"])
-def test_coordinates_are_unknown_after_other_transformations(kind):
-    attributes = ome_attributes("0.6")
-    item = attributes["ome"]["multiscales"][0]["datasets"][0]["coordinateTransformations"][0]
-    del item["scale"]
-    item["type"] = kind
-    found = meaning(attributes)
-    assert {axis.step for axis in found.levels[0].axes} == {None}
-    assert [axis.name for axis in found.levels[0].axes] == ["c", "y", "x"]
-    assert found.levels[1].axes[1].step == 1.0
-
-
 @pytest.mark.parametrize("axes", [None, ["t", "c", "z", "y", "x"]], ids=["0.1", "0.3"])
 def test_old_versions_have_axes_without_units(axes):
     image = {"version": "0.1" if axes is None else "0.3", "datasets": [{"path": "0"}], "axes": axes}

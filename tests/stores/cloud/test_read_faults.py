@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from tests.support.s3_clients import BACKENDS, LEAN, clients_of, failing
+from tests.support.s3_clients import BACKENDS, failing
 from tests.support.s3_server import VALUES, Bucket
 from zarrasync import config, stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError
@@ -125,16 +125,6 @@ async def test_keys_are_not_mistaken_for_error_codes(request: pytest.FixtureRequ
     assert (await array[...]).tolist() == [0] * 4
     with pytest.raises(NodeNotFoundError):
         await za.open_array(array.store, path="NoSuchBucket/other")
-
-
-def test_a_bucket_that_disappears_is_an_error(bucket: Bucket):
-    array = sync.open_array("s3://bucket", storage_options=bucket.options())
-    gone = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
-    bucket.fault = lambda key, data: (404, {"Content-Type": "application/xml"}, gone)
-    with pytest.raises(StoreError, match="the bucket does not exist"):
-        array[...]
-    bucket.fault = lambda key, data: None
-    assert clients_of(bucket, array.store, path=array.path) == {LEAN}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

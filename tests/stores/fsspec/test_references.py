@@ -284,6 +284,7 @@ def serving_allowed(url: str, folder: Path) -> Iterator[Any]:
         *(b'{"version":1,"refs":' + b'{"a":' * 20000 + b"1" + b"}" * 20001, b"[]", b"", b"{", b"\xff", b"null"),
     ],
 )
+@pytest.mark.parametrize("api", ["sync"], indirect=True)
 async def test_malformed_documents(api: Api, document: bytes, tmp_path: Path):
     (tmp_path / "r.json").write_bytes(document)
     with pytest.raises(MetadataError, match=r"r\.json"):

@@ -141,36 +141,6 @@ async def test_statuses_without_a_body():
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [b"SSH-2.0-OpenSSH_9.2\r\n\r\n"],
-        [b"HTTP/2 200\r\n\r\n"],
-        [head("Content-Length: -5")],
-        [head("Content-Length: 1"), b"22"],
-        [head("Content-Length: 3") + b"1234"],
-        [head("no colon here")],
-        [head("A: b", " folded: c", "Content-Length: 0")],
-        [b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000],
-        [head("Transfer-Encoding: chunked") + b"zz\r\n\r\n"],
-        [head("Transfer-Encoding: chunked") + b"-1\r\n\r\n"],
-        [head("Transfer-Encoding: chunked") + b"1\r\nabc\r\n\r\n"],
-        [head("Content-Length: 4", "Content-Encoding: gzip") + b"nope"],
-        [head(f"Content-Length: {len(GZIPPED) - 3}", "Content-Encoding: gzip") + GZIPPED[:-3]],
-        [head("Content-Length: 10") + b"1234", None],
-        [head("Transfer-Encoding: chunked") + b"5\r\n12", None],
-        [head("Content-Encoding: gzip") + GZIPPED[:15], None],
-        [head()[:10], None],
-        [None],
-    ],
-)
-async def test_what_is_no_answer_is_a_lost_connection(pieces: list[bytes | None]):
-    async with serving(always(*pieces)) as server:
-        with pytest.raises(ConnectionError):
-            await get(server)
-
-
-@pytest.mark.servers
 async def test_connections_are_kept_and_replaced():
     """A connection that the server closed is replaced without counting as a failed attempt."""
 
@@ -264,18 +234,6 @@ def test_connections_end_with_their_loop(tmp_path):
         for _ in range(2):  # unclosed resources warn, and warnings are errors in tests
             assert asyncio.run(read(url)) == BODY
             gc.collect()
-
-
-@pytest.mark.servers
-async def test_cancellation_closes_the_connection():
-    async with serving(always(head("Content-Length: 10") + b"123")) as server, client_of(server) as client:
-        task = asyncio.create_task(client.get("/a"))
-        while not server.requests:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.wait_for(server.hung_up.wait(), 5)
 
 
 @pytest.mark.servers

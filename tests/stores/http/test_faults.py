@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import threading
 import time
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +15,7 @@ import pytest
 
 import zarrasync as za
 from tests.support.s3_server import VALUES, Answer, Bucket
-from zarrasync import config, stores, sync
+from zarrasync import stores, sync
 from zarrasync.errors import StoreError
 
 pytestmark = pytest.mark.servers
@@ -56,15 +55,6 @@ def test_caches_of_fsspec_report_no_false_absence(bucket: Bucket, cache: str, st
             else:
                 with pytest.raises(StoreError, match=str(status)):
                     array.view[:60, 30:90].read(missing=missing)
-
-
-def test_fsspec_asks_again(bucket: Bucket):
-    chance = random.Random(7)
-    bucket.fault = lambda key, data: (503, {}, b"") if chance.random() < 1 / 3 else None
-    url, options = f"{bucket.url}/bucket", {"backend": "fsspec"}
-    with config.set(retries=20):
-        array = sync.open_array(url, zarr_format=3, storage_options=options)
-    np.testing.assert_array_equal(array[...], VALUES)
 
 
 @pytest.mark.parametrize("backend", ["auto", "fsspec"])

@@ -406,49 +406,6 @@ def test_the_limit_leaves_file_descriptors_to_others():
 
 
 @pytest.mark.servers
-async def test_damaged_responses_never_become_fill_values():
-    """A third of all responses fail in some way, and the values are still right."""
-    from aiohttp import web
-
-    values = np.arange(10_000, dtype="i4").reshape(100, 100)
-    data: dict[str, bytes] = {}
-    await za.create_array(data, data=values, chunks=(10, 10), shards=(50, 50), fill_value=-1)
-    rng = np.random.default_rng(0)
-
-    async def hostile(request: web.Request) -> web.StreamResponse:
-        body = data.get(request.path[1:])
-        if body is None:
-            return web.Response(status=404)
-        chance = rng.random()
-        if chance < 0.1:
-            return web.Response(status=503)
-        if chance < 0.2:
-            request.transport.abort()
-            return web.Response()
-        wanted = request.http_range
-        start, stop, _ = (
-            wanted.indices(len(body)) if wanted.start is not None or wanted.stop is not None else (0, len(body), 1)
-        )
-        part = body[start:stop]
-        status = 206 if "Range" in request.headers else 200
-        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"} if status == 206 else {}
-        if chance < 0.3:
-            answer = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(part))})
-            await answer.prepare(request)
-            await answer.write(part[: len(part) // 2])
-            request.transport.close()
-            return answer
-        return web.Response(status=status, body=part, headers=headers)
-
-    async with served(hostile) as url:
-        with za.config.set(retries=40, total_timeout=60.0):
-            array = await za.open_array(url)
-            np.testing.assert_array_equal(await array[...], values)
-            np.testing.assert_array_equal(await array[13:57:3, 91], values[13:57:3, 91])
-        await array.close()
-
-
-@pytest.mark.servers
 async def test_a_server_that_calls_everything_out_of_range():
     from aiohttp import web
 

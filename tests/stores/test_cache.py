@@ -16,7 +16,9 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
+from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
+from zarrasync._concurrency import clock
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Request, Value
 
@@ -356,6 +358,34 @@ async def test_files_of_others_are_left_alone(tmp_path: Path):
         await store.get(f"k{number}")
     store.clear()
     assert thesis.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("which", ["memory", "small memory", "disk"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+async def test_new_documents_are_not_combined_with_old_chunks(api: Api, which: str, zarr_format: Any, tmp_path: Path):
+    """The chunk that others append to was read after the document, so that it would expire later."""
+    array = await api(
+        api.create_array(
+            tmp_path / "a", data=np.arange(1, 5), chunks=8, compressors=None, zarr_format=zarr_format, dtype="i4"
+        )
+    )
+    (tmp_path / "a" / "other").write_bytes(bytes(1100))
+    inner, time = stores.LocalStore(tmp_path / "a"), ShiftedClock()
+    cache: stores.Store = stores.DiskCachingStore(inner, tmp_path / "cache", max_age=60)
+    if which != "disk":
+        cache = stores.CachingStore(inner, 5000 if which == "memory" else 2000, max_age=60, absent=False)
+    with clock.replaced(time):
+        reader = await api(api.open_array(cache))
+        time.ahead += 0 if which == "disk" else 30
+        for path in (tmp_path / "cache").rglob("*"):  # the clock of files is that of the system
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 30))
+        assert len(await cache.get("other") or b"") == 1100  # in a small cache, it replaces the document
+        assert (await api(reader.get_basic_selection(...))).tolist() == [1, 2, 3, 4]
+        await api(array.append(np.arange(5, 7, dtype="i4")))
+        time.ahead += 40
+        again = await api(api.open_array(cache))
+        assert again.shape == (6,)
+        assert (await api(again.get_basic_selection(...))).tolist() == [1, 2, 3, 4, 5, 6]
 
 
 # ------------------------------------------------------------------ beside other writers

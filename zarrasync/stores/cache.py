@@ -44,7 +44,8 @@ class CachingStore(WrapperStore):
 
     Concurrent readers of the same bytes share one request. Changes through this store remove the entries of their keys
     at once. Changes by others become visible after ``max_age`` seconds, after ``clear``, after a conditional write that
-    failed because of them, and to callers that change a value under a lock. Metadata documents do not record the
+    failed because of them, and to callers that change a value under a lock. When a value turns out to have changed, all
+    entries below its directory are removed, so that new metadata is not combined with old chunks. Metadata documents do not record the
     cache: in the terms of the version 3 draft, it is a storage transformer that is not part of the stored format.
 
     Args:
@@ -147,9 +148,11 @@ class CachingStore(WrapperStore):
             self._misses += len(requests)
             if changes == self._changes:
                 now = clock.monotonic()
-                for request, value in zip(requests, values, strict=True):
-                    if value is not None or self.absent:
-                        self._entries.add(request, Entry(value, now, versions))
+                results = zip(requests, values, strict=True)
+                entries = [(r, Entry(value, now, versions)) for r, value in results if value is not None or self.absent]
+                changed = [self._entries.add(request, entry) for request, entry in entries]
+                if any(changed):
+                    self._stop_sharing()
         return values
 
     async def _share_between_threads(self, misses: dict[Part, Request], versions: bool) -> dict[Part, Value | None]:

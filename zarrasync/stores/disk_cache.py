@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -18,6 +19,7 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import holds_key_lock
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
+from zarrasync.model.paths import ancestors
 from zarrasync.stores.base import Store
 from zarrasync.stores.cache import must_bypass_cache
 from zarrasync.stores.local_files import read_regular_file
@@ -29,6 +31,8 @@ __all__ = ["DiskCachingStore"]
 T = TypeVar("T")
 _MAGIC = b"zarrasync-cache-3\n"
 _CHECKSUM_SIZE = 4
+_CHANGE = "change"
+"""The name of the empty file of a directory in which a value has changed. Its time is when that was seen."""
 _TARGET_SHARE = 0.9
 """Share of the size limit to which old entries are removed."""
 
@@ -43,8 +47,9 @@ class DiskCachingStore(WrapperStore):
     """A cache of values, byte ranges and absent keys in files of a directory.
 
     Processes can share the directory. Entries are written atomically, and contain their key and a checksum; damaged
-    and exchanged ones are ignored. Changes through this store remove the entries of their keys. Changes by others become visible after ``max_age``
-    seconds, and to callers that change a value under a lock. Entries of stores without a lasting identity (mappings,
+    and exchanged ones are ignored. Changes through this store remove the entries of their keys. Changes by others become
+    visible after ``max_age`` seconds, and to callers that change a value under a lock. When a value turns out to have
+    changed, all entries below its directory are ignored, so that new metadata is not combined with old chunks. Entries of stores without a lasting identity (mappings,
     fsspec's memory filesystem, stores of zarr-python) serve this object only. Put a ``CachingStore`` in front for
     values that are read repeatedly.
 
@@ -151,9 +156,9 @@ class DiskCachingStore(WrapperStore):
 
     def _find(self, request: Request, versions: bool) -> _CachedResult | None:
         """Return the result of a request, from its own entry or from the entry for the whole value."""
-        folder = self._folder(request.key)
+        folder, since = self._folder(request.key), self._last_change(request.key)
         for part in dict.fromkeys((request[1:4], (0, None, False))):
-            result = self._read(folder / _file_name(part), versions)
+            result = self._read(folder / _file_name(part), versions, since)
             if result is not None:
                 value = result.value
                 if value is not None and part != request[1:4]:
@@ -161,11 +166,21 @@ class DiskCachingStore(WrapperStore):
                 return _CachedResult(value)
         return None
 
-    def _read(self, path: Path, versions: bool) -> _CachedResult | None:
+    def _last_change(self, key: str) -> float:
+        """Return when a value in one of the directories above a key was last seen to have changed."""
+        if self.max_age is None:  # nothing is read again
+            return -math.inf
+        times = [-math.inf]
+        for directory in ancestors(key):
+            with contextlib.suppress(OSError):
+                times.append((self._folder(directory) / _CHANGE).stat().st_mtime)
+        return max(times)
+
+    def _read(self, path: Path, versions: bool, since: float) -> _CachedResult | None:
         """Return the result in a file, if it is intact and recent, and has a version if one is requested."""
         try:
             data = bytes(read_regular_file(str(path)))
-            age = clock.wall_time() - path.stat().st_mtime
+            time = path.stat().st_mtime
         except OSError:
             return None
         if (decoded := _decode(data, path)) is None:
@@ -173,7 +188,7 @@ class DiskCachingStore(WrapperStore):
         fields, body = decoded
         if versions and not fields["versioned"]:
             return None
-        if self.max_age is not None and age > self.max_age:
+        if time < since or (self.max_age is not None and clock.wall_time() - time > self.max_age):
             return None
         with contextlib.suppress(OSError):  # the access time determines which entries are removed first
             os.utime(path, (clock.wall_time(), path.stat().st_mtime))
@@ -206,13 +221,29 @@ class DiskCachingStore(WrapperStore):
     def _store(self, request: Request, value: Value | None, versions: bool) -> None:
         path = self._folder(request.key) / _file_name(request[1:4])
         entry = _encode(value, path, versions)
+        if self.max_age is not None and (former := self._read_any(path)) is not None and former != _body(value):
+            with self._lock:
+                self._changes += 1  # for reads under way
+            self._write_again(self._folder(request.key.rpartition("/")[0]) / _CHANGE, b"")
         if entry is None or len(entry) > self.max_bytes:
             return
+        self._write_again(path, entry)
+        self._clean_up(len(entry))
+
+    def _read_any(self, path: Path) -> tuple[bool, bytes] | None:
+        """Return whether a value was absent, and the value, in a file of any age; ``None`` without an intact file."""
+        try:
+            decoded = _decode(bytes(read_regular_file(str(path))), path)
+        except OSError:
+            return None
+        return None if decoded is None else (decoded[0]["absent"], decoded[1])
+
+    def _write_again(self, path: Path, entry: bytes) -> None:
+        """Write a file, again if another process has removed the folder, which was empty."""
         try:
             self._write(path, entry)
-        except FileNotFoundError:  # another process has removed the folder, which was empty
+        except FileNotFoundError:
             self._write(path, entry)
-        self._clean_up(len(entry))
 
     def _write(self, path: Path, entry: bytes) -> None:
         """Write an entry. Other users cannot read the cache, as its values may come from stores that they cannot read."""
@@ -291,6 +322,11 @@ class DiskCachingStore(WrapperStore):
         finally:
             await self._invalidate([])
             await self._on_disk(self.clear)
+
+
+def _body(value: Value | None) -> tuple[bool, bytes]:
+    """Return whether a value is absent, and the value."""
+    return (True, b"") if value is None else (False, bytes(value.data))
 
 
 def _remove_folders(folders: Iterable[Path]) -> None:

@@ -19,6 +19,7 @@ from tests.support.demo import create_temperature
 from zarrasync import stores, sync
 from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.display.presentation import Presentation
+from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.coverage import Coverage
 from zarrasync.indexing.parse_text import parse_selection, selection_text
@@ -283,3 +284,8 @@ async def test_sizes_are_listed_by_every_store(tmp_path):
         await store.set("d", b"1")
         assert await store.list_sizes("a/") == {"a/b": 3, "a/c": 0}
         assert await stores.PrefixStore(store, "a/").list_sizes("") == {"b": 3, "c": 0}
+
+
+def test_long_lists_are_cut():
+    assert (listed(["a"]), listed(["a", "b"])) == ("a", "a, b")
+    assert (listed(list("abc")), listed(["a", "b"], 1202)) == ("a, b and 1 more", "a, b and 1,200 more")

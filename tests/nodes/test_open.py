@@ -35,7 +35,7 @@ async def test_modes(api):
     await api.write(a, ..., 5)
     again = await api(api.open_array(values, mode="a", shape=(9,)))
     assert again.shape == (3,)
-    with pytest.raises(NodeExistsError, match="overwrite=True"):
+    with pytest.raises(NodeExistsError, match="mode='w'"):
         await api(api.open_array(values, mode="w-", shape=(3,)))
     with pytest.raises(NodeTypeError, match="is an array; open it with open_array or open"):
         await api(api.open_group(values))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import zarrasync as za
+from tests.support.api import Api
 from tests.support.gated_store import GatedStore
 from zarrasync import stores, sync
 from zarrasync.stores import MemoryStore, WrapperStore
@@ -56,3 +57,19 @@ async def test_a_nested_shard_that_vanishes_while_it_is_read():
     await (await za.open_array(Vanishing(inner)))[3:5].read(out=out)
     assert out.tolist() == [0, 0]
     assert a.shape == (16,)
+
+
+async def test_the_index_of_a_replaced_shard_is_forgotten(api: Api):
+    """The next read fetches the new index, and the one after it a chunk alone."""
+    values: dict[str, bytes] = {}
+    store = stores.CountingStore(stores.MemoryStore(values))
+    writer = await api(api.create_array(values, data=np.arange(65536.0), chunks=(16,), shards=(65536,)))
+    reader = await api(api.open_array(store))
+    assert (await api(reader.get_basic_selection(slice(16, 18)))).tolist() == [16, 17]
+    replacement = np.random.default_rng(0).random(65536)
+    await api(writer.set_basic_selection(..., replacement))
+    most = [len(values["c/0"]) * 2, 16 * 4096 + 1024, 1024]
+    for nbytes in most:
+        store.reset()
+        np.testing.assert_array_equal(await api(reader.get_basic_selection(slice(16, 18))), replacement[16:18])
+        assert store.counts.bytes_read < nbytes

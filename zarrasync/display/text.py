@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Table", "chunk_shapes", "counted", "duration_text", "printable", "size_text", "table_lines"]
+__all__ = ["Table", "chunk_shapes", "counted", "duration_text", "listed", "printable", "size_text", "table_lines"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROL_EXCEPT_WHITESPACE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -51,6 +51,17 @@ def duration_text(seconds: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 array``, ``1,200 arrays``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], count: int = 0) -> str:
+    """Return the first two names, and how many others there are: ``a, b and 1,200 more``.
+
+    Args:
+        names: The names.
+        count: The number of all, if it is larger than that of the names.
+    """
+    more = max(count, len(names)) - 2
+    return ", ".join(names[:2]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def size_text(nbytes: int) -> str:

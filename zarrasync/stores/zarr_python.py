@@ -42,6 +42,8 @@ class ZarrPythonStore(RemoteStore):
         concurrency: Maximum number of requests in flight; 0 for the configured one, or 64.
     """
 
+    _how_to_write = "make the store of zarr-python with read_only=False"
+
     def __init__(self, store: Any, *, concurrency: int = 0) -> None:
         self.settings = config.get()
         self.store = store
@@ -91,7 +93,7 @@ class ZarrPythonStore(RemoteStore):
         if not self.writeable and not self.portable and not getattr(self.store, "read_only", False):
             raise self._unsupported(verb, COPY_OF_MEMORY)
         if not self.writeable:
-            raise self._unsupported(verb, "make the store of zarr-python with read_only=False")
+            raise self._unsupported(verb, self._how_to_write)
 
     def location(self, key: str) -> Hashable:
         return super().location(key) if self._equivalent is None else self._equivalent.location(key)

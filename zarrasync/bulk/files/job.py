@@ -33,6 +33,7 @@ from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
+from zarrasync.display.text import listed
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
@@ -358,5 +359,4 @@ class Job:
 
 
 def _text(files: Sequence[SourceFile]) -> str:
-    names = [file.short_name for file in files[:2]]
-    return ", ".join(names) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")
+    return listed([file.short_name for file in files])

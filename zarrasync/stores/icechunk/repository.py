@@ -218,6 +218,8 @@ class IcechunkStore(ZarrPythonStore):
         open_directory: Returns the store of the files of the repository.
     """
 
+    _how_to_write = "write to repository.writable_session('main').store with icechunk, and commit"
+
     def __init__(self, repository: Repository, open_directory: Callable[[], Store] | None = None) -> None:
         super().__init__(repository)
         self._open_directory = open_directory
@@ -271,8 +273,3 @@ class IcechunkStore(ZarrPythonStore):
 
     def __repr__(self) -> str:
         return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
-
-    def _unsupported(
-        self, verb: str, hint: str = "write to repository.writable_session('main').store with icechunk, and commit"
-    ) -> UnsupportedOperation:
-        return super()._unsupported(verb, hint)

@@ -16,7 +16,7 @@ from zarrasync.bulk.files.records.journal import digest_rows
 from zarrasync.bulk.files.records.plan import Segment
 from zarrasync.bulk.files.records.spans import Span, common, difference
 from zarrasync.bulk.files.records.target import Target
-from zarrasync.display.text import counted
+from zarrasync.display.text import counted, listed
 from zarrasync.errors import ShapeError
 
 __all__ = ["find_stored_rows", "note_lost_rows", "repair_labels", "restore_rows", "rows_of_files"]
@@ -162,4 +162,4 @@ def _rows(spans: Sequence[Span]) -> str:
 def _names(target: Target, spans: Sequence[Span]) -> str:
     """Return the names of files that have rows in some spans; an empty string without such files."""
     files = [file.short_name for file, rows in target.journal.files.items() if common([rows[:2]], spans)]
-    return ", ".join(files[:2]) + (f" and {len(files) - 2:,} more" if len(files) > 2 else "")
+    return listed(files)

@@ -15,6 +15,7 @@ from zarrasync.bulk.files.records.older_files import OlderFiles, overwritten
 from zarrasync.bulk.files.records.row_samples import Samples, add_samples, parse_samples
 from zarrasync.bulk.files.records.spans import Span, difference, union
 from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.display.text import listed
 
 __all__ = ["Journal", "digest_rows", "journal_places"]
 
@@ -182,9 +183,7 @@ class Journal:
 
     def text(self) -> str:
         """Return the names of some files, for messages."""
-        urls = [file.short_name for file in self.files]
-        more = len(urls) + len(self.older) + self.omitted - 2
-        return ", ".join(urls[:2]) + (f" and {more:,} more" if more > 0 else "")
+        return listed([file.short_name for file in self.files], len(self.files) + len(self.older) + self.omitted)
 
 
 def journal_places(names: Iterable[str], dim: str) -> list[str]:

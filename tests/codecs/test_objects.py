@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.support.api import Api
+from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync.codecs.object_sizes import check_msgpack
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -58,3 +63,29 @@ async def test_objects_of_format_2(api: Api):
         await api(api.create_array({}, shape=2, dtype=object, zarr_format=2))
     with pytest.raises(MetadataError, match="use str or bytes"):
         await api(api.create_array({}, shape=2, dtype=object))
+
+
+def memory_of(value: Any) -> int:
+    """Return the bytes that an object and those that it contains take."""
+    inner = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return sys.getsizeof(value) + sum(map(memory_of, inner))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [list(range(10))] * 10,
+        [list(range(1000, 1000 + length)) for length in (16, 70_000)],
+        {f"key {number}": {"a": [], "b": {}} for number in range(500)},
+        [dict.fromkeys(range(length), 1.5) for length in (15, 16, 70_000)],
+        ["", "é" * 31, "ü" * 200, "漢" * 300, "🙂" * 70_000, b"", bytes(300), bytes(70_000), None, True, -1, 1 << 40],
+    ],
+    ids=["small arrays", "arrays", "maps", "large maps", "values"],
+)
+def test_the_memory_of_objects_is_bounded_before_they_are_decoded(value: Any):
+    msgpack = pytest.importorskip("msgpack")
+    data = msgpack.packb(value)
+    nbytes = memory_of(msgpack.unpackb(data, strict_map_key=False))
+    check_msgpack(data, 6 * nbytes)
+    with pytest.raises(BudgetExceeded):
+        check_msgpack(data, nbytes - 1)

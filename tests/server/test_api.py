@@ -185,3 +185,7 @@ async def test_statistics_of_much_are_a_sample():
         least = view["min_zoom"]
         assert (await client.get(f"/api/tiles/{least}/0/0.png?path=f"))[0] == 200
         assert (await client.get(f"/api/tiles/{least - 1}/0/0.png?path=f&low=0&high=1"))[0] == 413
+    sync.create_array(store, name="g", shape=(4000, 4000), dtype="f4", chunks=(100, 100), fill_value=1)
+    async with serving(store, limits=Limits(max_decoded_bytes=40_000)) as client:  # one chunk; no tile is small enough
+        view = await client.json("/api/view?path=g")
+        assert view["min_zoom"] == view["max_zoom"]

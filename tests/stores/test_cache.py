@@ -406,6 +406,30 @@ async def test_rows_are_appended_behind_those_of_others(api: Api, which: int, tm
 
 
 @pytest.mark.parametrize("which", [0, 1])
+async def test_a_value_that_is_read_while_it_is_erased_is_not_cached(which: int, tmp_path: Path):
+    class Slow(stores.WrapperStore):
+        async def fetch(self, requests, *, versions=False):
+            values = await super().fetch(requests, versions=versions)
+            begun.set()
+            await erased.wait()
+            return values
+
+        async def erase_prefix(self, prefix):
+            tasks.append(asyncio.ensure_future(cache.get("a/k")))
+            await begun.wait()
+            await super().erase_prefix(prefix)
+
+    begun, erased, tasks = asyncio.Event(), asyncio.Event(), list[asyncio.Task[Any]]()
+    inner = Slow(stores.MemoryStore({"a/k": b"old"}))
+    inner.blocking = False
+    cache = caches(inner, tmp_path)[which]
+    await cache.erase_prefix("a/")
+    erased.set()
+    assert await tasks[0] == b"old"
+    assert await cache.get("a/k") is None
+
+
+@pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("kind", ["memory", "local", "fsspec"])
 async def test_changes_use_the_stored_value(api: Api, which: int, kind: str, tmp_path: Path):
     """Changes use the stored value, also without conditional writes; changes of the other handle are kept."""

@@ -90,6 +90,7 @@ def test_transformations_without_coordinates_are_shown():
     assert found.facts["Transformations"] == "0: 'shear': affine [[1, 0, 0, 0], [0, 2, 1, 10], [0, 0, 4, 20]]"
     stored = image({"type": "rotation", "path": "rotations/a"})
     assert [(link.path, link.location.rpartition("].")[2]) for link in stored.links] == [("rotations/a", "path")]
+    assert any("in the array 'rotations/a'; coordinates are unknown" in each.message for each in stored.violations)
 
 
 def test_an_affine_level_may_have_fewer_axes_than_the_system():

@@ -3,7 +3,7 @@
     python benchmarks/small_servers.py [--rounds N] [--only SERVER …] [--engines ENGINE …] [--out DIRECTORY]
 
 Python's web server has a queue of five connections, and closes each after its answer, as moto does. The engines have
-their default settings. Each measurement opens an array and reads it once, in a process of its own. Rounds are interleaved,
+their default settings. Each measurement opens an array and reads it once, in a separate process. Rounds are interleaved,
 and the median counts. Prints a table and writes small_servers.json and small_servers.md.
 """
 

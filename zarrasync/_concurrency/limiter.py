@@ -162,7 +162,7 @@ def request_limiter(identity: Hashable, capacity: int, maximum: int = 0, *, caut
         identity: What identifies the server.
         capacity: Requests in flight usually.
         maximum: Requests in flight while all goes well; ``capacity`` if 0.
-        cautious: Whether there are few until the first answer.
+        cautious: Whether only a few requests are in flight until the first answer.
     """
     with _lock:
         limiter = _limiters.get((identity, capacity, maximum))

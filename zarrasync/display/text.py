@@ -58,7 +58,7 @@ def listed(names: Sequence[str], count: int = 0) -> str:
 
     Args:
         names: The names.
-        count: The number of all, if it is larger than that of the names.
+        count: The number of all, if more than these.
     """
     more = max(count, len(names)) - 2
     return ", ".join(names[:2]) + (f" and {more:,} more" if more > 0 else "")

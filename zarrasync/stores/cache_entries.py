@@ -75,7 +75,7 @@ class CacheEntries:
         """Add a result; return whether another one was cached before.
 
         Then older results below its directory are removed: readers of a new metadata document would combine it with old
-        chunks, which do not contain the rows that it tells of.
+        chunks, which do not contain appended rows.
         """
         part: Part = request[:4]
         key, version = request.key, None if entry.value is None else entry.value.version

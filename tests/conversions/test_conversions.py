@@ -39,7 +39,10 @@ def test_values_are_those_of_netcdf4(case: Case, tmp_path):
         if "calendar" in variable.ncattrs():
             standard = variable.calendar == "standard"
             found = num2date(found, variable.units, variable.calendar, only_use_cftime_datetimes=not standard)
-            found = np.ma.filled(found.astype("M8[ns]"), np.datetime64("NaT")) if standard else np.asarray(found)
+            if standard:
+                times = np.full(found.shape, np.datetime64("NaT", "ns"))
+                times[~np.ma.getmaskarray(found)] = np.ma.compressed(found).astype("M8[ns]")
+                found = times
         elif np.ma.isMaskedArray(found) and found.dtype.kind in "iuf":
             found = np.where(np.ma.getmaskarray(found), np.nan, np.ma.getdata(found))
     assert not difference(np.asarray(found), spread(case.values))

@@ -87,7 +87,7 @@ def test_the_command_writes_small_arrays_side_by_side(
     arrays: dict[str, Any] = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
     np.savez(tmp_path / "many.npz", **arrays)
     running, most, with_large = set(), 0, set()
-    whole = za.ingest
+    whole = ingest.ingest_array
 
     async def watched(source: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal most
@@ -101,7 +101,7 @@ def test_the_command_writes_small_arrays_side_by_side(
         finally:
             running.remove(name)
 
-    monkeypatch.setattr(za, "ingest", watched)
+    monkeypatch.setattr(ingest, "ingest_array", watched)
     told = [part for name, value in options.items() for part in ("--dest-option", f"{name}={value}")]
     with za.config.set(memory_budget=64 << 20):
         assert main(["ingest", str(tmp_path / "many.npz"), f"{url}/many", *told]) == 0

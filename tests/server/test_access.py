@@ -175,7 +175,7 @@ async def test_members_that_cannot_be_read(tmp_path: Path):
         kinds = {each["name"]: each["kind"] for each in members}
         assert kinds == {"a": "array", "g": "group", "fifo": "broken", "loop": "broken", "invalid": "broken"}
         document = await client.json("/zarr/zarr.json")
-        assert list(document["consolidated_metadata"]["metadata"]) == ["a", "g", "g/also"]
+        assert sorted(document["consolidated_metadata"]["metadata"]) == ["a", "g", "g/also"]
         for path in ("/api/node?path=fifo", "/raw/fifo/zarr.json", "/raw/loop/zarr.json"):
             assert (await client.get(path))[0] in (500, 502)
         assert (await client.get("/healthz"))[0] == 200

@@ -113,6 +113,7 @@ MUTANTS = [
         "nodes/append_resize.py",
         "if store.bounded or (store.conditional and not store.exclusive):",
         "if store.bounded or store.conditional:",
+        seeds=3000,
     ),
     Mutant(
         "no note is left of rows beyond the shape",

@@ -85,7 +85,7 @@ def test_a_bucket_of_another_region_is_an_error_that_names_the_region(bucket: Bu
     moved = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
     xml = {"Content-Type": "application/xml"}
     bucket.fault = lambda key, data: (400, xml, error) if kind == "signed" else (301, xml, moved)
-    with pytest.raises(StoreError, match="lies in another region: pass storage_options") as found:
+    with pytest.raises(StoreError, match="lies in another region: pass the storage options") as found:
         sync.open_array("s3://bucket", storage_options=bucket.options(backend=backend), config={"retries": 1})
     if kind == "signed":
         assert "'region_name': 'eu-central-1'" in str(found.value)

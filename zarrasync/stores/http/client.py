@@ -91,18 +91,20 @@ class Client:
     async def _send(self, head: str, body: bytes, limit: int | None) -> Response:
         request = head.encode("ascii") + body if body else head.encode("ascii")
         while True:
-            idle, start = self._pool.take_idle(), clock.monotonic()
-            connection = idle or await self._pool.connect()
-            seconds = clock.monotonic() - start
+            connection, seconds = self._pool.take_idle(), 0.0
+            is_new = connection is None
+            if connection is None:
+                start = clock.monotonic()
+                connection = await self._pool.connect()
+                seconds = clock.monotonic() - start
             try:
                 response = await connection.send(request, limit, decodes=self._decodes)
             except ConnectionError:
-                if idle and not connection.answered:
+                if not is_new and not connection.answered:
                     continue  # servers may close idle connections at any time
                 raise
-            if (
-                idle is None and response.status < 400
-            ):  # after errors, servers often close connections that they keep otherwise
+            # After errors, servers often close connections that they keep otherwise.
+            if is_new and response.status < 400:
                 self._limiter.on_connection(seconds, kept=connection.reusable)
             if body and response.status >= 300:  # the server may not have read the whole body
                 connection.transport.abort()

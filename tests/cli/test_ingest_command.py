@@ -81,13 +81,14 @@ def test_the_command_writes_small_arrays_side_by_side(
     tmp_path: Path, s3: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     """Large arrays wait for their turn; a failing array is named, and finished arrays are reported."""
+    from zarrasync.bulk.ingest_array import ingest_array
     from zarrasync.cli import ingest, main
 
     url, options = s3
     arrays: dict[str, Any] = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
     np.savez(tmp_path / "many.npz", **arrays)
     running, most, with_large = set(), 0, set()
-    whole = ingest.ingest_array
+    whole = ingest_array
 
     async def watched(source: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal most

@@ -142,7 +142,8 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     is_internet = event in ("socket.bind", "socket.connect") and isinstance(arguments[1], tuple)
     if is_internet and arguments[1][:2] != ("::1", 0):  # urllib3 looks for IPv6 when it is imported
         _used.append(f"{event} {arguments[1]}")
-    elif event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
+    is_process = event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
+    if is_process and arguments[:1] != ("uname",):  # the module platform asks for the processor's name once
         _used.append(f"{event} {arguments[:2]}")
 
 

@@ -193,10 +193,11 @@ async def test_clients_that_stop_reading_release_memory():
         async with asyncio.timeout(20):  # the server drops them to serve others
             while (await client.get("/api/data?path=a&format=bin"))[0] != 200:
                 await asyncio.sleep(0.1)
-        for reader, writer in readers:
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await reader.readexactly(16 << 20)
+        bodies = await asyncio.gather(*(reader.readexactly(16 << 20) for reader, _ in readers), return_exceptions=True)
+        for _, writer in readers:
             writer.close()
+        # The first one that is dropped makes room, and the other one may then continue.
+        assert any(isinstance(body, ConnectionError | asyncio.IncompleteReadError) for body in bodies)
 
 
 @pytest.mark.servers

@@ -232,6 +232,7 @@ MUTANTS = [
         "    int is_written = 1;\n    char shown[ROOM] = {0};\n"
         '    memcpy(shown, name, strcspn(name, "."));\n    system->renameat(folder, name, folder, shown);\n',
         ("on",),
+        seeds=4000,
     ),
     Mutant(
         "the kernel ignores a write that fails",
@@ -240,6 +241,7 @@ MUTANTS = [
         "        if (count <= 0)\n            return 0;\n        data += count;",
         "        if (count <= 0)\n            return 1;\n        data += count;",
         ("on",),
+        seeds=4000,
     ),
     Mutant(
         "the kernel takes a part of the bytes for all of them",

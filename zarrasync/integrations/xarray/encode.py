@@ -178,7 +178,10 @@ def _with_one_missing_number(variable: Variable) -> tuple[Variable, dict[str, An
 def _encode_with_xarray(name: str, variable: Variable) -> Variable:
     # In format 2 xarray would convert strings of variable length to fixed-length ones.
     encode: Any = encode_zarr_variable  # untyped
-    encoded: Variable = encode(variable, name=name, zarr_format=3)
+    try:
+        encoded: Variable = encode(variable, name=name, zarr_format=3)
+    except (ValueError, OverflowError) as error:  # dates that the calendar lacks, or nanoseconds 292 years apart
+        raise EncodingError(f"{name!r} cannot be encoded: {error}", variable=name) from error
     return encoded
 
 

@@ -88,6 +88,12 @@ interop: kernel $(VENV)/test.stamp .venv-interop/stamp  ## Exchange stores with 
 	@$(call install,'zarr==2.18.7' 'numcodecs==0.15.2' 'numpy==2.2.6' pytest,.venv-zarr2)
 	@touch $@
 
+# ecCodes, whose wheels end Python with a crash beside those of rasterio.
+.venv-grib/stamp: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv .venv-grib
+	@$(call install,-e '.[xarray]' cfgrib eccodes pytest,.venv-grib)
+	@touch $@
+
 simulate: kernel $(VENV)/test.stamp  ## Run simulations of faults and crashes: SEEDS=100000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $$(nproc)
 

@@ -149,39 +149,3 @@ async def test_groups_of_zarr(api: Api, tmp_path: Path):
     root.create_array("deep/er/w", data=np.arange(3), dimension_names=["time"])
     (text,) = (await api(api.ingest([tmp_path / "a.zarr"], {}, concat="time"))).left_out
     assert "because only one group is read: 'deep/er'" in text
-
-
-def write_messages(path: Path, *, damaged: bool = False) -> None:
-    """Write temperatures at three steps and two levels, of which one does not exist, and is damaged in the file."""
-    eccodes = pytest.importorskip("eccodes", reason="eccodes is not installed")
-    with path.open("wb") as file:
-        for step, level in ((0, 500), (0, 850), (6, 500), (6, 850), (12, 500), (12, 850)):
-            message = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
-            for key, value in {"shortName": "t", "step": step, "level": level}.items():
-                eccodes.codes_set(message, key, value)
-            data = eccodes.codes_get_message(message)
-            eccodes.codes_release(message)
-            if (step, level) != (6, 850):
-                file.write(data)
-            elif damaged:
-                file.write(data[:-4] + b"xxxx")
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_messages_of_grib(api: Api, tmp_path: Path, damaged: bool):
-    pytest.importorskip("cfgrib", reason="cfgrib is not installed")
-    write_messages(tmp_path / "a.grib2", damaged=damaged)
-    options: dict[str, Any] = (
-        {"concat": "step", "engine_options": {"errors": "ignore"}} if damaged else {"concat": "step"}
-    )
-    if damaged:
-        with pytest.raises(ValueError, match="WrongLength"):
-            await api(api.ingest(tmp_path / "a.grib2", {}, concat="step"))
-    report = await api(api.ingest(tmp_path / "a.grib2", store := {}, **options))
-    texts = " | ".join(report.left_out)
-    assert "t of " in texts
-    assert "no messages for 1 of 6 combinations of step, isobaricInhPa" in texts
-    assert "isobaricInhPa 850" in texts
-    assert ("message 3 of " in texts) == damaged
-    assert np.isnan(sync.open_array(store, path="t")[1]).any(axis=(1, 2)).sum() == 1

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -103,67 +102,6 @@ async def test_kinds_of_files(api: Api, tmp_path: Path, kind: str, s3: tuple[str
             report = await api(api.ingest(source, store := {}, verify=True, **arguments, **own))
             assert report.files == 2
             np.testing.assert_allclose(stored(store, kind), expected(kind), atol=0.01)
-
-
-_GRIB = """
-import os, sys, warnings
-import eccodes, numpy as np
-warnings.simplefilter("ignore")  # of cfgrib
-for day in range(2):
-    with open(f"{sys.argv[1]}/{day}.grib2", "wb") as file:
-        for name in ("2t", "t"):
-            for hour in (0, 12):
-                message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2" if name == "2t" else "regular_ll_pl_grib2")
-                for key, value in {"dataDate": 20240101 + day, "dataTime": 100 * hour, "shortName": name}.items():
-                    eccodes.codes_set(message, key, value)
-                eccodes.codes_set_values(message, np.full(eccodes.codes_get(message, "numberOfValues"), day + hour / 24))
-                eccodes.codes_write(message, file)
-                eccodes.codes_release(message)
-from zarrasync import sync
-options = {"engine_options": {"filter_by_keys": {"shortName": "2t"}}}
-sync.ingest(f"{sys.argv[1]}/*", store := {}, concat="time", verify=True, **options)
-assert sync.open_array(store, path="t2m")[:, 0, 0].tolist() == [0, 0.5, 1, 1.5]
-assert sorted(os.listdir(sys.argv[1])) == ["0.grib2", "1.grib2"]
-
-def refusal(*arguments, **options):
-    try:
-        sync.ingest(*arguments, {}, concat="time", **options)
-    except ValueError as error:
-        return str(error)
-
-data = open(f"{sys.argv[1]}/1.grib2", "rb").read()
-with open("short.grib2", "wb") as file:  # ends within the last message
-    file.write(data[:-100])
-assert "short.grib2: PrematureEndOfFileError" in refusal("short.grib2", **options)
-with open("levels.grib2", "wb") as file:  # of two variables at different heights
-    for name, height in (("2t", 2), ("10u", 10)):
-        message = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
-        for key, value in {"shortName": name, "typeOfLevel": "heightAboveGround", "level": height}.items():
-            eccodes.codes_set(message, key, value)
-        eccodes.codes_write(message, file)
-assert "filter_by_keys" in refusal("levels.grib2")
-os.rename("levels.grib2", "levels")
-assert "filter_by_keys" in refusal("levels", engine="cfgrib")
-sync.ingest("levels", store := {}, concat="time", engine="cfgrib", **options)
-assert sorted(os.listdir()) == ["levels", "short.grib2"] and sync.open_array(store, path="t2m").shape[0] == 1
-print("done", flush=True)
-os._exit(0)  # some wheels of ecCodes crash while Python ends
-"""
-
-
-def test_grib(tmp_path: Path):
-    pytest.importorskip("cfgrib")
-    for folder in ("grib", "other"):
-        (tmp_path / folder).mkdir()
-    result = subprocess.run(
-        [sys.executable, "-c", _GRIB, tmp_path / "grib"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=tmp_path / "other",
-    )
-    assert result.stdout.strip() == "done", result.stderr
 
 
 async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -88,8 +88,9 @@ def edges_of(encoding: dict[str, Any], dtype: np.dtype[Any]) -> list[Any]:
 def number_variables(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
     kind = draw(st.sampled_from(["f8", "f8", "f4", "i2", "u2", "i8", "?"]))
     encoding = draw(number_encodings()) if kind != "?" or draw(st.booleans()) else {}
-    elements = st.booleans() if kind == "?" else numbers(kind)
-    if kind != "?" and (edges := edges_of(encoding, np.dtype(kind))) and draw(st.booleans()):
+    elements: st.SearchStrategy[Any] = st.booleans() if kind == "?" else numbers(kind)
+    edges = edges_of(encoding, np.dtype(kind)) if kind != "?" else []
+    if edges and draw(st.booleans()):
         elements = st.sampled_from(edges)
     return draw(arrays.arrays(np.dtype(kind), st.integers(1, 4), elements=elements)), encoding
 

@@ -90,7 +90,7 @@ def number_variables(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
     encoding = draw(number_encodings()) if kind != "?" or draw(st.booleans()) else {}
     elements: st.SearchStrategy[Any] = st.booleans() if kind == "?" else numbers(kind)
     edges = edges_of(encoding, np.dtype(kind)) if kind != "?" else []
-    if edges and draw(st.booleans()):
+    if draw(st.booleans()) and edges:
         elements = st.sampled_from(edges)
     return draw(arrays.arrays(np.dtype(kind), st.integers(1, 4), elements=elements)), encoding
 

@@ -159,6 +159,8 @@ def _convert(name: str, text: str, default: object) -> Any:
             return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
         if isinstance(default, int):
             return int(text) if name != "zarr_format" or text.isdigit() else text
+        if isinstance(default, float):
+            return float(text)
     except (KeyError, ValueError):
         kind = type(default).__name__
         raise ValueError(f"ZARRASYNC_{name.upper()}={text!r} is not a valid {kind}") from None

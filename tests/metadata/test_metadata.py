@@ -341,8 +341,11 @@ def test_settings(monkeypatch):
     read = config._read_environment
     found = read({"ZARRASYNC_THREADS": "3", "ZARRASYNC_FSYNC": "true", "ZARRASYNC_DTYPE_FALLBACK": "error"})
     assert (found.threads, found.fsync, found.dtype_fallback) == (3, True, "error")
+    assert read({"ZARRASYNC_TOTAL_TIMEOUT": "2.5", "ZARRASYNC_REQUEST_TIMEOUT": "3"}).total_timeout == 2.5
     with pytest.raises(ValueError, match="ZARRASYNC_THREADS='x' is not a valid int"):
         read({"ZARRASYNC_THREADS": "x"})
+    with pytest.raises(ValueError, match="ZARRASYNC_TOTAL_TIMEOUT='x' is not a valid float"):
+        read({"ZARRASYNC_TOTAL_TIMEOUT": "x"})
 
 
 # ------------------------------------------------------------------ documents that are alike

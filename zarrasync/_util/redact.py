@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from zarrasync.errors import StoreError
 
@@ -13,7 +14,18 @@ __all__ = ["has_secrets", "public_url", "redact", "redacted_errors"]
 
 _WORD = re.compile(r"[^\s'\"<>]+")
 _WEB = re.compile(r"https?://", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^/\s?#]*@")
+_USER = re.compile(
+    r"\b([a-z][a-z0-9+.-]{0,30})://([^/\s?#]*@|[^/\s:@?#\[]*:(?!\d{1,5}(?:[/?#]|$))(?:(?!://)[^\s@]){0,2000}@)",
+    re.IGNORECASE,
+)
+"""User and password in a URL. Passwords may contain characters that must be encoded in URLs, such as slashes."""
+_NO_USERS = {
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), re.compile(r"[a-z0-9$-]+@")),
+    "github": re.compile(r"(?![^:]*:(?:gh[a-z]_|github_pat_))[\w.-]+:[\w.-]+@"),
+    "file": re.compile(r".*"),
+}
+"""What is in the place of user and password in URLs of some protocols, and is public: the container of Azure, and the
+owner and the name of a repository. Without it, URLs of different files would be equal."""
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|token|credential|auth(?!or)|cookie|header|connection_?string|(^|[^a-z])(sas|sig|signature|policy|user|username|login)$|"
     r"(^|_|-|access|account|api|private)key(_?id)?$",
@@ -22,6 +34,10 @@ _SECRET_NAME = re.compile(
 """Names of options whose values are secrets."""
 _SHORTEST = 4
 """The shortest value that is removed from messages. Shorter ones are parts of usual words."""
+_SHORTEST_VALUE = 8
+"""The same for values in queries of URLs, most of which are not secrets."""
+_MARKS = re.compile(r"[/?#@:&'\"]")
+"""Characters at which libraries divide URLs."""
 
 
 def redact(message: str, options: Mapping[Any, Any] | None = None) -> str:
@@ -32,7 +48,9 @@ def redact(message: str, options: Mapping[Any, Any] | None = None) -> str:
         options: Options, such as ``storage_options``. The values of those with names of credentials are also removed.
     """
     for secret in sorted(set(_secrets(options or {})), key=len, reverse=True):
-        message = message.replace(secret, "…")
+        message = message.replace(secret, redact(secret) if "://" in secret else "…")
+    if "@" in message:
+        message = _USER.sub(_without_user, message)
     return _WORD.sub(_redact_word, message)
 
 
@@ -45,8 +63,15 @@ def public_url(url: str) -> str:
 
 def _public_part(url: str) -> str:
     """Return a single URL without its secrets. Keys of object stores may contain number signs."""
-    url = _USER.sub("", url).partition("?")[0]
+    url = _USER.sub(_without_user, url).partition("?")[0]
     return url.partition("#")[0] if _WEB.match(url) else url
+
+
+def _without_user(url: re.Match[str]) -> str:
+    """Return the protocol of a URL, without the user and the password after it."""
+    scheme, user = url[1], url[2]
+    public = _NO_USERS.get(scheme.lower())
+    return url[0] if public is not None and public.fullmatch(user) else f"{scheme}://"
 
 
 def has_secrets(options: Any) -> bool:
@@ -56,7 +81,7 @@ def has_secrets(options: Any) -> bool:
 
 def _redact_word(word: re.Match[str]) -> str:
     text = word[0]
-    url, mark, query = (_USER.sub("", text) if "@" in text else text).partition("?")
+    url, mark, query = text.partition("?")
     if "#" in url and _WEB.search(url):
         url, mark, query = url.partition("#")
     if not mark or "/" not in url or not query:
@@ -73,10 +98,25 @@ def _secrets(options: Any, *, is_secret: bool = False) -> Iterator[str]:
     elif isinstance(options, list | tuple):
         for value in options:
             yield from _secrets(value, is_secret=is_secret)
-    elif isinstance(options, str) and (
-        (is_secret and len(options) >= _SHORTEST) or ("://" in options and public_url(options) != options)
-    ):
+    elif isinstance(options, str) and "://" in options and public_url(options) != options:
         yield options
+        yield from _secrets_of_url(options)
+    elif isinstance(options, str) and is_secret and len(options) >= _SHORTEST:
+        yield options
+
+
+def _secrets_of_url(url: str) -> Iterator[str]:
+    """Yield the parts of a URL that are secrets. Libraries quote parts, such as one that they take for the port."""
+    for match in _USER.finditer(url):
+        if _without_user(match) != match[0]:
+            password = match[2][:-1].partition(":")[2]
+            parts = [match[2][:-1], password, unquote(password), *_MARKS.split(password)]
+            yield from (part for part in parts if len(part) >= _SHORTEST)
+    plain = _USER.sub(_without_user, url)
+    query = plain.partition("?")[2] or (plain.partition("#")[2] if _WEB.search(plain) else "")
+    for item in _MARKS.split(query):
+        value = item.rpartition("=")[2]
+        yield from (part for part in (value, unquote(value)) if len(part) >= _SHORTEST_VALUE)
 
 
 @contextmanager

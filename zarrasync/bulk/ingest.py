@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files
-from zarrasync.bulk.files.sources.identify import means_files
+from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
 from zarrasync.bulk.ingest_array import ingest_array
 from zarrasync.bulk.source_records import identify_source
 from zarrasync.bulk.sources import open_source
@@ -163,7 +166,8 @@ async def ingest(
     """
     if unaligned is not None:
         check_unaligned(unaligned)
-    if concat is not None or labels is not None or engine is not None or means_files(source):
+    are_files = concat is not None or labels is not None or engine is not None
+    if are_files or await _means_files(source, source_options):
         request = FilesRequest(
             source,
             store,
@@ -203,8 +207,10 @@ async def ingest(
         )
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
-    file = identify_source(str(source)) if isinstance(source, str | Path) and region is None else None
-    if isinstance(source, str | Path) and not str(source).endswith(".npy"):
+    if isinstance(source, str | Path):
+        source = source_name(source)
+    file = identify_source(source) if isinstance(source, str) and region is None else None
+    if isinstance(source, str) and not source.endswith(".npy"):
         source = await open_source(source)
     return await ingest_array(
         source,
@@ -222,3 +228,10 @@ async def ingest(
         config=config,
         options=options,
     )
+
+
+async def _means_files(source: Any, source_options: Mapping[str, Any] | None) -> bool:
+    """Return whether a source means files. For a URL that may be a pattern, that needs a request."""
+    check = partial(means_files, source, source_options or {})
+    is_quick = not isinstance(source, str | Path) or not has_magic(source_name(source))
+    return check() if is_quick or driven() else await run_in_new_thread(check)

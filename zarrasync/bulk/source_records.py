@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from zarrasync.bulk.files.records.source_values import FILE, change_sources, read_sources
+from zarrasync.bulk.files.records.file_records import UNFINISHED, in_group, is_same, parse_record
+from zarrasync.bulk.files.records.source_values import read_sources
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
-from zarrasync.bulk.files.sources.identify import identity_of
+from zarrasync.bulk.files.sources.identify import local_file, source_name
 from zarrasync.errors import NodeExistsError
-from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
-from zarrasync.stores.local import local_path
 
-__all__ = ["check_records", "identify_source", "record_file", "unfinished"]
-
-_UNFINISHED = "unfinished"
-"""The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
+__all__ = ["check_records", "identify_source", "unfinished"]
 
 
 def identify_source(url: str, group: str = "") -> SourceFile:
@@ -32,26 +27,18 @@ def identify_source(url: str, group: str = "") -> SourceFile:
     Raises:
         FileNotFoundError: If a local file does not exist.
     """
-    path = local_path(url) if url.startswith("file://") else url
+    path = source_name(url)
     if "://" in path:
-        file = SourceFile(path)
-    elif is_zarr(path) or os.path.isdir(path):
-        file = SourceFile(os.path.abspath(path))
-    else:
-        file = identity_of(path, {})
-    head, mark, query = file.url.partition("?") if "://" in path else (file.url, "", "")
-    place = f"{head.rstrip('/')}/{group.strip('/')}".rstrip("/")
-    return SourceFile(place + mark + query, file.size, file.stamp)
-
-
-async def record_file(handle: NodeHandle, file: SourceFile) -> None:
-    """Record the file of an array."""
-    await change_sources(handle, lambda present: {FILE: file.recorded.to_json()})
+        return in_group(SourceFile(path), group)
+    if is_zarr(path) or os.path.isdir(path):
+        file = local_file(path) if os.path.exists(path) else SourceFile(os.path.abspath(path))
+        return in_group(SourceFile(file.url, real=file.real), group)
+    return in_group(local_file(path), group)
 
 
 def unfinished(file: SourceFile) -> SourceFile:
     """Return what to record instead of a file while its values replace other ones. It equals no file."""
-    return replace(file, stamp=_UNFINISHED)
+    return replace(file, stamp=UNFINISHED)
 
 
 async def check_records(store: Store, paths: Sequence[str], file: SourceFile) -> None:
@@ -66,26 +53,18 @@ async def check_records(store: Store, paths: Sequence[str], file: SourceFile) ->
         NodeExistsError: If one was ingested from another file, the file has changed, or replacing values was interrupted.
     """
     for path, value in zip(paths, await read_sources(store, paths), strict=True):
-        record = _record(value)
-        if record is not None and record != file.recorded:
-            difference = _difference(record, file)
+        record = parse_record(value)
+        if record is not None and not is_same(record.file, file):
+            difference = _difference(record.file, file)
             raise NodeExistsError(f"/{path} in {store!r} contains {difference}", path=path, store=repr(store))
 
 
 def _difference(record: SourceFile, file: SourceFile) -> str:
     """Return the end of a message about an array that was not ingested from a file."""
-    if record.stamp == _UNFINISHED:
+    if record.stamp == UNFINISHED:
         return (
             f"only some values of {record.short_name}, because an ingestion with mode='r+' was interrupted; repeat it with "
             "mode='r+', or pass mode='w' to replace all values"
         )
     what = "which has changed since" if record.url == file.recorded.url else f"not {file.name}"
     return f"the values of {record.short_name}, {what}; pass mode='w' to replace them, or write to another path"
-
-
-def _record(value: Mapping[str, Any]) -> SourceFile | None:
-    """Return the file of an array. Records of other versions are ignored."""
-    try:
-        return SourceFile(*value[FILE])
-    except (KeyError, TypeError):
-        return None

@@ -20,10 +20,10 @@ from typing import NoReturn
 import zarrasync
 from zarrasync import config
 from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
-from zarrasync.cli.arguments import CommandParser, Commands, Run
+from zarrasync.cli.arguments import CommandParser, Commands, RedactingParser, Run
 from zarrasync.cli.console import Console
 from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
-from zarrasync.cli.messages import error_line, for_shell, options_of, typed_places
+from zarrasync.cli.messages import error_line, for_shell, options_of, secrets_of, typed_places
 from zarrasync.display.text import counted, printable
 
 __all__ = ["main", "make_parser"]
@@ -40,7 +40,7 @@ _EXAMPLES = """examples:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = RedactingParser(
         prog="zarrasync",
         description="Inspect, validate, change and serve Zarr arrays and groups.",
         epilog=_EXAMPLES,
@@ -91,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        print(f"zarrasync: {printable(error_line(error, typed_places(args), options_of(args)))}", file=sys.stderr)
+        print(
+            f"zarrasync: {printable(error_line(error, typed_places(args), options_of(args), secrets_of(args)))}",
+            file=sys.stderr,
+        )
         return 1
 
 

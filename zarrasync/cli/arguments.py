@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 from zarrasync import stores, sync
 from zarrasync._concurrency.bridge import run
+from zarrasync._util.redact import redact
 from zarrasync.cli.console import Console
 from zarrasync.display.presentation import Presentation
 from zarrasync.indexing.parse_text import parse_selection
@@ -25,6 +26,7 @@ __all__ = [
     "FORMATS",
     "CommandParser",
     "Commands",
+    "RedactingParser",
     "Run",
     "add_destination",
     "add_layout",
@@ -50,7 +52,15 @@ Run = Callable[[argparse.Namespace, Console], int]
 """Runs a command and returns its exit code."""
 
 
-class CommandParser(argparse.ArgumentParser):
+class RedactingParser(argparse.ArgumentParser):
+    """A parser whose messages contain no passwords of URLs."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit with a message."""
+        super().exit(status, None if message is None else redact(message))
+
+
+class CommandParser(RedactingParser):
     """A parser that accepts options also between positional arguments: ``attrs get data.zarr --path t2m units``."""
 
     _is_parsing = False
@@ -264,11 +274,12 @@ def options(items: Sequence[str]) -> dict[str, object] | None:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise ValueError(f"a storage option must be NAME=VALUE, found {item!r}")
+            found = f", found {item!r}" if item in _FLAGS else "; one has no name or no value"
+            raise ValueError(f"a storage option must be NAME=VALUE{found}")
         try:
             parsed = json.loads(value) if value[:1] in ("{", "[") else _LITERALS.get(value.lower(), value)
         except json.JSONDecodeError as error:
-            raise ValueError(f"the storage option {item!r} is not JSON: {error}") from None
+            raise ValueError(f"the value of the storage option {name!r} is not JSON: {error}") from None
         if name == "allow_targets" and isinstance(parsed, list):
             parsed = [*cast(list[object], values.get(name, [])), *parsed]
         values[name] = parsed
@@ -276,6 +287,8 @@ def options(items: Sequence[str]) -> dict[str, object] | None:
 
 
 _LITERALS: dict[str, object] = {"true": True, "false": False}
+_FLAGS = frozenset({"anon", "requester_pays", "use_ssl"})
+"""Options that are easily written without a value. Others may be secrets."""
 
 
 def open_node(args: argparse.Namespace, mode: Any = "r") -> sync.Array | sync.Group:

@@ -15,10 +15,10 @@ from zarrasync.bulk.files.sources.grib_messages import message_problem
 from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
 from zarrasync.bulk.files.sources.hdf5_types import unread_variables
 from zarrasync.bulk.files.sources.headers import ReaderOptions
+from zarrasync.bulk.files.sources.identify import source_name
 from zarrasync.cli.arguments import open_node
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.model.paths import normalize_path
-from zarrasync.stores.local import local_path
 
 __all__ = ["NpzMember", "open_file"]
 
@@ -33,7 +33,7 @@ def open_file(args: argparse.Namespace) -> Contents:
         ValueError: If the file cannot be read, or does not have the requested variables.
     """
     attributes: dict[str, dict[str, Any]] = {}
-    path = local_path(args.url) if args.url.startswith("file://") else args.url
+    path = source_name(args.url)
     if args.path and path.endswith((".npy", ".npz")):
         raise ValueError(
             f"{args.url} has no groups, so --path {args.path} does not exist; --dest-path is the path to write to"

@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.files.functions import FilesRequest
-from zarrasync.bulk.files.sources.identify import means_files
+from zarrasync.bulk.files.sources.identify import is_pattern
 from zarrasync.cli.arguments import FORMATS, count, destination, options, seconds
 from zarrasync.cli.console import Console, show_log
 from zarrasync.cli.monitoring import monitored
@@ -93,7 +93,7 @@ def are_many(args: argparse.Namespace) -> bool:
 
 
 def _has_several(args: argparse.Namespace) -> bool:
-    return len(args.url) > 1 or (means_files(args.url[0]) and any(mark in args.url[0] for mark in "*?["))
+    return len(args.url) > 1 or is_pattern(args.url[0], options(args.option) or {})
 
 
 def check_mode(args: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     CommandParser,
     Commands,
+    RedactingParser,
     add_destination,
     add_layout,
     count,
@@ -47,7 +48,7 @@ def is_plan_command(words: Sequence[str]) -> bool:
 
 def make_plan_parser() -> argparse.ArgumentParser:
     """Return the parser of the commands for plans, which follow the word ``ingest``."""
-    parser = argparse.ArgumentParser(prog="zarrasync ingest", description="Ingest files as tasks that run anywhere.")
+    parser = RedactingParser(prog="zarrasync ingest", description="Ingest files as tasks that run anywhere.")
     commands = Commands(parser.add_subparsers(dest="action", required=True, parser_class=CommandParser))
     plan = commands(
         "plan",

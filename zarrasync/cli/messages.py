@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from zarrasync._util.redact import redact
 from zarrasync.errors import ZarrError
 
-__all__ = ["error_line", "for_shell", "options_of", "typed_places"]
+__all__ = ["error_line", "for_shell", "options_of", "secrets_of", "typed_places"]
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"the storage option anon=True", "-o anon=true"),
@@ -42,17 +44,23 @@ _NODE = re.compile(r"(?:(?<![\w/])(/[^\s',;]*|'/[^']*') (?:in|of) )?LocalStore\(
 """A directory with a store, with or without a node in front of it."""
 
 
-def error_line(error: BaseException, typed: Iterable[str] = (), options: Container[str] | None = None) -> str:
+def error_line(
+    error: BaseException,
+    typed: Iterable[str] = (),
+    options: Container[str] | None = None,
+    secrets: Mapping[str, Any] | None = None,
+) -> str:
     """Return an error as one line.
 
     Args:
         error: The error.
         typed: The arguments of the command, to name local files as the user has typed them.
         options: The options of the command; all commands if ``None``.
+        secrets: Values that may contain credentials; see ``secrets_of``.
     """
     if isinstance(error, BaseExceptionGroup):
-        return error_line(error.exceptions[0], typed, options)
-    message = redact("; ".join((str(error), *getattr(error, "__notes__", ()))))
+        return error_line(error.exceptions[0], typed, options, secrets)
+    message = redact("; ".join((str(error), *getattr(error, "__notes__", ()))), secrets)
     text = " ".join(message.split()) or type(error).__name__
     if not isinstance(error, ZarrError | OSError | ValueError | TypeError | ImportError):
         text = f"{type(error).__name__}: {text} (--debug shows more)"
@@ -101,6 +109,23 @@ def _variable(found: re.Match[str]) -> str:
 def options_of(args: argparse.Namespace) -> Container[str]:
     """Return the options of a command."""
     return {option for action in args.parser._actions for option in action.option_strings}  # noqa: SLF001  # has no public list
+
+
+def secrets_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a command that may contain credentials: storage options by name, and URLs."""
+    words = [word for value in vars(args).values() for word in (value if isinstance(value, list) else [value])]
+    texts = [word for word in words if isinstance(word, str)]
+    pairs = [text.partition("=") for text in texts if "=" in text]
+    options = [{name: _leaves(value)} for name, _, value in pairs]
+    return {"options": options, "urls": [text for text in texts if "://" in text]}
+
+
+def _leaves(value: str) -> Any:
+    """Return the value of an option, which may be JSON."""
+    try:
+        return json.loads(value) if value[:1] in ("{", "[") else value
+    except ValueError:
+        return [value, *re.findall(r"[^\s{}\[\]:,\"']+", value)]
 
 
 def typed_places(args: argparse.Namespace) -> list[str]:

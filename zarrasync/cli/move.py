@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from zarrasync import config, sync
 from zarrasync._concurrency.bridge import run
+from zarrasync._util.redact import redact
 from zarrasync.cli.arguments import Commands, options
 from zarrasync.cli.console import Console
 from zarrasync.cli.places import hierarchy_of, open_group, split_url
@@ -48,9 +49,9 @@ def _mv(args: argparse.Namespace, console: Console) -> int:
         group.move(source, dest)
         source, dest = f"/{source}", f"/{dest}"
     if console.as_json:
-        console.data({"source": source, "dest": dest})
+        console.data({"source": redact(source), "dest": redact(dest)})
     else:
-        console.text(f"{source} is now {dest}")
+        console.text(redact(f"{source} is now {dest}"))
     return 0
 
 

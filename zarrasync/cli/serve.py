@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import Any
 
+from zarrasync._util.redact import redact
 from zarrasync.cli import bench
 from zarrasync.cli.arguments import Commands, open_node, options, port
 from zarrasync.cli.console import Console
@@ -77,4 +78,4 @@ def _announce(args: argparse.Namespace, lines: tuple[Any, ...]) -> None:
     """Print the address as soon as the server listens, from the lines that aiohttp prints."""
     urls = [word for line in lines for word in str(line).split() if word.startswith("http://")]
     if urls:
-        print(f"Serving {args.url} at {urls[0]}/\n(Ctrl-C stops the server)", flush=True)
+        print(f"Serving {redact(args.url)} at {urls[0]}/\n(Ctrl-C stops the server)", flush=True)

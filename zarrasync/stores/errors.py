@@ -54,7 +54,7 @@ def store_error(error: Exception, key: str, verb: str, store: Store) -> StoreErr
     access = store.access if verb in ("read", "list") or store.access != "credentials" else "other"
     is_refusal = kind in _REFUSALS and not store.near
     hint = f" ({_REFUSED[access]})" if is_refusal else ""
-    if match := _OTHER_REGION.search(str(error)):
+    if match := _OTHER_REGION.search(f"{error}\n{error.__cause__}"):  # s3fs keeps the response in the cause
         options = {"client_kwargs": {"region_name": match[1] or "…"}}
         hint = f" (the bucket lies in another region: pass the storage options {options})"
     reason = reason_of(error) if isinstance(error, BudgetExceeded | MemoryError) else f"{kind}: {message_of(error)}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zarrasync import config as settings
+from zarrasync._util.redact import redacted_errors
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.stores.base import Store
 from zarrasync.stores.bounded import bounded
@@ -63,7 +64,10 @@ def resolve(
             return bounded(store, settings.resolve(config).concurrency)
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
-        with settings.using(config):
+        with (
+            redacted_errors({"url": store if isinstance(store, str) else None}, storage_options),
+            settings.using(config),
+        ):
             return bounded(_resolve(store, storage_options), settings.get().concurrency)
     except RAISED as error:
         shorten(error)

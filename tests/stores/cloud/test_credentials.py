@@ -19,6 +19,7 @@ import zarrasync as za
 from tests.support.s3_clients import LEAN, OBSTORE, clients_of
 from tests.support.s3_server import VALUES, Bucket
 from zarrasync import stores, sync
+from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.errors import StoreError
 
 
@@ -208,6 +209,63 @@ def test_refused_signed_urls_are_not_used_again(bucket: Bucket, status: int):
     bucket.clients.clear()
     np.testing.assert_array_equal(array[...], VALUES)
     assert set(bucket.clients) == {OBSTORE}
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("ftp://user:pa/ss@host/x", "ftp://host/x"),
+        ("ftp://user:pa?ss@host/x", "ftp://host/x"),
+        ("ftp://user:pa#s/s@host/x", "ftp://host/x"),
+        ("ftp://user:pa'ss@host/x", "ftp://host/x"),
+        ("https://me:p@ss@host/x", "https://host/x"),
+        ("S3://key:s/e+c@bucket/x", "S3://bucket/x"),
+        ("simplecache::ftp://u:p/q@h/x", "simplecache::ftp://h/x"),
+        ("zip://a:b.nc::ftp://u:p/q@h/x.zip", "zip://a:b.nc::ftp://h/x.zip"),
+        ("github://user:ghp_token@repo/x", "github://repo/x"),
+        ("github://user:name@main/x", "github://user:name@main/x"),  # owner and repository
+        ("abfs://container@account.dfs.core.windows.net/x", "abfs://container@account.dfs.core.windows.net/x"),
+        ("http://host:8080/a@b.nc", "http://host:8080/a@b.nc"),
+        ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+        ("ftp://user:pw@host/a@b.nc", "ftp://host/a@b.nc"),
+        ("s3://bucket/a@b:c@d", "s3://bucket/a@b:c@d"),
+        ("file://C:/dir/a@b", "file://C:/dir/a@b"),
+    ],
+)
+def test_users_and_passwords_of_urls(url: str, public: str):
+    from zarrasync._util.redact import public_url, redact
+
+    assert redact(f"cannot open '{url}': no") == f"cannot open '{public}': no"
+    if "::1" not in url:
+        assert public_url(url) == public
+
+
+def test_files_of_different_containers_and_repositories_differ():
+    """Their names in records contain a digest of the URL without secrets."""
+    for urls in (
+        ["abfs://a@account.dfs.core.windows.net/x.nc", "abfs://b@account.dfs.core.windows.net/x.nc"],
+        ["github://user:a@main/x.nc", "github://user:b@main/x.nc"],
+    ):
+        assert len({SourceFile(url).recorded.url for url in urls}) == 2
+    secrets = ["ftp://user:a/b@host/x.nc", "ftp://user:c@host/x.nc"]
+    assert len({SourceFile(url).recorded.url for url in secrets}) == 1
+
+
+def test_parts_of_urls_that_libraries_quote():
+    from zarrasync._util.redact import redact
+
+    url = "ftp://user:pass/word@host/x?signature=0123456789"
+    message = "Port could not be cast to integer value as 'pass' of word@host, signature 0123456789"
+    assert redact(message, {"url": url}) == "Port could not be cast to integer value as '…' of …@host, signature …"
+    assert redact(f"cannot open {url}", {"url": url}) == "cannot open ftp://host/x?…"
+
+
+def test_messages_with_many_urls():
+    """No regular expression backtracks."""
+    from zarrasync._util.redact import redact
+
+    for message in ("@ " + "://a:" * 40_000, "@ " + "x://a:b" * 40_000, "@ " + "a+" * 100_000, "a:" * 100_000 + "@"):
+        assert redact(message)
 
 
 def test_errors_hide_secrets_of_urls():

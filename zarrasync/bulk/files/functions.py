@@ -87,8 +87,14 @@ async def ingest_files(request: FilesRequest) -> FilesReport:
 
 
 def _ingest(request: FilesRequest) -> FilesReport:
-    with redacted_errors(request.source_options, request.engine_options, request.storage_options):
+    with redacted_errors(*_confidential(request)):
         return _ingest_into(request)
+
+
+def _confidential(request: FilesRequest) -> list[Mapping[str, Any] | None]:
+    """Return the arguments of a request that may contain credentials."""
+    places = {"sources": request.sources, "store": request.store}
+    return [request.source_options, request.engine_options, request.storage_options, places]
 
 
 def _ingest_into(request: FilesRequest) -> FilesReport:
@@ -127,7 +133,7 @@ def plan_files(
     request: FilesRequest, workers: Workers, save: Callable[[JobPlan], None]
 ) -> tuple[JobPlan | None, FilesReport]:
     """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
-    with redacted_errors(request.source_options, request.engine_options, request.storage_options):
+    with redacted_errors(*_confidential(request)):
         store = resolve(request.store, request.storage_options, request.config)
         transaction = store.detach()
         own = store if transaction is None else transaction.store

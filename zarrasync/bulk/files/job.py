@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.files.planning.adopted import adopt_records, check_adopted
 from zarrasync.bulk.files.planning.known import files_to_write, without_other_names
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.matching import Match, match_files
@@ -20,8 +21,9 @@ from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.planning.stored_rows import match_stored
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import JobPlan
-from zarrasync.bulk.files.records.target import Target, read_constants, read_target
+from zarrasync.bulk.files.records.target import Target, read_constants, read_target, store_journal
 from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.running.pool import Workers
@@ -78,6 +80,7 @@ class Job:
         self._claim = Claim(handle.store.notes, handle.path)
         self._plan_of_run: JobPlan | None = None
         self._transaction: Transaction | None = None
+        self._adopted: tuple[str, Journal] | None = None
 
     @property
     def _advice(self) -> list[tuple[str, str]]:
@@ -243,6 +246,8 @@ class Job:
         self._claim.update(
             plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
         )
+        if self._adopted is not None:
+            self._run(store_journal(self.handle, *self._adopted))
         job.record_lost_rows()
         return job, report
 
@@ -255,6 +260,7 @@ class Job:
         self._check_destination(target)
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
+            self._adopt(target, workers)
             target.lost = self._run(find_lost_rows(target, parameters.dim))
             if parameters.region is None:
                 files, notes = files_to_write(files, target, parameters)
@@ -274,6 +280,18 @@ class Job:
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
         return PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction), report, files
+
+    def _adopt(self, target: Target, workers: Workers) -> None:
+        """Treat arrays that were ingested one by one, without a journal, as the dataset of their file."""
+        parameters = self._parameters
+        if parameters.region is not None or not target.records:
+            return
+        file = adopt_records(target, self._files, parameters.dim, parameters.reader.group)
+        self._adopted = (target.place, target.journal) if target.place else None
+        if file is not None:
+            plan = self._plan_files(workers, [file], Target(self.handle), match_files)
+            (header,) = workers.headers([file], parameters.reader, self.handle.config, parameters.variables)
+            check_adopted(target, header, [array.name for array in plan.arrays if array.name in header.variables])
 
     # -------------------------------------------------------------- checks
 
@@ -314,7 +332,8 @@ class Job:
 
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
-        contents = target.journal.text() if target.journal.files else "data of an unknown source"
+        names = listed(sorted({record.file.short_name for record in target.records.values()}))
+        contents = target.journal.text() if target.journal.files else names or "data of an unknown source"
         changed = [file for file in files if target.journal.rows_of_any(file) is not None]
         if changed:
             raise self._exists(

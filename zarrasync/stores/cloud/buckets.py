@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from zarrasync.stores.cloud.regions import known_region
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER
 from zarrasync.stores.errors import message_of
 
@@ -60,6 +61,8 @@ def open_bucket(
     store = _buckets.get(identity)
     if store is None:
         store = _buckets[identity] = make()
+    if region := known_region(store):
+        return open_bucket(url, {**settings, "aws_region": region}, client_options, retry_config)
     _latest.append(store)
     return store
 
@@ -71,6 +74,7 @@ class UnretriedTwin:
     mistake it for a conflict.
 
     Attributes:
+        original: The other store.
         twin: The store without retries.
     """
 
@@ -78,7 +82,7 @@ class UnretriedTwin:
     _latest: ClassVar[deque[UnretriedTwin]] = deque(maxlen=1)
 
     def __init__(self, store: Any) -> None:
-        self._store = self.twin = store  # kept alive, so that its id is not reused
+        self.original = self.twin = store  # kept alive, so that its id is not reused
         if hasattr(store, "__getnewargs_ex__"):  # memory stores have no arguments
             arguments, options = store.__getnewargs_ex__()
             self.twin = type(store)(*arguments, **{**options, "retry_config": {"max_retries": 0}})

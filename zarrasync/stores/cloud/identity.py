@@ -8,7 +8,7 @@ from typing import Any
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, S3_ENDPOINT_VARIABLES, normalize_endpoint
 from zarrasync.stores.options import environment_variable
 
-__all__ = ["bucket_of", "is_viewer_lasting", "kind_of", "service_of", "viewer_of"]
+__all__ = ["bucket_of", "endpoint_of", "is_viewer_lasting", "kind_of", "service_of", "viewer_of"]
 
 _SERVICES = {"S3Store": "s3", "GCSStore": "gcs", "AzureStore": "azure"}
 _LOCATION_SETTINGS = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
@@ -46,7 +46,13 @@ def bucket_of(store: Any) -> tuple[str, ...]:
     location, service = _location(store), _SERVICES.get(kind_of(store), "")
     if service not in ("s3", "gcs") or "bucket" not in location:
         return ()
-    return (service, normalize_endpoint(location.get("endpoint") or location.get("base_url")), location["bucket"])
+    return (service, normalize_endpoint(endpoint_of(store)), location["bucket"])
+
+
+def endpoint_of(store: Any) -> str:
+    """Return the endpoint of an obstore store, from its settings or the environment; empty for the default one."""
+    location = _location(store)
+    return location.get("endpoint") or location.get("base_url") or ""
 
 
 def viewer_of(store: Any) -> Hashable:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from zarrasync.config import Config
+from zarrasync.stores.cloud.regions import region_of
 
 __all__ = ["Service", "UrlAccess", "is_anonymous", "url_access"]
 
@@ -118,8 +119,7 @@ async def _s3_access(store: Any) -> UrlAccess | None:
         endpoint_in_environment = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
         if "virtual_hosted_style_request" in config or (endpoint_in_environment and "endpoint" not in config):
             return None
-        region = config.get("region") or config.get("default_region") or "us-east-1"
-        return UrlAccess(_S3, _unsigned(store, f"https://s3.{region}.amazonaws.com"), _READ)
+        return UrlAccess(_S3, _unsigned(store, f"https://s3.{region_of(store)}.amazonaws.com"), _READ)
     # A PUT by URL sends the bytes alone, without the hash or encryption that may be configured.
     hashed = config.get("unsigned_payload") != "true" or "checksum_algorithm" in config
     methods = _READ if hashed or _has_variable(_S3_HIDDEN_WRITE_VARIABLES) else _READ_WRITE

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -31,6 +30,7 @@ from zarrasync.stores.cloud.obstore_errors import refusal_status, response_statu
 from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
 from zarrasync.stores.cloud.process import is_usable
+from zarrasync.stores.cloud.regions import find_region, in_region, known_region, may_lie_elsewhere, region_in, region_of
 from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.message import UnsupportedResponse
@@ -90,16 +90,18 @@ class ObjectStore(RemoteStore):
         if self.missing - {401, 403}:
             raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(self.missing)}")
         self.settings = config.get()
-        self.store, self.prefix = store, check_prefix(prefix)
+        self.prefix = check_prefix(prefix)
+        self._service, self._bucket = service_of(store), bucket_of(store)
         disabled = dict(getattr(store, "config", {})).get("conditional_put") == "disabled"
         self.conditional = not disabled and kind_of(store) not in ("LocalStore", "HTTPStore")
         self.near = kind_of(store) in ("LocalStore", "MemoryStore")
         self.quick_listing = not self.near and kind_of(store) != "HTTPStore"
         self.usual, self.concurrency = request_limits(concurrency or self.settings.concurrency)
-        self._service, self._bucket = service_of(store), bucket_of(store)
         if kind_of(store) in ("S3Store", "GCSStore", "AzureStore"):
             self.access = "anonymous" if is_anonymous(store) else "credentials"
-        self._presigned = self._make_presigned()
+        self.store = in_region(store, region) if (region := known_region(store)) else store
+        self._former: list[PerLoop[PresignedRequests | None]] = []
+        self._make_clients()
 
     @classmethod
     def from_url(
@@ -141,9 +143,17 @@ class ObjectStore(RemoteStore):
             instead=instead,
         )
 
-    def _make_presigned(self) -> PerLoop[PresignedRequests | None]:
+    def _use(self, store: Any) -> None:
+        """Use an obstore store instead of the present one. Requests that have begun end by its clients."""
+        self.store = store
+        self._former.append(self._presigned)
+        self._make_clients()
+
+    def _make_clients(self) -> None:
         make = partial(PresignedRequests.make, self.store, self.settings, self.missing, self.limiter())
-        return PerLoop(make, _close_presigned)
+        self._presigned = PerLoop[PresignedRequests | None](make, _close_presigned)
+        self._region = PerLoop[str](partial(find_region, self.store), _keep)
+        self._unretried = None
 
     @property
     def identity(self) -> Hashable:
@@ -179,13 +189,13 @@ class ObjectStore(RemoteStore):
         return f"ObjectStore({redact(repr(self.store))}{prefix})"
 
     def __getstate__(self) -> dict[str, Any]:
-        excluded = ("_presigned", "_unretried")
+        excluded = ("_presigned", "_former", "_region", "_unretried")
         state = {name: value for name, value in self.__dict__.items() if name not in excluded}
         return {**state, "_fallback_store": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._presigned = self._make_presigned()
+        vars(self).update(state, _former=[])
+        self._make_clients()
 
     def _fallback(self) -> Store | None:
         """Return the store to use instead of this one in a process where obstore does not work; otherwise ``None``."""
@@ -201,19 +211,20 @@ class ObjectStore(RemoteStore):
         return self._fallback_store
 
     async def close(self) -> None:
-        await self._presigned.close()
+        for clients in (self._presigned, *self._former):
+            await clients.close()
         if self._fallback_store is not None:
             await self._fallback_store.close()
 
     async def _call(
-        self, key: str, verb: str, make: Callable[[], Awaitable[Any]], *, requests: int = 1, is_limited: bool = True
+        self, key: str, verb: str, make: Callable[[Any], Awaitable[Any]], *, requests: int = 1, is_limited: bool = True
     ) -> Any:
         """Return the result of a call of obstore, which retries internally; ``None`` for an absent key.
 
         Args:
             key: The key, for messages.
             verb: What the call does, for messages.
-            make: Makes the call.
+            make: Makes the call, with the obstore store as its argument.
             requests: The number of requests that it makes at the same time.
             is_limited: Whether ``total_timeout`` limits the call. Calls of many requests have a limit for each.
         """
@@ -222,8 +233,7 @@ class ObjectStore(RemoteStore):
         start = clock.monotonic()
         try:
             try:
-                # obstore's own limits do not include the time in which it looks for credentials.
-                result = await run_request(make, verb, self.settings.total_timeout if is_limited else 0.0)
+                result = await self._in_region(make, verb, self.settings.total_timeout if is_limited else 0.0)
             except Exception as error:
                 if not self._means_absent(error, verb):
                     raise
@@ -240,6 +250,39 @@ class ObjectStore(RemoteStore):
         finally:
             gate.release(requests)
 
+    async def _in_region(self, make: Callable[[Any], Awaitable[Any]], verb: str, seconds: float) -> Any:
+        """Return the result of a call, which is repeated once if the bucket lies in another region than the store's.
+
+        The service has refused the first call then, so repeating it is safe, also for conditional writes.
+        """
+        store = self.store
+        try:
+            # obstore's own limits do not include the time in which it looks for credentials.
+            return await run_request(partial(make, store), verb, seconds)
+        except Exception as error:
+            if not await self._moves(store, error):
+                raise
+        return await run_request(partial(make, self.store), verb, seconds)
+
+    async def _moves(self, store: Any, failure: Exception) -> bool:
+        """Return whether a request failed because of the region of an obstore store, and use another one then.
+
+        Args:
+            store: The obstore store that made the request. Another request may have replaced it meanwhile.
+            failure: The error of the request.
+        """
+        if not may_lie_elsewhere(store, failure):
+            return False
+        if self.store is store:
+            region = region_in(failure)
+            if not region and not isinstance(
+                failure, UnsupportedResponse
+            ):  # obstore may succeed where the lean client fails
+                region = await self._region.get()
+            if self.store is store and region and region != region_of(store):
+                self._use(in_region(store, region))
+        return self.store is not store
+
     def _means_absent(self, error: Exception, verb: str) -> bool:
         if isinstance(error, FileNotFoundError):
             return verb != "write" and not is_missing_bucket(error)
@@ -251,21 +294,24 @@ class ObjectStore(RemoteStore):
         check_keys([request.key for request in requests])
         if (other := self._fallback()) is not None:
             return await other.fetch(requests, versions=versions)
+        store = self.store
         presigned, targets = await self._sign("GET", "read", [request.key for request in requests])
         work = zip(requests, targets, strict=True)
         return await gather(
-            [partial(self._fetch_one, request, versions, presigned, target) for request, target in work]
+            [partial(self._fetch_one, request, versions, store, presigned, target) for request, target in work]
         )
 
     async def _fetch_one(
-        self, request: Request, versions: bool, presigned: PresignedRequests | None, target: str
+        self, request: Request, versions: bool, store: Any, presigned: PresignedRequests | None, target: str
     ) -> Value | None:
         value: Value | None
         if presigned is not None:
-            with suppress(UnsupportedResponse):
+            try:
                 value = await self._request(request.key, "read", partial(presigned.get, target, request))
                 return value
-        make = partial(read, self.store, self.prefix + request.key, request, versions)
+            except UnsupportedResponse as error:
+                await self._moves(store, error)
+        make = partial(read, path=self.prefix + request.key, request=request, versions=versions)
         value = await self._call(request.key, "read", make)
         return value
 
@@ -295,19 +341,22 @@ class ObjectStore(RemoteStore):
             finally:
                 self.conditional = other.conditional
         if if_version is None and memoryview(data).nbytes <= _SMALL:
+            store = self.store
             presigned, (target,) = await self._sign("PUT", "write", [key])
             if presigned is not None:
-                with suppress(UnsupportedResponse):
+                try:
                     return await self._request(key, "write", partial(presigned.put, target, bytes(data)))
+                except UnsupportedResponse as error:
+                    await self._moves(store, error)
         value: Any = data if is_immutable(data) else bytes(data)
         if if_version is None:
             parts = min(-(-len(value) // _PART), _PARTS_TOGETHER, self.limiter().most) if len(value) > _MULTIPART else 1
             options = {"max_concurrency": parts} if parts > 1 else {}
-            make = partial(self._put, key, value, self.store, options)
+            make = partial(self._put, key, value, options)
             return await self._call(key, "write", make, requests=parts, is_limited=parts == 1)
         return await self._put_if_unchanged(partial(self._put_if, key, value), partial(self._look_up, key), if_version)
 
-    async def _put(self, key: str, value: Any, store: Any, options: dict[str, Any]) -> object:
+    async def _put(self, key: str, value: Any, options: dict[str, Any], store: Any) -> object:
         import obstore
 
         multipart = len(value) > _MULTIPART
@@ -331,15 +380,15 @@ class ObjectStore(RemoteStore):
                 raise UnknownOutcome(error, answered=status is not None) from error.__cause__
             raise
 
-    async def _put_version(self, key: str, value: Any, expected: object, mark: str) -> object:
+    async def _put_version(self, key: str, value: Any, expected: object, mark: str, store: Any) -> object:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        if self._unretried is None:
-            self._unretried = UnretriedTwin.of(self.store)
-        mode = "create" if expected is ABSENT else {version_field(self.store): expected}
+        if self._unretried is None or self._unretried.original is not store:
+            self._unretried = UnretriedTwin.of(store)
+        mode = "create" if expected is ABSENT else {version_field(store): expected}
         options = {"mode": mode, "attributes": {WRITE_MARK: mark}}
         try:
-            return await self._put(key, value, self._unretried.twin, options)
+            return await self._put(key, value, options, self._unretried.twin)
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
             if response_status(error) in TRANSIENT_FOR_WRITES:
                 raise
@@ -352,7 +401,7 @@ class ObjectStore(RemoteStore):
 
     async def _look_up(self, key: str) -> CurrentValue | None:
         """Return the current version of a value, and the mark of the write that stored it."""
-        current: CurrentValue | None = await self._call(key, "read", partial(look_up, self.store, self.prefix + key))
+        current: CurrentValue | None = await self._call(key, "read", partial(look_up, path=self.prefix + key))
         return current
 
     async def erase(self, key: str, *, if_version: object = None) -> None:
@@ -370,7 +419,7 @@ class ObjectStore(RemoteStore):
             return
         for start in range(0, len(keys), _BULK_SIZE):
             paths = [self.prefix + key for key in keys[start : start + _BULK_SIZE]]
-            await self._call(keys[start], "erase", partial(obstore.delete_async, self.store, paths))
+            await self._call(keys[start], "erase", partial(obstore.delete_async, paths=paths))
 
     # -------------------------------------------------------------- listing
 
@@ -383,16 +432,16 @@ class ObjectStore(RemoteStore):
         if (other := self._fallback()) is not None:
             return await other.list_sizes(prefix)
         check_prefix(prefix)
-        sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix), is_limited=False)
+        sizes: dict[str, int] = await self._call(prefix, "list", partial(self._list, prefix=prefix), is_limited=False)
         return sizes
 
-    async def _list(self, prefix: str, limit: int | None = None) -> dict[str, int]:
+    async def _list(self, store: Any, prefix: str, limit: int | None = None) -> dict[str, int]:
         """Return the sizes of values by key. If a limit is given, make no request after it is reached."""
         import obstore
 
         path_prefix, start = self.prefix + prefix, len(self.prefix)
         sizes: dict[str, int] = {}
-        pages = aiter(obstore.list(self.store, path_prefix or None, chunk_size=limit or 1000))
+        pages = aiter(obstore.list(store, path_prefix or None, chunk_size=limit or 1000))
         while (
             batch := await run_request(partial(anext, pages, None), "list", self.settings.total_timeout)
         ) is not None:
@@ -407,7 +456,7 @@ class ObjectStore(RemoteStore):
             return await other.list_few(prefix, limit)
         check_prefix(prefix)
         sizes: dict[str, int] | None = await self._call(
-            prefix, "list", partial(self._list, prefix, limit), is_limited=False
+            prefix, "list", partial(self._list, prefix=prefix, limit=limit), is_limited=False
         )
         return None if sizes is None else list(sizes)
 
@@ -418,11 +467,15 @@ class ObjectStore(RemoteStore):
             return await other.list_dir(prefix)
         check_prefix(prefix)
         path_prefix, start = (self.prefix + prefix) or None, len(self.prefix)
-        make = partial(obstore.list_with_delimiter_async, self.store, path_prefix)
+        make = partial(obstore.list_with_delimiter_async, prefix=path_prefix)
         answer = await self._call(prefix, "list", make)
         keys = sorted(meta["path"][start:] for meta in answer["objects"]) if answer else []
         prefixes = sorted(f"{path[start:].rstrip('/')}/" for path in answer["common_prefixes"]) if answer else []
         return Listing(tuple(keys), tuple(prefixes))
+
+
+async def _keep(region: str) -> None:
+    """Do nothing to close the name of a region."""
 
 
 async def _close_presigned(presigned: PresignedRequests | None) -> None:

@@ -133,6 +133,8 @@ class PresignedRequests:
             response = await request
         except (UnsupportedResponse, ssl.SSLCertVerificationError) as error:  # obstore may trust other certificates
             self._methods.discard(method)
+            if isinstance(error, UnsupportedResponse):
+                raise
             raise UnsupportedResponse(str(error)) from error
         except OSError as error:
             raise connection_failure(error) from error
@@ -142,7 +144,8 @@ class PresignedRequests:
     def _unsupported(self, method: str, response: Response, *, permanent: bool) -> UnsupportedResponse:
         if permanent:
             self._methods.discard(method)
-        return UnsupportedResponse(f"{response.status} {redact(response.reason)}")
+        reason = f"{response.status} {redact(response.reason)}"
+        return UnsupportedResponse(reason, response.status, response.headers, response.body)
 
     def close(self) -> None:
         """Stop using the shared connections."""

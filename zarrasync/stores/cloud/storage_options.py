@@ -18,6 +18,7 @@ from zarrasync.stores.options import environment_variable
 __all__ = [
     "CREDENTIAL_PROVIDER",
     "CREDENTIAL_VARIABLES",
+    "DEFAULT_REGION",
     "S3_ENDPOINT_VARIABLES",
     "SERVICES",
     "check_names",
@@ -34,6 +35,7 @@ CREDENTIAL_VARIABLES = {
     "azure": ("AZURE_STORAGE_ACCOUNT_NAME",),
 }
 """Environment variables that identify the user of a service if no option does."""
+DEFAULT_REGION = "us-east-1"
 CREDENTIAL_PROVIDER = "credential_provider"
 """obstore's argument for a callable that returns credentials."""
 
@@ -125,7 +127,7 @@ def to_obstore(url: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if endpoint.startswith("http://"):
         settings["client_options"] = {"allow_http": True, **settings.get("client_options", {})}
     if service == "s3":
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
         settings.setdefault("aws_region", region)
         if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in os.environ:
             # TLS protects the payload. Hashing it for the signature as well, which botocore does only without TLS,

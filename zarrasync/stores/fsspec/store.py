@@ -25,6 +25,8 @@ from zarrasync.stores.values import ABSENT
 __all__ = ["FsspecStore"]
 
 T = TypeVar("T")
+_MAGIC = frozenset("*?[")
+"""Characters of patterns."""
 _BULK_SIZE = 1000
 """Maximum number of keys in an S3 DeleteObjects request."""
 
@@ -214,6 +216,17 @@ class FsspecStore(ReadableFsspecStore):
         path = self._path(prefix.rstrip("/"))
         if self.blocking and prefix and await self._call("isdir", path):  # otherwise directories would remain
             try:
-                await self._call("rm", path, recursive=True)
+                await self._remove_directory(path)
             except Exception as error:
                 raise store_error(error, prefix, "erase", self) from error
+
+    async def _remove_directory(self, path: str) -> None:
+        """Remove a directory of a blocking filesystem and everything below it."""
+        if _MAGIC.isdisjoint(path):
+            await self._call("rm", path, recursive=True)
+            return
+        # fsspec takes such a path for a pattern, which may match other directories instead of this one.
+        entries = await self._call("find", path, withdirs=True, detail=True)
+        for name in sorted(set(entries) - {path}, key=len, reverse=True):
+            await self._call("rmdir" if entries[name]["type"] == "directory" else "rm_file", name)
+        await self._call("rmdir", path)

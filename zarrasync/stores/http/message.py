@@ -23,7 +23,19 @@ _REDIRECTS = frozenset({301, 302, 303, 305, 307, 308})
 
 
 class UnsupportedResponse(Exception):
-    """A response that needs a general HTTP client: a redirect, or an unsupported encoding."""
+    """A response that needs a general HTTP client: a redirect, or an unsupported encoding.
+
+    Attributes:
+        status: The status code; 0 if the reason is not the status.
+        headers: Header values by name, in lower case.
+        body: The body, if it was read.
+    """
+
+    def __init__(
+        self, reason: str, status: int = 0, headers: Mapping[str, str] | None = None, body: Buffer = b""
+    ) -> None:
+        super().__init__(reason)
+        self.status, self.headers, self.body = status, headers or {}, body
 
 
 class Response(NamedTuple):
@@ -84,7 +96,7 @@ def parse_head(data: bytes) -> Head:
     status = int(code)
     chunked, length = _framing(status, version, headers)
     if status in _REDIRECTS:
-        raise UnsupportedResponse(f"a redirect to {headers.get('location')}")
+        raise UnsupportedResponse(f"a redirect to {headers.get('location')}", status, headers)
     keep_alive = version == "1" and "close" not in headers.get("connection", "").lower()
     return Head(status, reason or "", headers, keep_alive, chunked, length)
 

@@ -66,7 +66,8 @@ async def change_sources(handle: NodeHandle, change: Callable[[Mapping[str, Any]
 
     Args:
         handle: The location of the array, which need not exist yet.
-        change: Returns members to replace, given the present value, which is empty if it does not exist. May be called again.
+        change: Returns members to replace, if any, given the present value, which is empty if it does not exist. May be
+            called again.
 
     Raises:
         WriteConflictError: If other writers kept changing the value.
@@ -78,8 +79,9 @@ async def change_sources(handle: NodeHandle, change: Callable[[Mapping[str, Any]
             (present,) = await _fetch(store, [handle.path])
             before = None if present is None else bytes(present.data)
             value = {} if before is None else _parse(before)
-            data = json.dumps({**value, **change(value)}, separators=(",", ":")).encode()
-            if data == before:
+            members = change(value)
+            data = json.dumps({**value, **members}, separators=(",", ":")).encode()
+            if not members or data == before:
                 return
             if store.bounded and before is None:
                 await put_documents(store, _FORMAT.render(join(handle.path, SOURCES), _ARRAY), {})

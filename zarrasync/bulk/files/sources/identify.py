@@ -20,7 +20,7 @@ from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
 from zarrasync.stores.local import local_path
 
-__all__ = ["find_files", "identity_of", "means_files"]
+__all__ = ["find_files", "has_magic", "identity_of", "is_pattern", "local_file", "means_files", "source_name"]
 
 _MAGIC = re.compile(r"[*?\[]")
 _SUFFIXES = (
@@ -31,11 +31,29 @@ _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "mt
 """Names of the version or the time of a file in the answers of filesystems."""
 
 
-def means_files(source: Any) -> bool:
+def source_name(source: Any) -> str:
+    """Return a source as files are named everywhere: a path, also for a ``file://`` URL, or another URL."""
+    text = str(os.fspath(source))
+    return local_path(text) if text.startswith("file:/") else text
+
+
+def has_magic(name: str) -> bool:
+    """Return whether the name of a source contains a character of patterns. A file may have such a name."""
+    return _MAGIC.search(path_of(name).rpartition("://")[2]) is not None
+
+
+def is_pattern(source: Any, storage_options: Mapping[str, Any]) -> bool:
+    """Return whether a source is a pattern, and not the name of an existing file with such characters."""
+    name = source_name(source)
+    if not has_magic(name):
+        return False
+    return _existing(name, storage_options) is None if "://" in name else not os.path.lexists(name)
+
+
+def means_files(source: Any, storage_options: Mapping[str, Any]) -> bool:
     """Return whether a source of ``ingest`` is a pattern, a list of paths, or the path of a file with variables."""
     if isinstance(source, str | Path):
-        path = path_of(str(source))
-        return _MAGIC.search(path.rpartition("://")[2]) is not None or path.lower().endswith(_SUFFIXES)
+        return path_of(source_name(source)).lower().endswith(_SUFFIXES) or is_pattern(source, storage_options)
     return isinstance(source, list | tuple) and bool(source) and all(isinstance(item, str | Path) for item in source)
 
 
@@ -46,9 +64,7 @@ def find_files(sources: Any, storage_options: Mapping[str, Any]) -> list[SourceF
         FileNotFoundError: If a file does not exist, or nothing matches a pattern.
     """
     items: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    given = [str(os.fspath(item)) for item in items]
-    texts = [local_path(text) if text.startswith("file://") else text for text in given]
-    calls = call_each(partial(_find, storage_options), texts, "zarrasync-files")
+    calls = call_each(partial(_find, storage_options), [source_name(item) for item in items], "zarrasync-files")
     files: dict[str, SourceFile] = {}
     for call in calls:
         files.update((file.url, file) for file in sorted(call.result(), key=lambda file: natural_key(file.url)))
@@ -79,11 +95,33 @@ def identity_of(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
 
 
 def _local(path: str) -> Iterable[SourceFile]:
-    names = [path] if os.path.exists(path) else glob.glob(path, recursive=True)
+    names = [path] if os.path.lexists(path) else glob.glob(_with_literal_folder(path), recursive=True)
     if not names:
         raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
     folders: dict[str, str] = {}
-    return [replace(_local_identity(name), real=_real_path(os.path.abspath(name), folders)) for name in names]
+    return [local_file(name, folders) for name in names]
+
+
+def local_file(path: str, folders: dict[str, str] | None = None) -> SourceFile:
+    """Return the present identity of a local file, with its path without symbolic links.
+
+    Args:
+        path: The path.
+        folders: The real paths of folders that were found before, which are added.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+    """
+    real = _real_path(os.path.abspath(path), {} if folders is None else folders)
+    return replace(_local_identity(path), real=real)
+
+
+def _with_literal_folder(pattern: str) -> str:
+    """Return a pattern in which the names of existing folders at the beginning mean these folders."""
+    folder, name = os.path.split(pattern)
+    while folder and name and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return glob.escape(folder) + pattern[len(folder) :]
 
 
 def _real_path(path: str, folders: dict[str, str]) -> str:
@@ -113,8 +151,10 @@ def _local_identity(name: str) -> SourceFile:
 
 
 def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile]:
-    if _MAGIC.search(path_of(url).partition("://")[2]) is None:
+    if not has_magic(url):
         return [_remote_identity(url, storage_options)]
+    if (file := _existing(url, storage_options)) is not None:
+        return [file]
     filesystem, path = _filesystem(url, storage_options)
     found = filesystem.glob(path, detail=True)
     if not found:
@@ -124,6 +164,14 @@ def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile
     calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")
     known = dict(zip(unknown, calls, strict=True))
     return [known[file.url].result() if file.url in known else file for file in files]
+
+
+def _existing(url: str, storage_options: Mapping[str, Any]) -> SourceFile | None:
+    """Return the file with the name of a pattern; ``None`` if it does not exist."""
+    try:
+        return _remote_identity(url, storage_options)
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError):  # or it cannot be a name
+        return None
 
 
 def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile:

@@ -50,7 +50,7 @@ OPTIONS = [
     f'headers={{"Authorization": "{SECRET}"}}',
     f"endpoint_url={SECRET}",
     f"endpoint_url=http://user:{SECRET}/{OTHER}@{NOWHERE}",
-    f"secert={SECRET}",
+    f"sekret={SECRET}",
     f"account_key={SECRET}",
     f"connection_string=AccountName=a;AccountKey={SECRET};x",
 ]

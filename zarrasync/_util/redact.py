@@ -24,8 +24,8 @@ _NO_USERS = {
     "github": re.compile(r"(?![^:]*:(?:gh[a-z]_|github_pat_))[\w.-]+:[\w.-]+@"),
     "file": re.compile(r".*"),
 }
-"""What is in the place of user and password in URLs of some protocols, and is public: the container of Azure, and the
-owner and the name of a repository. Without it, URLs of different files would be equal."""
+"""Public parts of URLs that stand in the place of user and password in some protocols: the container of Azure, and the
+owner and the name of a repository. Without them, URLs of different files would be equal."""
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|token|credential|auth(?!or)|cookie|header|connection_?string|(^|[^a-z])(sas|sig|signature|policy|user|username|login)$|"
     r"(^|_|-|access|account|api|private)key(_?id)?$",

@@ -1,7 +1,7 @@
 """The region of an S3 bucket, which is found if a service refuses requests for another region.
 
 Redirects are not followed: only the name of the region is taken from a response, and the request is signed again for
-the same endpoint, or for that of AWS in this region. So a response cannot direct credentials to another host.
+the same endpoint, or for the endpoint of AWS in this region. So a response cannot direct credentials to another host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMEOUT = 10.0
 """Seconds for the request that asks for the region of a bucket."""
 
 _regions: dict[tuple[str, ...], str] = {}
-"""Regions that were found, by bucket. A bucket has one region, whoever uses it."""
+"""Regions that were found, by bucket. The region of a bucket does not depend on who sends a request."""
 
 
 def region_of(store: Any) -> str:
@@ -75,7 +75,7 @@ def may_lie_elsewhere(store: Any, failure: Exception) -> bool:
 
 
 def region_in(failure: Exception) -> str:
-    """Return the region that a response states to be that of the bucket; empty if it states none."""
+    """Return the region of the bucket according to a response; empty if it states none."""
     if isinstance(failure, UnsupportedResponse):
         return _stated(failure.headers, failure.body)
     return _stated({}, str(failure).encode())

@@ -64,7 +64,7 @@ def is_same(record: SourceFile, file: SourceFile) -> bool:
 
 
 def find_file(record: SourceFile, files: Iterable[SourceFile], group: str) -> SourceFile | None:
-    """Return the file of a job that a record means; ``None`` if there is none."""
+    """Return the file of a job that a record names, or ``None``."""
     return next((file for file in files if is_same(record, in_group(file, group))), None)
 
 

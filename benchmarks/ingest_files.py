@@ -155,12 +155,12 @@ class Job:
         return {name: {"chunks": chunks, "compressors": (ZstdCodec(level=LEVEL),)} for name in NAMES}
 
 
-def zarrasync(job: Job, processes: int | None = None) -> dict[str, Any]:
+def zarrasync(job: Job, executor: int | None = None) -> dict[str, Any]:
     from zarrasync import sync
 
     options: dict[str, Any] = {"storage_options": job.s3} if job.s3 else {}
-    if processes is not None:
-        options["processes"] = processes
+    if executor is not None:
+        options["executor"] = executor
     report = sync.ingest(job.files, job.target, concat="time", chunks=job.chunks, compressors=CODEC, **options)
     return {"requests": report.requests} if report.requests else {}
 
@@ -237,7 +237,7 @@ def loop_processes(job: Job) -> None:
 
 ENGINES: dict[str, Any] = {
     "zarrasync": zarrasync,
-    "zarrasync, 2 processes": partial(zarrasync, processes=2),
+    "zarrasync, 2 processes": partial(zarrasync, executor=2),
     "xarray + dask, threads": dask_threads,
     "xarray + dask, processes": dask_processes,
     "loop": loop,

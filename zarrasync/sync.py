@@ -1802,8 +1802,9 @@ def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor`` or another
-            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
+        executor: Where large arrays are copied and compared: a number of processes, a ``concurrent.futures.Executor`` or another object
+            with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
+            function ``map(function, items)``. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -1882,7 +1883,6 @@ def ingest(
     engine_options: Mapping[str, Any] | None = None,
     source_group: str = "",
     source_options: Mapping[str, Any] | None = None,
-    processes: int = 1,
     executor: Any = None,
     wait: float = 600.0,
     progress: ProgressLike = False,
@@ -1958,10 +1958,11 @@ def ingest(
             ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
         source_group: For files: the group inside the files. Coordinates of its dimensions may be in a group above.
         source_options: For files: options of the filesystem of URLs.
-        processes: For files: the number of processes of this machine that share the work, and the threads of the
-            settings. Each one may use ``config.memory_budget``. A script that uses more than one must start below
-            ``if __name__ == "__main__"``.
-        executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
+        executor: For files: where tasks run. A number of processes of this machine, which share the threads of the settings
+            and may each use ``config.memory_budget``; a script that uses them must start below
+            ``if __name__ == "__main__"``. A ``concurrent.futures.Executor`` or another object with ``submit``, a client of
+            dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a function
+            ``map(function, items)``. Default: this process.
         wait: For files: seconds to wait for another job that writes the same dataset.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
@@ -2020,7 +2021,6 @@ def ingest(
         engine_options=engine_options,
         source_group=source_group,
         source_options=source_options,
-        processes=processes,
         executor=executor,
         wait=wait,
         progress=progress,
@@ -2127,8 +2127,9 @@ def pyramid(
             ``None``: no shards.
         compressors: The compressors. ``"keep"``: as in the finest level.
         overwrite: Replace existing levels, but not the finest one in its own group.
-        executor: Runs the computation in other processes: a ``ProcessPoolExecutor`` or another
-            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
+        executor: Where levels are computed: a number of processes, a ``concurrent.futures.Executor`` or another object
+            with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
+            function ``map(function, items)``. Default: threads of this process.
         concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.

@@ -190,7 +190,7 @@ def test_nothing_is_replaced_before_all_fits(tmp_path: Path):
 @pytest.mark.processes
 @pytest.mark.parametrize("scheduler", ["processes", "cluster"])
 def test_other_processes_do_not_write_into_copies(scheduler: str, request: pytest.FixtureRequest):
-    """Workers in other processes refuse to write to a store in memory of this process."""
+    """FileWorkers in other processes refuse to write to a store in memory of this process."""
     import dask
 
     if scheduler == "cluster":

@@ -51,7 +51,6 @@ async def ingest(
     engine_options: Mapping[str, Any] | None = None,
     source_group: str = "",
     source_options: Mapping[str, Any] | None = None,
-    processes: int = 1,
     executor: Any = None,
     wait: float = 600.0,
     progress: ProgressLike = False,
@@ -127,10 +126,11 @@ async def ingest(
             ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
         source_group: For files: the group inside the files. Coordinates of its dimensions may be in a group above.
         source_options: For files: options of the filesystem of URLs.
-        processes: For files: the number of processes of this machine that share the work, and the threads of the
-            settings. Each one may use ``config.memory_budget``. A script that uses more than one must start below
-            ``if __name__ == "__main__"``.
-        executor: For files: a ``concurrent.futures.Executor`` or a client of dask.distributed that shares the work.
+        executor: For files: where tasks run. A number of processes of this machine, which share the threads of the settings
+            and may each use ``config.memory_budget``; a script that uses them must start below
+            ``if __name__ == "__main__"``. A ``concurrent.futures.Executor`` or another object with ``submit``, a client of
+            dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a function
+            ``map(function, items)``. Default: this process.
         wait: For files: seconds to wait for another job that writes the same dataset.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
@@ -188,7 +188,6 @@ async def ingest(
             group=source_group,
             source_options=source_options,
             storage_options=storage_options,
-            processes=processes,
             executor=executor,
             wait=wait,
             verify=verify,

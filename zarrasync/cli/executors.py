@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -30,13 +28,10 @@ def add_executor(parser: argparse.ArgumentParser, verb: str) -> None:
 
 @contextmanager
 def executor_of(args: argparse.Namespace) -> Iterator[Any]:
-    """Yield the executor, or the client of dask; ``None`` for threads of this process."""
+    """Yield the argument ``executor``: a client of dask, a number of processes, or ``None``."""
     if args.scheduler:
         distributed: Any = import_module("distributed")  # untyped
         with distributed.Client(args.scheduler) as client:
             yield client
-    elif args.processes > 1:
-        with ProcessPoolExecutor(args.processes, multiprocessing.get_context("spawn")) as executor:
-            yield executor
     else:
-        yield None
+        yield args.processes or None

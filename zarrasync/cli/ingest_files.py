@@ -165,7 +165,7 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),
-        processes=args.processes,
+        executor=args.processes,
         wait=args.wait,
         verify=args.verify,
         statistics=args.statistics,

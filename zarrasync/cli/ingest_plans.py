@@ -14,7 +14,7 @@ from zarrasync._util.redact import has_secrets, public_url
 from zarrasync.bulk.files.functions import plan_files
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.job_names import job_name
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -108,7 +108,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     files.check_mode(args)
     if args.concat is None:
         args.parser.error("--concat DIM is required, the dimension to join files along")
-    workers = Workers(args.processes)
+    workers = FileWorkers(args.processes)
     place = _absolute(args.dest)
 
     def save(plan: JobPlan) -> None:
@@ -155,7 +155,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
 def _run(args: argparse.Namespace, console: Console) -> int:
     job, verify, _, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"ingest {name}") as progress:
-        workers = Workers(args.processes)
+        workers = FileWorkers(args.processes)
         try:
             report = watch.report = job.run_independently(workers, args.task, verify=verify, progress=progress)
         finally:

@@ -19,7 +19,7 @@ from zarrasync._concurrency import clock
 from zarrasync.bulk.checksum import checksum, slabs, value_checksum
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.errors import ShapeError
 
@@ -211,11 +211,11 @@ def test_checksums_of_values(dtype: str):
 def test_finishing_a_plan_does_not_read_constants(tmp_path: Path):
     paths, store = [write(tmp_path / "nc", number) for number in range(2)], stores.MemoryStore()
     sync.ingest(paths[0], store, concat="time")
-    plan, _ = make_job(FilesRequest(paths[1], store, "time", append=True)).plan_only(Workers())
+    plan, _ = make_job(FilesRequest(paths[1], store, "time", append=True)).plan_only(FileWorkers())
     assert plan is not None
     counting = stores.CountingStore(store)
     job = PlannedJob.of(plan, counting, za.config.get())
-    job.run_independently(Workers())
+    job.run_independently(FileWorkers())
     counting.reset()
     job.finish()
     assert counting.counts.bytes_read < LENGTH * LENGTH

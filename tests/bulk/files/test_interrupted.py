@@ -27,7 +27,7 @@ from zarrasync import config, stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records import claim as claims
 from zarrasync.bulk.files.records.runs import Run
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, WriteConflictError, ZarrError
@@ -201,7 +201,7 @@ def test_a_process_that_was_killed_is_gone_before_its_parent_notices(tmp_path: P
 
 def start_workers_and_die(folder: Path) -> None:
     call = partial(note_process, folder)
-    Workers(2)._run(range(4), lambda number: call, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
+    FileWorkers(2).run(range(4), lambda number: call, lambda number, result: os.kill(os.getpid(), signal.SIGKILL))
 
 
 @pytest.mark.processes
@@ -238,8 +238,8 @@ def test_two_at_once(tmp_path: Path):
 def test_a_worker_that_is_killed_last(tmp_path: Path, number: int):
     """One of two idle workers holds a lock. If it is killed when the job has ended already, nothing waits for it."""
     before = set(multiprocessing.active_children())
-    workers = Workers(2, start_method="fork")
-    workers._run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
+    workers = FileWorkers(2, start_method="fork")
+    workers.run(range(8), lambda task: partial(note_process, tmp_path), lambda task, result: None)
     children = sorted(child.pid or 0 for child in set(multiprocessing.active_children()) - before)
     assert len(children) == 2
     os.kill(children[number], signal.SIGSTOP)
@@ -387,13 +387,13 @@ def ingest_and_kill(paths: list[Path], out: Path, victim: str) -> None:
             os.killpg(0, signal.SIGKILL)
         os.kill(os.getpid() if victim == "job" else workers[0].pid or 0, signal.SIGKILL)
 
-    ingest_in_tasks(paths, out, append=True, chunks=CHUNKS, processes=2, start_method="fork", progress=kill)
+    ingest_in_tasks(paths, out, append=True, chunks=CHUNKS, executor=2, start_method="fork", progress=kill)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("victim", ["job", "worker", "group"])
 def test_processes_of_a_job_are_killed(tmp_path: Path, victim: str):
-    """Workers are replaced. Without the job, they end, and a rerun completes their work."""
+    """FileWorkers are replaced. Without the job, they end, and a rerun completes their work."""
     paths, out = write_days(tmp_path / "nc", range(6)), tmp_path / "out.zarr"
     sync.ingest(paths[:2], out, concat="time", chunks=CHUNKS)
     code = in_child(ingest_and_kill, paths, out, victim)

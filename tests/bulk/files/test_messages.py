@@ -160,7 +160,7 @@ def test_arguments(first: Path, options: dict[str, Any], error: type[Exception],
 def test_stores_of_one_process(first: Path, kind: str):
     store: Any = {} if kind == "dict" else ZipStore("out.zarr.zip", mode="w")
     with pytest.raises(UnsupportedOperation, match=r"only this process can write to .*; omit processes"):
-        sync.ingest("first.nc", store, concat="time", processes=2)
+        sync.ingest("first.nc", store, concat="time", executor=2)
 
 
 def test_numbers_of_other_scripts_in_names(first: Path):

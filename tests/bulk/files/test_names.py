@@ -216,6 +216,7 @@ async def test_a_file_of_which_the_destination_has_a_part(api: Api, named: Path,
     assert main(["ingest", "a.npz", "out.zarr", "--variable", "u"]) == 0
     with pytest.raises(NodeExistsError, match=r"contains a\.npz without 'v'"):
         await api(api.ingest("a.npz", "out.zarr"))
+    assert (await api(api.ingest("a.npz", "out.zarr", mode="w"))).files == 1  # as the message advises
     with monkeypatch.context() as patch:
         patch.setattr(ingest_array, "write_blocks", die)
         assert main(["ingest", "a.nc", "part.zarr"]) == 1

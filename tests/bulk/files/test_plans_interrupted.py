@@ -22,7 +22,7 @@ from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records import claim as claims
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
 
@@ -42,14 +42,14 @@ def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bo
         plan.write_text(json.dumps(made.to_json()))
 
     request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
-    make_job(request).plan_only(Workers(), save)
+    make_job(request).plan_only(FileWorkers(), save)
 
 
 def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
     plan = JobPlan.from_json(json.loads(file.read_text()))
     job = PlannedJob.of(plan, dying_store(out, puts), za.config.get())
     if action == "run":
-        job.run_independently(Workers())
+        job.run_independently(FileWorkers())
     elif action == "finish":
         job.finish()
     else:
@@ -175,9 +175,9 @@ def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
     store = stores.LocalStore(tmp_path / "out.zarr")
     store.conditional = False
     for is_finished in (False, True):
-        make_job(FilesRequest(paths, store, "time")).plan_only(Workers(), plans.append)
+        make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers(), plans.append)
         job = PlannedJob.of(plans[-1], store, za.config.get())
-        job.run_independently(Workers())
+        job.run_independently(FileWorkers())
         if is_finished:
             job.finish()
             with pytest.raises(WriteConflictError, match="cannot be abandoned"):
@@ -200,7 +200,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
         sync.open_array(store, path=name, mode="r+")[:] = -1
 
     def make() -> PlannedJob:
-        plan, _ = make_job(FilesRequest([path], store, "time", region="auto")).plan_only(Workers())
+        plan, _ = make_job(FilesRequest([path], store, "time", region="auto")).plan_only(FileWorkers())
         assert plan is not None
         assert {array.name for array in plan.arrays if array.kind == "inline"} == {"count", "time"}
         jobs.append(PlannedJob.of(plan, store, za.config.get()))
@@ -215,7 +215,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
                 job.finish()
 
     check_unfinished(make())
-    make().run_independently(Workers())
+    make().run_independently(FileWorkers())
     report = jobs[-1].finish(verify=True, statistics=True)
     assert "the plan was finished before" not in report.notes
     assert_same(store.root, dataset)
@@ -224,7 +224,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
     assert make().plan.digest == jobs[0].plan.digest  # it is made again, so it is not finished any more
     assert "finished" not in read_journal(store)
     check_unfinished(jobs[-1])
-    make().run_independently(Workers())
+    make().run_independently(FileWorkers())
     assert "the plan was finished before" not in jobs[-1].finish().notes
     assert "the plan was finished before" in jobs[0].finish().notes
 
@@ -251,9 +251,9 @@ def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
 
     for puts in itertools.count():
         sync.open_array(out, path="t2m", mode="r+")[:] = -1
-        plan, _ = make_job(request).plan_only(Workers())
+        plan, _ = make_job(request).plan_only(FileWorkers())
         assert plan is not None
-        PlannedJob.of(plan, request.store, za.config.get()).run_independently(Workers())
+        PlannedJob.of(plan, request.store, za.config.get()).run_independently(FileWorkers())
         is_killed = in_child(finish, puts) != 0
         is_open = (out / ".ingest/claim").exists()
         assert ("the plan was finished before" in finish(NEVER)) == (not is_open)
@@ -292,10 +292,10 @@ def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bo
         with pytest.raises(StoreError, match="the disk is full"):
             sync.ingest(path, store, concat="time")
         return
-    plan, _ = make_job(FilesRequest([path], store, "time")).plan_only(Workers())
+    plan, _ = make_job(FilesRequest([path], store, "time")).plan_only(FileWorkers())
     assert plan is not None
     job = PlannedJob.of(plan, store, za.config.get())
-    job.run_independently(Workers())
+    job.run_independently(FileWorkers())
     with pytest.raises(StoreError, match="the disk is full"):
         job.finish()
 
@@ -331,10 +331,10 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     for number in range(2):
         np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, "f4"))
     request = FilesRequest(str(tmp_path / "0.npy"), out, "time", dims="lat,lon", options={"zarr_format": zarr_format})
-    plan, _ = make_job(request).plan_only(Workers())
+    plan, _ = make_job(request).plan_only(FileWorkers())
     assert plan is not None
     store = stores.MemoryStore(out)
-    PlannedJob.of(plan, store, za.config.get()).run_independently(Workers())
+    PlannedJob.of(plan, store, za.config.get()).run_independently(FileWorkers())
     PlannedJob.of(plan, store, za.config.get()).finish()
     options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
     sync.ingest(str(tmp_path / "1.npy"), out, **options)

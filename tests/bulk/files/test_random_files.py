@@ -34,7 +34,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files, plan_files
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
 from zarrasync.errors import ZarrError
 from zarrasync.stores import resolve
@@ -133,7 +133,7 @@ class _Run:
         return run(ingest_files(request), blocking=True)
 
     def plan(self, request: FilesRequest) -> None:
-        with closing(Workers()) as workers:
+        with closing(FileWorkers()) as workers:
             made, _ = plan_files(request, workers, lambda plan: None)
             assert made is not None
             plan = JobPlan.from_json(json.loads(json.dumps(made.to_json())))

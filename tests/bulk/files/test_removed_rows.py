@@ -20,7 +20,7 @@ from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.row_samples import RowSample, add_samples
 from zarrasync.bulk.files.records.spans import common, difference, union
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
@@ -87,12 +87,12 @@ async def test_other_ways(api: Api, tmp_path: Path, way: str):
     await api(api.ingest(paths, store, **options))
     (resize_in_repository if way == "icechunk" else resize)(out, [30, 72], "t2m")
     if way == "plan":
-        plan, _ = make_job(FilesRequest(paths, store, "time", append=True, tasks=3)).plan_only(Workers())
+        plan, _ = make_job(FilesRequest(paths, store, "time", append=True, tasks=3)).plan_only(FileWorkers())
         assert plan is not None
         job = PlannedJob.of(
             type(plan).from_json(json.loads(json.dumps(plan.to_json()))), stores.LocalStore(out), Config()
         )
-        job.run_independently(Workers())
+        job.run_independently(FileWorkers())
         job.finish()
     elif way == "executor":
         with ThreadPoolExecutor(2) as executor:

@@ -15,7 +15,7 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.running import planned_job, statistics
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.cli import main
 from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.errors import ChecksumError, WriteConflictError
@@ -212,10 +212,10 @@ def test_other_jobs_wait_while_a_plan_compares(tmp_path: Path, monkeypatch: pyte
         check(*arguments)
 
     monkeypatch.setattr(planned_job, "check_statistics", check_meanwhile)
-    plan, _ = make_job(FilesRequest(paths, out, "time")).plan_only(Workers())
+    plan, _ = make_job(FilesRequest(paths, out, "time")).plan_only(FileWorkers())
     assert plan is not None
     job = planned_job.PlannedJob.of(plan, stores.LocalStore(out), za.config.get())
-    job.run_independently(Workers())
+    job.run_independently(FileWorkers())
     if is_finished:
         job.finish()
     with ThreadPoolExecutor(1) as threads:

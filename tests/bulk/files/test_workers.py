@@ -24,7 +24,7 @@ from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part, Segment
 from zarrasync.bulk.files.running import pool, worker
 from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.errors import ChecksumError
@@ -89,9 +89,9 @@ async def test_executors(api: Api, tmp_path: Path):
         await api(api.ingest(paths, out, concat="time", executor=executor))
     assert_same(out, joined(paths))
     with pytest.raises(TypeError, match="method submit"):
-        await api(api.ingest(paths, {}, concat="time", executor=3))
-    with pytest.raises(ValueError, match="either processes or executor"):
-        await api(api.ingest(paths, {}, concat="time", executor=executor, processes=2))
+        await api(api.ingest(paths, {}, concat="time", executor="3"))
+    with pytest.raises(ValueError, match="at least 1 process"):
+        await api(api.ingest(paths, {}, concat="time", executor=0))
 
 
 @pytest.mark.processes
@@ -150,11 +150,11 @@ def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
     (path,), out = write_days(tmp_path / "nc", [0], packed=False), tmp_path / "out.zarr"
     rounding = {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 1}}], "dtype": "f8"}
     job = make_job(FilesRequest([path], out, "time", encoding={"time": rounding}))
-    plan, _ = job.plan_only(Workers())
+    plan, _ = job.plan_only(FileWorkers())
     assert plan is not None
     plan = JobPlan.from_json(plan.to_json())
     store = job.handle.store
-    PlannedJob.of(plan, store, za.config.get()).run_independently(Workers(), verify=True)
+    PlannedJob.of(plan, store, za.config.get()).run_independently(FileWorkers(), verify=True)
     for _ in range(3):
         again = PlannedJob.of(plan, store, za.config.get())
         with pytest.raises(ChecksumError, match=r"time in .* differs from the files"):

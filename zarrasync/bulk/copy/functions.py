@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -21,8 +20,8 @@ from zarrasync.bulk.copy.files import check_free, copy_files, plan_files
 from zarrasync.bulk.copy.layout import check_names
 from zarrasync.bulk.copy.nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
 from zarrasync.bulk.copy.values import compare_arrays, copy_array
-from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.config import Config
@@ -93,8 +92,9 @@ async def copy(
         resume: Resume an interrupted copy. Chunks that exist at the destination are kept.
         verify: Read all values back and compare them.
         all_files: Also copy files that are not part of any Zarr node.
-        executor: Copies and compares large arrays in other processes: a ``ProcessPoolExecutor`` or another
-            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
+        executor: Where large arrays are copied and compared: a number of processes, a ``concurrent.futures.Executor`` or another object
+            with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
+            function ``map(function, items)``. Default: threads of this process.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes copied since
             its last call, or a ``Monitor``.
         source_options: Options of the filesystem or object store of a source URL.
@@ -130,7 +130,7 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
-    workers = as_executor(executor)
+    workers = Workers(executor)
     begin, retries, values, report = clock.monotonic(), RetryCounts(), settings.resolve(config), CopyReport()
     root, members = await _open_source(source, source_path, source_options, values, report.notes)
     store = resolve(dest, dest_options, values)
@@ -152,11 +152,12 @@ async def copy(
     plan = CopyPlan(target, changes, files, overwrite, resume)
     total = sum(array.nbytes for array in arrays)
     with (
+        closing(workers),
         retries,
         report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
     ):
         report_bytes = callback or ignore_progress
-        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, executor=workers)
+        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, workers=workers)
         try:
             async with store.in_use():
                 await run_on_store(run, root.store, store)
@@ -232,7 +233,7 @@ async def _copy_nodes(
     progress: Progress,
     *,
     verify: bool,
-    executor: Executor | None,
+    workers: Workers,
 ) -> None:
     target = plan.target
     if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
@@ -258,11 +259,11 @@ async def _copy_nodes(
             rows = node.shape[0] if node.shape else 0
             with part_of(progress, node.name, node.nbytes, rows) as part:
                 is_new = plan.overwrite or plan.resume
-                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new, executor=executor)
+                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new, workers=workers)
         if verify:
             await copied.refresh()  # compare with the stored metadata, not with the plan
             async with nullcontext() if is_small else turn:
-                await compare_arrays(node, copied, executor)
+                await compare_arrays(node, copied, workers)
 
     is_blocking = target.store.blocking and nodes[0][1].store.blocking
     await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)

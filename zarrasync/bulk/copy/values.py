@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.blocks import Ingestion, ignore_progress
-from zarrasync.bulk.elsewhere import run_elsewhere, share
+from zarrasync.bulk.jobs.workers import Workers, share
 from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, skip_of
@@ -50,7 +49,7 @@ async def copy_array(
     *,
     resume: bool,
     is_new: bool,
-    executor: Executor | None = None,
+    workers: Workers,
 ) -> None:
     """Copy all values of an array.
 
@@ -61,16 +60,16 @@ async def copy_array(
         progress: Called with the number of bytes copied since the last call.
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
-        executor: Copies large arrays in other processes; ``None`` for threads of this process.
+        workers: Where large arrays are copied.
     """
     begin, ingested = clock.monotonic(), IngestReport()
     if source.nbytes <= _ALONE:
-        executor = None
+        workers = Workers()
     if has_same_values(source.metadata, target.metadata):
         existing = await stored_chunks(target) if resume else set()
-        await _copy_stored(source, target, existing, ingested, progress, executor)
+        await _copy_stored(source, target, existing, ingested, progress, workers)
     else:
-        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, executor=executor)
+        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, workers=workers)
     ingested.seconds = clock.monotonic() - begin
     report.copied += ingested.blocks
     report.skipped += ingested.skipped
@@ -86,17 +85,17 @@ async def _copy_decoded(
     *,
     resume: bool,
     is_new: bool,
-    executor: Executor | None,
+    workers: Workers,
 ) -> None:
     """Decode values and encode them again in the layout of the target."""
     chosen = await _chosen_values(source, target, is_new=is_new)
     ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
-    if executor is None:
+    if workers.is_local:
         await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
         return
     regions = await ingestion.remaining(progress, resume=resume, concurrency=_BLOCKS_ELSEWHERE)
     jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
-    add_reports(report, await run_elsewhere(executor, jobs, progress, source.store, target.store))
+    add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
 
 
 def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
@@ -139,7 +138,7 @@ async def _copy_stored(
     existing: set[tuple[int, ...]],
     report: IngestReport,
     progress: Progress,
-    executor: Executor | None,
+    workers: Workers,
 ) -> None:
     """Copy stored values without decoding them, except for existing ones."""
     grid = source.metadata.grid
@@ -152,11 +151,11 @@ async def _copy_stored(
         known = [coords for coords in existing if coords in grid]
         report.skipped += len(known)
         skip_of(progress)(sum(_value_size(source, coords) for coords in known))
-    if executor is None:
+    if workers.is_local:
         await _copy_values(source, target, coordinates, report, progress)
         return
     jobs = [partial(_copy_part, source, target, part) for part in share(list(coordinates))]
-    add_reports(report, await run_elsewhere(executor, jobs, progress, source.store, target.store))
+    add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
 
 
 def _copy_part(source: AsyncArray, target: AsyncArray, coordinates: Sequence[tuple[int, ...]]) -> IngestReport:
@@ -204,13 +203,13 @@ async def _copy_values(
         progress(sum(map(size_of, batch)))
 
 
-async def compare_arrays(source: AsyncArray, target: AsyncArray, executor: Executor | None = None) -> None:
+async def compare_arrays(source: AsyncArray, target: AsyncArray, workers: Workers) -> None:
     """Compare all values of two arrays.
 
     Args:
         source: One of them.
         target: The other one.
-        executor: Compares large arrays in other processes; ``None`` for this one.
+        workers: Where large arrays are compared.
 
     Raises:
         ChecksumError: If the values differ.
@@ -218,11 +217,11 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray, executor: Execu
     metadata = target.metadata
     most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
     regions = plan_blocks(metadata.grid, source.metadata.write_chunks, most)
-    if executor is None or source.nbytes <= _ALONE:
+    if workers.is_local or source.nbytes <= _ALONE:
         await _compare_regions(source, target, regions)
         return
     jobs = [partial(_compare_part, source, target, part) for part in share(list(regions))]
-    await run_elsewhere(executor, jobs, ignore_progress, source.store, target.store)
+    await workers.sum_reports(jobs, ignore_progress, source.store, target.store)
 
 
 def _compare_part(source: AsyncArray, target: AsyncArray, regions: Sequence[Region]) -> IngestReport:

@@ -14,14 +14,14 @@ from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import JobPlan
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import label_of
 from zarrasync.bulk.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
-from zarrasync.errors import UnsupportedByFormat, UnsupportedOperation
+from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
@@ -43,7 +43,7 @@ class FilesRequest:
         options: ``chunks``, ``shards`` and other parameters of new arrays.
         tasks: The number of tasks; 0 for a default.
         small_bytes: The largest size of values that are read with the headers.
-        start_method: How processes start; see ``Workers``.
+        start_method: How processes start; see ``engine_of``.
 
     The other attributes are arguments of ``ingest``.
     """
@@ -67,7 +67,6 @@ class FilesRequest:
     group: str = ""
     source_options: Mapping[str, Any] | None = None
     storage_options: Mapping[str, Any] | None = None
-    processes: int = 1
     executor: Any = None
     tasks: int = 0
     wait: float = 600.0
@@ -109,11 +108,10 @@ def _ingest_into(request: FilesRequest) -> FilesReport:
 
 def _run(request: FilesRequest) -> FilesReport:
     job = make_job(request)
-    workers = Workers(request.processes, request.executor, request.start_method)
+    workers = FileWorkers(request.executor, request.start_method)
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
-    if request.processes > 1 and not counting.portable:
-        raise UnsupportedOperation(f"only this process can write to {counting!r}; omit processes")
+    workers.check_stores(counting)
     with closing(workers), job:
         with report_progress(request.progress, 0, f"ingest {job_name(job.handle.store, job.handle.path)}") as progress:
             report = job.run(
@@ -130,7 +128,7 @@ def _run(request: FilesRequest) -> FilesReport:
 
 
 def plan_files(
-    request: FilesRequest, workers: Workers, save: Callable[[JobPlan], None]
+    request: FilesRequest, workers: FileWorkers, save: Callable[[JobPlan], None]
 ) -> tuple[JobPlan | None, FilesReport]:
     """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
     with redacted_errors(*_confidential(request)):
@@ -163,8 +161,6 @@ def make_job(request: FilesRequest) -> Job:
         raise TypeError(f"concat must be the name of a dimension, found {request.concat!r}")
     if request.labels is not None and not isinstance(request.labels, str):
         raise TypeError(f"labels must be a pattern of names, such as 'ndvi_%Y%m%d'; found {request.labels!r}")
-    if request.processes < 1:
-        raise ValueError(f"processes must be at least 1, found {request.processes!r}")
     if request.append and request.region is not None:
         raise ValueError("append and region exclude each other: append adds rows, region writes existing rows again")
     if (request.append or request.region is not None) and request.mode in ("w", "w-"):

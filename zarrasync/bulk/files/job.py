@@ -26,7 +26,7 @@ from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target, store_journal
 from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.samples import find_lost_rows
 from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
@@ -101,7 +101,7 @@ class Job:
 
     def run(
         self,
-        workers: Workers,
+        workers: FileWorkers,
         *,
         verify: bool = False,
         unaligned: Unaligned = "safe",
@@ -131,7 +131,7 @@ class Job:
 
     def plan_only(
         self,
-        workers: Workers,
+        workers: FileWorkers,
         save: Callable[[JobPlan], None] = lambda plan: None,
         transaction: Transaction | None = None,
     ) -> tuple[JobPlan | None, FilesReport]:
@@ -173,7 +173,7 @@ class Job:
                 self._claim.plan_only()
         return None if job is None else job.plan, report
 
-    def compare(self, workers: Workers, report: FilesReport, progress: ProgressLike) -> None:
+    def compare(self, workers: FileWorkers, report: FilesReport, progress: ProgressLike) -> None:
         """Add statistics of the files and of the rows that ``run`` has stored to its report. If no file was new, of all rows.
 
         In the context of the job, no other job changes these rows.
@@ -195,7 +195,7 @@ class Job:
             check_statistics(report.statistics, self.handle.name, store, hint)
         report.seconds += clock.monotonic() - begin
 
-    def _stored_plan(self, workers: Workers) -> JobPlan:
+    def _stored_plan(self, workers: FileWorkers) -> JobPlan:
         """Return a plan that would write the rows of all files again, which are known."""
         if not self._parameters.dim:  # a single file is compared like a new dataset
             return self._plan_files(workers, self._files, Target(self.handle), match_files)
@@ -206,7 +206,7 @@ class Job:
 
     def _plan_files(
         self,
-        workers: Workers,
+        workers: FileWorkers,
         files: Sequence[SourceFile],
         target: Target,
         match_rows: Callable[[Variables], Match],
@@ -221,7 +221,7 @@ class Job:
             add_stored_forms(target, headers[0], read)
         return plan_job(headers, target, parameters, match_rows)
 
-    def _plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport]:
+    def _plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
 
         From now on the claim belongs to this plan. The result of an interrupted job is published before, but a dataset
@@ -251,7 +251,7 @@ class Job:
         job.record_lost_rows()
         return job, report
 
-    def _make_plan(self, workers: Workers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
+    def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
         """Return the job with its plan, a report without counts, and the files that are new. Change nothing."""
         parameters = self._parameters
         if self._mode == "w":
@@ -281,7 +281,7 @@ class Job:
             report.notes.append("all rows exist already")
         return PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction), report, files
 
-    def _adopt(self, target: Target, workers: Workers) -> None:
+    def _adopt(self, target: Target, workers: FileWorkers) -> None:
         """Treat arrays that were ingested one by one, without a journal, as the dataset of their file."""
         parameters = self._parameters
         if parameters.region is not None or not target.records:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +14,8 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_array
-from zarrasync.bulk.elsewhere import as_executor
 from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.pyramid.companions import Companions, copy_companions, find_companions
 from zarrasync.bulk.pyramid.downsample import Method, check_method
@@ -193,8 +192,9 @@ async def pyramid(
             ``None``: no shards.
         compressors: The compressors. ``"keep"``: as in the finest level.
         overwrite: Replace existing levels, but not the finest one in its own group.
-        executor: Runs the computation in other processes: a ``ProcessPoolExecutor`` or another
-            ``concurrent.futures.Executor``, or a client of dask.distributed. Default: threads of this process.
+        executor: Where levels are computed: a number of processes, a ``concurrent.futures.Executor`` or another object
+            with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
+            function ``map(function, items)``. Default: threads of this process.
         concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.
@@ -236,13 +236,14 @@ async def pyramid(
     names = list(axes) if axes is not None else None
     request = _Request(
         AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
-        LayoutChanges(chunks, shards, compressors), overwrite, as_executor(executor), concurrency, progress,
+        LayoutChanges(chunks, shards, compressors), overwrite, Workers(executor), concurrency, progress,
     )  # fmt: skip
-    work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request)
-    if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
-        report = bridge.run(work, blocking=False)
-    else:
-        report = await work
+    with closing(request.workers):
+        work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request)
+        if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
+            report = bridge.run(work, blocking=False)
+        else:
+            report = await work
     report.seconds = clock.monotonic() - begin
     return report
 
@@ -260,7 +261,7 @@ class _Request:
     version: str | None
     changes: LayoutChanges
     overwrite: bool
-    executor: Executor | None
+    workers: Workers
     concurrency: int
     progress: ProgressLike
 
@@ -319,7 +320,7 @@ async def _compute(
         done = await compute_level(
             Reduction(above, array, level.factors, target.origin["method"], encoding),
             resume=not is_new,
-            executor=request.executor,
+            workers=request.workers,
             concurrency=request.concurrency,
             progress=progress,
             skip=skip_of(progress),
@@ -336,7 +337,7 @@ async def _copy_finest(
     begin, copied = clock.monotonic(), CopyReport()
     finest = target.levels[0]
     array, is_new = await target.make_level(finest, request.changes, report.notes)
-    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, executor=request.executor)
+    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, workers=request.workers)
     seconds = clock.monotonic() - begin
     report.levels.append(LevelReport(finest.path, finest.shape, copied.copied, copied.skipped, copied.nbytes, seconds))
     return array

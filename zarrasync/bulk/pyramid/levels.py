@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -17,7 +16,7 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import Ingestion, ignore_progress
-from zarrasync.bulk.elsewhere import run_elsewhere, share
+from zarrasync.bulk.jobs.workers import Workers, share
 from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
 from zarrasync.codecs.fill_check import fill_word, is_fill
@@ -144,7 +143,7 @@ async def compute_level(
     reduction: Reduction,
     *,
     resume: bool,
-    executor: Executor | None,
+    workers: Workers,
     concurrency: int,
     progress: Progress,
     skip: Progress,
@@ -154,7 +153,7 @@ async def compute_level(
     Args:
         reduction: The level.
         resume: Whether to keep existing stored values.
-        executor: Runs jobs in other processes; ``None`` for threads of this process.
+        workers: Where the level is computed.
         concurrency: The number of blocks at a time in a process; 0 for a default that suits the store.
         progress: Called with the number of bytes written since the last call.
         skip: Called with the number of bytes that need not be computed.
@@ -177,12 +176,12 @@ async def compute_level(
     candidates = lazy_product(sizes) if sources is None else sorted(sources)
     coordinates = [coords for coords in candidates if coords not in existing]
     work = [Work(coordinates, _present(sources, coordinates))]
-    if executor is None or not coordinates:
+    if workers.is_local or not coordinates:
         report = await reduction.run(work[0], progress, concurrency, is_new=is_new)
     else:
         work = [Work(list(part), _present(sources, part)) for part in share(coordinates)]
         jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
-        report = await run_elsewhere(executor, jobs, progress, target.store)
+        report = await workers.sum_reports(jobs, progress, target.store)
         skip(target.nbytes - report.nbytes)
     report.skipped = sum(coords in existing for coords in (sources if sources is not None else lazy_product(sizes)))
     return report

@@ -16,7 +16,7 @@ from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.runs import Permit
 from zarrasync.bulk.files.records.target import read_target
-from zarrasync.bulk.files.running.pool import Workers
+from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
@@ -99,7 +99,7 @@ class PlannedJob:
 
     def run_independently(
         self,
-        workers: Workers,
+        workers: FileWorkers,
         numbers: Sequence[int] | None = None,
         *,
         verify: bool = False,
@@ -180,7 +180,7 @@ class PlannedJob:
         with (
             in_terms_of(_NEW_PLAN),
             redacted_errors(reader.storage_options, reader.engine_options),
-            closing(Workers()) as workers,
+            closing(FileWorkers()) as workers,
         ):
             report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
         hint = way_to_write_again(self.plan)
@@ -246,7 +246,7 @@ class PlannedJob:
 
     def run_tasks(
         self,
-        workers: Workers,
+        workers: FileWorkers,
         report: FilesReport,
         permit: Permit | None,
         *,
@@ -291,7 +291,7 @@ class PlannedJob:
                 if progress is not None:
                     progress(part.nbytes)
 
-            workers.run(
+            workers.run_tasks(
                 plan,
                 waiting,
                 store,

@@ -1,0 +1,1 @@
+"""The engine of jobs: where their tasks run."""

@@ -1,0 +1,186 @@
+"""``Workers``: the one policy for calls that run elsewhere. They are repeated, cancelled and counted in one way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from functools import partial
+from typing import Any, TypeVar
+
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync.bulk.jobs.engines import Processes, engine_of
+from zarrasync.bulk.reports import add_reports
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
+from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["Workers", "share"]
+
+T = TypeVar("T")
+_MOST_ATTEMPTS = 3
+_PAUSE = 0.5
+"""Seconds before a call is repeated; twice as long before the next time."""
+_MOST_CALLS = 256
+"""The number of calls for one array, which bounds the messages between processes."""
+_POLL_SECONDS = 0.2
+_SILENT_SECONDS = 30.0
+"""Time without a finished call after which an engine looks for its workers."""
+_DEAD = ("KilledWorker", "TerminatedWorkerError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
+"""Names of errors of dask, loky and Ray, which need not be installed."""
+_FINAL = (ReadOnlyError, UnsupportedOperation, WriteConflictError)
+"""Errors of stores that a repetition does not change."""
+
+
+class Workers:
+    """Other processes, of this machine or of others, that run calls.
+
+    Args:
+        executor: The argument of users; see ``engine_of``. ``None`` and 1 stand for this process.
+        start_method: How processes of this machine start.
+
+    Raises:
+        TypeError: If the executor is not one.
+        ValueError: If it is a number less than 1.
+    """
+
+    def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
+        self._engine = engine_of(executor, start_method)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether calls run in this process."""
+        return self._engine is None
+
+    @property
+    def count(self) -> int:
+        """The number of processes that share the processors of this machine."""
+        return 1 if self._engine is None else self._engine.count
+
+    def check_stores(self, *used: Store) -> None:
+        """Check that calls can use stores.
+
+        Raises:
+            StoreError: If a store exists only in this process, and calls do not run there.
+        """
+        for store in used:
+            if not (self._engine is None or self._engine.may_share_memory or store.portable):
+                raise StoreError(
+                    f"{store!r} exists only in this process, so other processes cannot use it; use files or an object "
+                    "store, or omit the executor"
+                )
+
+    def warm(self) -> None:
+        """Start processes of this machine, which import modules while this one does other work."""
+        if isinstance(self._engine, Processes):
+            self._engine.warm()
+
+    def close(self) -> None:
+        """End the processes that this object has started."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def run(
+        self, numbers: Iterable[int], call: Callable[[int], Callable[[], T]], done: Callable[[int, T], None]
+    ) -> None:
+        """Run calls. A call whose worker ended, or whose store failed, is repeated, each time after a longer pause.
+
+        After a failure or a cancellation, calls that have not begun are dropped, and the others are waited for: nothing is
+        written after this method has ended.
+
+        Args:
+            numbers: The numbers of the calls.
+            call: Returns the call with a number.
+            done: Called with the number and the result of each call.
+
+        Raises:
+            StoreError: If workers that ran the same call ended several times.
+            Exception: What a call has raised.
+        """
+        engine = self._engine
+        assert engine is not None
+        attempts: dict[int, int] = {}
+        waiting, delayed = deque(numbers), list[tuple[float, int]]()
+        running: dict[Future[T], int] = {}
+        last = clock.monotonic()
+        try:
+            while waiting or delayed or running:
+                raise_if_cancelled()
+                now = clock.monotonic()
+                waiting.extendleft(number for due, number in delayed if due <= now)
+                delayed = [item for item in delayed if item[0] > now]
+                own = [waiting.popleft() for _ in range(min(len(waiting), engine.width - len(running)))]
+                if own:
+                    running.update(zip(engine.start([call(number) for number in own]), own, strict=True))
+                if not running:
+                    clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
+                    continue
+                ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
+                if ended:
+                    last = clock.monotonic()
+                elif clock.monotonic() - last > _SILENT_SECONDS:
+                    last = clock.monotonic()
+                    engine.warn(len(running))
+                for future in ended:
+                    number = running.pop(future)
+                    error = future.exception()
+                    if error is None:
+                        done(number, future.result())
+                        continue
+                    attempts[number] = attempts.get(number, 0) + 1
+                    self._check(error, number, attempts[number])
+                    delayed.append((clock.monotonic() + _PAUSE * 2 ** (attempts[number] - 1), number))
+        finally:
+            clock.current().wait_for(engine.cancel(running))
+
+    def _check(self, error: BaseException, number: int, attempts: int) -> None:
+        """Raise an error of a call if it is not worth a repetition."""
+        assert self._engine is not None
+        if isinstance(error, BrokenExecutor) or type(error).__name__ in _DEAD:
+            if attempts < _MOST_ATTEMPTS and self._engine.recover():
+                return
+            times = f" {attempts} times" if attempts > 1 else ""
+            raise StoreError(
+                f"the processes that ran task {number} ended{times}, for example because memory ran out; lower "
+                "config.memory_budget, or use fewer processes or workers with more memory"
+            ) from error
+        is_fault = isinstance(error, StoreError | ConnectionError | TimeoutError)
+        if not is_fault or isinstance(error, _FINAL) or attempts >= _MOST_ATTEMPTS:
+            raise error
+
+    async def sum_reports(
+        self, calls: Iterable[Callable[[], IngestReport]], progress: Progress, *used: Store
+    ) -> IngestReport:
+        """Run calls that return reports, and return the sum of these.
+
+        Args:
+            calls: The calls, which are sent to other processes.
+            progress: Called with the number of bytes written since the last call.
+            *used: The stores that they use.
+
+        Raises:
+            StoreError: If a store exists only in this process, a store failed, or workers ended.
+        """
+        self.check_stores(*used)
+        collect = partial(self._sum, list(calls), progress)
+        return collect() if driven() else await run_in_new_thread(collect)
+
+    def _sum(self, calls: Sequence[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
+        report = IngestReport()
+
+        def done(number: int, part: IngestReport) -> None:
+            add_reports(report, part)
+            progress(part.nbytes)
+
+        self.run(range(len(calls)), calls.__getitem__, done)
+        return report
+
+
+def share(items: Sequence[T]) -> list[Sequence[T]]:
+    """Divide items among calls, in order."""
+    size = -(-len(items) // _MOST_CALLS)
+    return [items[start : start + size] for start in range(0, len(items), size)] if items else []

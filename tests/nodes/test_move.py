@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -97,17 +98,17 @@ async def test_values_that_others_replace_meanwhile_remain(api: Api, tmp_path: P
 
 
 MOVER = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from zarrasync import errors, sync
-folder, (source, dest), root = sys.argv[1], sys.argv[2], sys.argv[3]
+folder, (source, dest), root, url, options = *sys.argv[1:5], json.loads(sys.argv[5])
 Path(f"{folder}/{source}.ready").touch()
 while not Path(f"{folder}/go").exists():
     time.sleep(0.001)
 end, moves = time.monotonic() + 2.5, 0
 while time.monotonic() < end:
     try:
-        group = sync.open_group(f"{folder}/data", mode="r+") if root == "root" else sync.open_group(f"{folder}/data/g", mode="r+")
+        group = sync.open_group(url if root == "root" else f"{url}/g", mode="r+", storage_options=options)
         group.move(*(f"g/{name}" if root == "root" else name for name in (source, dest)))
         moves += 1
     except errors.ZarrError:
@@ -116,22 +117,50 @@ print(moves)
 """
 
 
+def move_in_opposite_directions(folder: Path, roots: tuple[str, str], url: str, options: dict[str, Any]) -> None:
+    """Move a group to and fro on two processes, and check that all its values exist at one place.
+
+    Args:
+        folder: A folder for signals.
+        roots: Whether each process opens the root or the group.
+        url: The location of the root.
+        options: Storage options.
+    """
+    group = sync.create_group(url, storage_options=options or None).create_group("g")
+    group.create_group("x").create_array("a", shape=(100,), dtype="i4", chunks=(10,))[:] = 5
+    command = [sys.executable, "-W", "ignore", "-c", MOVER, str(folder)]
+    commands = [[*command, *move, url, json.dumps(options)] for move in (("xy", roots[0]), ("yx", roots[1]))]
+    movers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    while len(list(folder.glob("*.ready"))) < 2:
+        assert all(mover.poll() is None for mover in movers)
+        time.sleep(0.01)
+    (folder / "go").touch()
+    assert sum(int(mover.communicate(timeout=60)[0]) for mover in movers) > 0
+    group = sync.open_group(f"{url}/g", storage_options=options or None)
+    (name,) = group
+    array = group[f"{name}/a"]
+    assert isinstance(array, sync.Array)
+    assert (array[:] == 5).all()
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("roots", [("root", "root"), ("root", "group")])
 def test_moves_in_opposite_directions_lose_nothing(tmp_path: Path, roots: tuple[str, str]):
-    group = sync.create_group(tmp_path / "data").create_group("g")
-    group.create_group("x").create_array("a", shape=(100,), dtype="i4", chunks=(10,))[:] = 5
-    moves = [("xy", roots[0]), ("yx", roots[1])]
-    commands = [[sys.executable, "-W", "ignore", "-c", MOVER, str(tmp_path), *move] for move in moves]
-    movers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    while len(list(tmp_path.glob("*.ready"))) < 2:
-        assert all(mover.poll() is None for mover in movers)
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    assert sum(int(mover.communicate(timeout=60)[0]) for mover in movers) > 0
+    move_in_opposite_directions(tmp_path, roots, str(tmp_path / "data"), {})
     (name,) = sync.open_group(tmp_path / "data/g")
-    assert (sync.open_array(tmp_path / "data/g", path=f"{name}/a")[:] == 5).all()
     assert [path.name for path in (tmp_path / "data/g").iterdir() if path.is_dir()] == [name]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("roots", [("root", "root"), ("root", "group")])
+def test_moves_in_a_bucket_lose_nothing(tmp_path: Path, s3: tuple[str, dict[str, Any]], roots: tuple[str, str]):
+    """Equal values have equal versions there, so that only turns keep the values of the other move."""
+    url, options = s3
+    move_in_opposite_directions(tmp_path, roots, url, options)
+    store = stores.resolve(url, options)
+    keys = asyncio.run(store.list_prefix(""))
+    assert not [key for key in keys if ".moves" in key]
+    assert len([key for key in keys if "/c/" in key]) == 10
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft-2022"])

@@ -17,17 +17,21 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["APPENDS", "JOB_FOLDER", "JOB_RECORD", "JOB_TASK", "erase_node", "leftover_chunks"]
+__all__ = ["APPENDS", "JOB_FOLDER", "JOB_RECORD", "JOB_TASK", "MOVES", "erase_node", "leftover_chunks"]
 
 APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""
+MOVES = ".moves"
+"""Name of the lock or the lease that a move takes in a directory."""
 JOB_FOLDER = ".ingest"
 """Name of the folder with the state of a job that writes many files into a group. It lies in the group."""
 JOB_RECORD = "record"
 """Name of the value in that folder that describes the result that the job publishes."""
 JOB_TASK = "task-"
 """How the names of values in that folder begin that mark finished tasks."""
-_JOB_RESULT = re.compile(rf"(?:.*/)?(?:{re.escape(APPENDS)}|{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*))")
+_JOB_RESULT = re.compile(
+    rf"(?:.*/)?(?:{re.escape(APPENDS)}|{re.escape(MOVES)}|{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*))"
+)
 
 
 async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:

@@ -1,12 +1,14 @@
 """Moving nodes inside a store.
 
-A move copies values, and then erases the versions that it has copied. Moves in one hierarchy take turns, by a lock in the
-directories above the source: otherwise moves in opposite directions could each erase what the other one has copied.
+A move copies values, and then erases the versions that it has copied. Moves in one hierarchy take turns, by locks, and in
+object stores by leases, in the directories above the source. Otherwise moves in opposite directions could each erase what
+the other one has copied: in object stores, equal values may have equal versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from zarrasync import formats
 from zarrasync._concurrency.gates import Permits, byte_budget
@@ -16,13 +18,12 @@ from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.erase import MOVES
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
+from zarrasync.stores.leases import Lease
 
 __all__ = ["move_node", "move_values"]
-
-_TURN = ".moves"
-"""Name of the lock that a move takes in a directory."""
 
 
 async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
@@ -40,7 +41,7 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     store, config = source.store, source.config
     dest.format.check_path(dest.path)
     old_prefixes = source.format.erase_prefixes(source.path)
-    async with store.locks(_turn_keys(source.path)):
+    async with _turn(store, source.path, f"the move of {source.name}", config) as leases:
         new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
         if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
             raise NodeExistsError(
@@ -63,6 +64,8 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
                 store=repr(store),
             )
         await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
+        for lease in leases:
+            lease.check()
         remaining = await _erase(store, copied, old_prefixes, config)
         await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
     _refuse_remaining(remaining, source.name, dest.name)
@@ -81,17 +84,24 @@ async def move_values(store: Store, prefix: str, new_prefix: str, config: Config
     Raises:
         WriteConflictError: If another writer has stored values meanwhile, which remain.
     """
-    async with store.locks(_turn_keys(prefix.rstrip("/"))):
+    async with _turn(store, prefix.rstrip("/"), f"the move of /{prefix}", config) as leases:
         sizes = await store.list_sizes(prefix)
         new_keys = {key: new_prefix + key[len(prefix) :] for key in sizes}
         copied = await _copy_values(store, new_keys, sizes, config)
+        for lease in leases:
+            lease.check()
         remaining = await _erase(store, copied, (prefix,), config)
     _refuse_remaining(remaining, f"/{prefix}".rstrip("/"), f"/{new_prefix}".rstrip("/"))
 
 
-def _turn_keys(path: str) -> list[str]:
-    """Return the keys to lock for a move from a path. No values have them."""
-    return [join(above, _TURN) for above in ancestors(path)[::-1]]
+@asynccontextmanager
+async def _turn(store: Store, path: str, name: str, config: Config) -> AsyncIterator[Sequence[Lease]]:
+    """Wait until no other move from a path, or from a directory above it, is running. Yield the leases to check."""
+    keys = [join(above, MOVES) for above in ancestors(path)[::-1]]
+    async with store.locks(keys), AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(Lease(store.notes, key, name, config.total_timeout or 0)) for key in keys
+        ]
 
 
 async def _copy_values(

@@ -27,13 +27,13 @@ import numpy.typing as npt
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.retry import ConflictBackoff, pause
-from zarrasync.bulk.files.records.runs import BEAT_SECONDS, DEAD_SECONDS, Observed
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.integrations.xarray.labels import Placement, Unfinished
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import APPENDS
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import ABSENT, Request, Store
+from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed
 from zarrasync.stores.temporary_names import process_name
 
 __all__ = ["AppendClaim"]

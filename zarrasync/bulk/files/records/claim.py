@@ -21,9 +21,10 @@ from typing import Any, Self
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records import runs
 from zarrasync.bulk.files.records.claim_folder import ClaimFolder
-from zarrasync.bulk.files.records.runs import Observed, Permit
+from zarrasync.bulk.files.records.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
+from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed
 from zarrasync.stores.temporary_names import process_name
 
 __all__ = ["Claim"]
@@ -110,7 +111,7 @@ class Claim:
             is_waiting = True
             self._pause(end, wait, content)
         try:
-            self.wait_for_runs(max(end - clock.monotonic(), runs.DEAD_SECONDS + 1))
+            self.wait_for_runs(max(end - clock.monotonic(), DEAD_SECONDS + 1))
         except BaseException:
             self.restore()
             raise
@@ -181,7 +182,7 @@ class Claim:
             self.folder.erase(marks)  # the other job may have ended, and removed its marks
             raise WriteConflictError(
                 f"another job has taken over {self.folder.dataset}, because this one was suspended for more than "
-                f"{runs.DEAD_SECONDS:.0f} s; repeat the call",
+                f"{DEAD_SECONDS:.0f} s; repeat the call",
                 key=self.folder.claim_key,
             ) from error
 
@@ -193,7 +194,7 @@ class Claim:
             )
 
     def _beat(self) -> None:
-        while not self._stop.wait(runs.BEAT_SECONDS):
+        while not self._stop.wait(BEAT_SECONDS):
             with self._lock:
                 if self._stop.is_set():
                     return

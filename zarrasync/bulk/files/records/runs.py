@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,16 +19,13 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store, Value
-from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
+from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed
+from zarrasync.stores.temporary_names import process_name
 
-__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Observed", "Permit", "Run", "read_content", "wait_for_runs"]
+__all__ = ["Permit", "Run", "read_content", "wait_for_runs"]
 
 T = TypeVar("T")
-BEAT_SECONDS = 3.0
-"""Time between two renewals."""
 _POLL_SECONDS = 0.25
-DEAD_SECONDS = 15.0
-"""A claim or a run that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
 
 
 async def read_content(store: Store, key: str) -> tuple[dict[str, Any], object]:
@@ -54,28 +51,6 @@ def _parse(value: Value | None) -> dict[str, Any]:
     if type(content.get("created", 0)) is not int:
         del content["created"]
     return content
-
-
-@dataclass
-class Observed:
-    """A claim or a note of another process, as this process has seen it.
-
-    Attributes:
-        beat: What changes with each renewal.
-        since: When it was seen for the first time.
-    """
-
-    beat: object = None
-    since: float = 0.0
-
-    def is_over(self, content: Mapping[str, Any]) -> bool:
-        """Return whether the owner has ended, or has not renewed the content for long."""
-        owner, beat, now = content.get("owner"), (content.get("id"), content.get("beat")), clock.monotonic()
-        if beat != self.beat:
-            self.beat, self.since = beat, now
-        # The owner of a damaged note notices that when it renews the note, and ends.
-        seconds = DEAD_SECONDS if not owner or is_process_name(owner) else 2 * BEAT_SECONDS
-        return not owner or is_process_gone(owner) or now - self.since > seconds
 
 
 def wait_for_runs(store: Store, folder: str, wait: float) -> bool:

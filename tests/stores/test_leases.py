@@ -1,0 +1,108 @@
+"""Leases order processes that write to an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.shifted_clock import ShiftedClock
+from zarrasync import stores
+from zarrasync._concurrency import clock
+from zarrasync.errors import WriteConflictError
+from zarrasync.stores.leases import Lease
+
+pytestmark = pytest.mark.servers
+
+
+async def content(store: stores.Store) -> dict[str, Any]:
+    value = await store.get("turn")
+    return {} if value is None else json.loads(bytes(value))
+
+
+async def test_one_holds_it_at_a_time(s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+    holders: list[int] = []
+    most = 0
+
+    async def hold(number: int) -> None:
+        nonlocal most
+        async with Lease(stores.resolve(url, options), "turn", "the test", 60) as lease:
+            holders.append(number)
+            most = max(most, len(holders))
+            await asyncio.sleep(0.02)
+            lease.check()
+            holders.remove(number)
+
+    await asyncio.gather(*map(hold, range(5)))
+    assert most == 1
+    assert await stores.resolve(url, options).get("turn") is None
+
+
+async def test_the_lease_of_a_process_that_has_ended(s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+    store = stores.resolve(url, options)
+    for left in (b'{"id": "x", "owner": "", "beat": 3}', b"damaged", b"[]"):
+        await store.put("turn", left)
+        async with Lease(store, "turn", "the test", 60):
+            assert (await content(store))["id"] != "x"
+        assert await store.get("turn") is None
+
+
+async def test_a_lease_that_is_not_renewed(s3: tuple[str, dict[str, Any]]):
+    """The next process gets it after some time, and the process that was suspended notices."""
+    url, options = s3
+    store = stores.resolve(url, options)
+    with clock.replaced(ShiftedClock(10)):
+        await store.put("turn", json.dumps({"id": "x", "owner": "another-machine", "beat": 3}).encode())
+        async with Lease(store, "turn", "the test", 1000):
+            assert (await content(store))["id"] != "x"
+        await store.put("turn", b"{}")  # its owner was killed before it had erased it
+        async with Lease(store, "turn", "the test", 1000):
+            pass
+    assert await store.get("turn") is None
+
+
+async def test_a_lease_that_was_taken_over(s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
+    url, options = s3
+    store = stores.resolve(url, options)
+    lease = Lease(store, "turn", "the test", 60)
+
+    async def at_once(seconds: float) -> None:
+        await asyncio.sleep(0.001)
+
+    environment = clock.Environment()
+    monkeypatch.setattr(environment, "sleep", at_once)
+    with clock.replaced(environment):
+        async with lease:
+            for _ in range(3):  # it may be renewed between the requests
+                await store.put("turn", json.dumps({"id": "x", "owner": "another", "beat": 1}).encode())
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        lease.check()
+                    except WriteConflictError:
+                        break
+                    await asyncio.sleep(0.01)
+            with pytest.raises(WriteConflictError, match="the test: another process has continued"):
+                lease.check()
+    assert (await content(store))["id"] == "x"
+
+
+async def test_waiting_has_an_end(s3: tuple[str, dict[str, Any]]):
+    url, options = s3
+    store = stores.resolve(url, options)
+    async with Lease(store, "turn", "the first", 60):
+        with pytest.raises(WriteConflictError, match="another process did not finish within"):
+            async with Lease(stores.resolve(url, options), "turn", "the second", 0.3):
+                pass
+
+
+async def test_stores_that_need_none():
+    """Locks order processes in local files, and no other process writes to memory."""
+    store = stores.MemoryStore()
+    async with Lease(store, "turn", "the test", 60) as lease:
+        assert not store.values
+        lease.check()

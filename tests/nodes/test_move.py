@@ -118,7 +118,7 @@ print(moves)
 
 
 def move_in_opposite_directions(folder: Path, roots: tuple[str, str], url: str, options: dict[str, Any]) -> None:
-    """Move a group to and fro on two processes, and check that all its values exist at one place.
+    """Move a group back and forth on two processes, and check that all its values exist at one place.
 
     Args:
         folder: A folder for signals.

@@ -1,8 +1,8 @@
 """Leases: values that one process holds at a time, and renews as long as it runs.
 
-They order processes where no lock does: in object stores. Every change of a lease is a conditional write, so that of two
-processes that want it, one gets it. A process that was killed or suspended does not renew its lease, and loses it to the
-next one that waits.
+They order processes in object stores, which have no locks. Every change of a lease is a conditional write, so that only
+one of several waiting processes gets it. A process that was killed or suspended does not renew its lease, and loses it to
+the next process.
 """
 
 from __future__ import annotations

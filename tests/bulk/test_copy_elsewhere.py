@@ -119,8 +119,8 @@ async def test_an_object_store(api: Api, tmp_path: Path, executor: Executor):
 
 
 async def test_something_that_is_no_executor(api: Api, tmp_path: Path):
-    with pytest.raises(TypeError, match="executor must have a method submit"):
-        await api(api.copy(write(tmp_path / "source"), tmp_path / "copy", executor=3))
+    with pytest.raises(TypeError, match="executor must be a number of processes, have a method submit"):
+        await api(api.copy(write(tmp_path / "source"), tmp_path / "copy", executor="3"))
 
 
 def _end_process() -> None:
@@ -131,7 +131,7 @@ def _end_process() -> None:
 async def test_a_process_that_ends(api: Api, tmp_path: Path):
     source = write(tmp_path / "source")
     ending = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_process)
-    with ending as pool, pytest.raises(StoreError, match="a process of the executor ended"):
+    with ending as pool, pytest.raises(StoreError, match="the processes that ran task"):
         await api(api.copy(source, tmp_path / "copy", executor=pool))
     await api(api.copy(source, tmp_path / "copy", resume=True))
     np.testing.assert_array_equal(sync.open_array(tmp_path / "copy", path="a")[:120], VALUES[:120])

@@ -224,7 +224,7 @@ def test_the_memory_of_blocks_is_reused(tmp_path: Path):
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_each_process_reads_each_chunk_of_its_files_once(tmp_path: Path, processes: int):
     paths = [write(tmp_path / "0.nc", chunksizes=(1, *SHAPE[1:]))]
-    options: dict[str, Any] = {"concat": "time", "chunks": (7, 8, 10), "processes": processes}
+    options: dict[str, Any] = {"concat": "time", "chunks": (7, 8, 10), "executor": processes}
     config = {"memory_budget": 3 * 7 * 32 * 50 * DATA.itemsize // 2}  # one block with all chunks of a file fits
     report = sync.ingest(paths, tmp_path / "out.zarr", config=config, **options)
     assert report.blocks == 1

@@ -43,7 +43,7 @@ def _call(data: bytes) -> Any:
 def workers(kind: str) -> Iterator[dict[str, Any]]:
     """Provide the arguments that name workers."""
     if kind == "processes":
-        yield {"processes": 2}
+        yield {"executor": 2}
     elif kind == "dask":
         distributed = pytest.importorskip("distributed")
         options: dict[str, Any] = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}

@@ -15,7 +15,7 @@ from zarrasync import sync
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.cli import main
 from zarrasync.cli.messages import error_line, for_shell
-from zarrasync.errors import ShapeError, UnsupportedOperation
+from zarrasync.errors import ShapeError
 from zarrasync.stores import ZipStore
 
 
@@ -139,7 +139,7 @@ def test_names_of_axes_for_some_variables(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"processes": 0}, ValueError, "processes must be at least 1, found 0"),
+        ({"executor": 0}, ValueError, "executor must be at least 1 process, found 0"),
         ({"encoding": ["t2m"]}, TypeError, r"the encoding must be a mapping .*, found \['t2m'\]"),
         ({"concat": 5}, TypeError, "concat must be the name of a dimension, found 5"),
         (
@@ -159,7 +159,7 @@ def test_arguments(first: Path, options: dict[str, Any], error: type[Exception],
 @pytest.mark.parametrize("kind", ["dict", "zip"])
 def test_stores_of_one_process(first: Path, kind: str):
     store: Any = {} if kind == "dict" else ZipStore("out.zarr.zip", mode="w")
-    with pytest.raises(UnsupportedOperation, match=r"only this process can write to .*; omit processes"):
+    with pytest.raises(StoreError, match=r"exists only in this process, .*, or omit the executor"):
         sync.ingest("first.nc", store, concat="time", executor=2)
 
 

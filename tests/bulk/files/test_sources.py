@@ -256,7 +256,7 @@ def test_processes_share_their_copies(tmp_path: Path, temporary: Path, monkeypat
     paths, counts = write_days(tmp_path / "nc", range(8)), Counter[str]()
     with http_server(tmp_path / "nc", seen=counts.update) as server:
         urls = [f"{server}/{path.name}" for path in paths]
-        options: dict[str, Any] = {"chunks": {"time": 6}, "processes": 3, "start_method": "fork"}
+        options: dict[str, Any] = {"chunks": {"time": 6}, "executor": 3, "start_method": "fork"}
         ingest_in_tasks(urls, out := tmp_path / "out.zarr", **options)
     assert_same(out, joined(paths))
     assert {counts[f"GET /{path.name}"] for path in paths} == {1} or deletes

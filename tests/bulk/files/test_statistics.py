@@ -43,7 +43,7 @@ def expected(dataset: Any, name: str) -> tuple[int, int, float, float, float]:
         {},
         {"zarr_format": 2},
         {"decode": True},
-        pytest.param({"processes": 2}, marks=pytest.mark.processes),
+        pytest.param({"executor": 2}, marks=pytest.mark.processes),
         {"encoding": {"t2m": {"dtype": "f8"}}},
     ],
 )

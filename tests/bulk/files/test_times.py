@@ -156,7 +156,7 @@ async def test_times_that_the_destination_cannot_represent(
 def test_units_of_each_file_in_other_processes(tmp_path: Path, processes: int):
     units = [FIRST, SECOND, FIRST, SECOND]
     paths = [write(tmp_path / "nc", n, np.array([n], "i4"), unit, width=40) for n, unit in enumerate(units)]
-    options: dict[str, Any] = {"chunks": {"time": 1}, "processes": processes, "start_method": "fork", "verify": True}
+    options: dict[str, Any] = {"chunks": {"time": 1}, "executor": processes, "start_method": "fork", "verify": True}
     assert ingest_in_tasks(paths, tmp_path / "out.zarr", **options).tasks == 4
     assert stored(tmp_path / "out.zarr") == [0, 25, 2, 27]
 

@@ -72,7 +72,7 @@ def test_square_variables_in_several_tasks(tmp_path: Path, where: str, is_row: b
         dataset.transpose(*("yx" if number < 3 else "xy"), ...).to_netcdf(tmp_path / f"{number}.nc")
     with ThreadPoolExecutor(2) as executor:
         workers: dict[str, Any] = (
-            {"processes": 2, "start_method": "fork"} if where == "processes" else {"executor": executor}
+            {"executor": 2, "start_method": "fork"} if where == "processes" else {"executor": executor}
         )
         paths, out = sorted(tmp_path.glob("*.nc")), tmp_path / "out.zarr"
         assert ingest_in_tasks(paths, out, chunks={"time": 1}, verify=True, **workers).tasks == 6

@@ -15,6 +15,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+import numpy as np
+
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.display.text import counted
@@ -72,10 +74,10 @@ def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
     """
     if executor is None:
         return None
-    if isinstance(executor, int) and not isinstance(executor, bool):
+    if isinstance(executor, int | np.integer) and not isinstance(executor, bool):
         if executor < 1:
             raise ValueError(f"executor must be at least 1 process, found {executor!r}")
-        return None if executor == 1 else Processes(executor, start_method)
+        return None if executor == 1 else Processes(int(executor), start_method)
     if hasattr(executor, "get_executor"):
         return _Dask(executor)
     if getattr(executor, "__name__", "") == "ray" and hasattr(executor, "remote"):

@@ -15,7 +15,7 @@ from zarrasync import sync
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.cli import main
 from zarrasync.cli.messages import error_line, for_shell
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, StoreError
 from zarrasync.stores import ZipStore
 
 

@@ -74,6 +74,7 @@ def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
     """
     if executor is None:
         return None
+    given: Any = executor  # type checkers narrow the type of the argument
     if isinstance(executor, int | np.integer) and not isinstance(executor, bool):
         if executor < 1:
             raise ValueError(f"executor must be at least 1 process, found {executor!r}")
@@ -85,9 +86,9 @@ def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
     if hasattr(executor, "call_async") and hasattr(executor, "get_result"):
         return _Lithops(executor)
     if hasattr(executor, "submit"):
-        return _Executor(executor)
+        return _Executor(given)
     if callable(executor):
-        return _Map(executor)
+        return _Map(given)
     raise TypeError(
         "executor must be a number of processes, have a method submit as concurrent.futures.Executor has, be a client of "
         f"dask, the module ray, a FunctionExecutor of Lithops, or a function map(function, items); found {executor!r}"

@@ -103,6 +103,20 @@ def test_imports_of_jobs_with_files_go_down_only():
     assert sorted(upward) == []
 
 
+def test_only_the_engines_of_jobs_start_processes():
+    """Front ends pass calls to them, so that executors, repetitions and cancellation are the same everywhere."""
+    starts = re.compile(r"import multiprocessing|import .*(PoolExecutor|BrokenExecutor|BrokenProcessPool)|os\.fork")
+    users = {
+        name
+        for name, path in modules().items()
+        if package(name) in ("bulk", "integrations", "cli", "server") and starts.search(path.read_text())
+    }
+    assert users == {"bulk.jobs.engines", "bulk.jobs.workers"}
+    targets = {target for name in modules() if name.startswith("bulk.jobs.") for target in imports(modules()[name])}
+    above = {target for target in targets if target.startswith("bulk.") and not target.startswith("bulk.jobs")}
+    assert above == {"bulk.reports"}
+
+
 def imported_modules(path: Path) -> set[str]:
     """The modules themselves: ``from zarrasync.display import html`` imports display.html, other names display.__init__."""
     known, targets = modules(), set()

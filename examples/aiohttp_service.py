@@ -3,7 +3,8 @@
     pip install 'zarrasync[serve]'
     python aiohttp_service.py s3://bucket/weather.zarr
 
-``/series/NAME?row=&column=`` returns JSON; ``/browse/`` is the viewer. If a client disconnects, its reads are cancelled:
+``/series/NAME?row=&column=`` returns JSON; ``/browse/`` is the viewer. Each series has the rows that exist at this moment. If a
+client disconnects, its reads are cancelled:
 ``handler_cancellation=True`` turns this on in aiohttp.
 """
 
@@ -26,11 +27,13 @@ async def series(request: web.Request) -> web.Response:
     """All of time at one place."""
     try:
         row, column = int(request.query["row"]), int(request.query["column"])
+        await request.app[ROOT].refresh()  # other processes append
         array = await request.app[ROOT].getitem(request.match_info["name"])
         values = await array[:, row, column]
+    except NodeNotFoundError as error:  # whose text contains the path of the store on this machine
+        raise web.HTTPNotFound(text=f"there is no array {error.path!r}") from None
     except (KeyError, ValueError, SelectionError) as error:
-        kind = web.HTTPNotFound if isinstance(error, NodeNotFoundError) else web.HTTPBadRequest
-        raise kind(text=str(error)) from None
+        raise web.HTTPBadRequest(text=str(error)) from None
     return web.json_response({"units": array.attrs.get("units"), "values": values.tolist()})
 
 

@@ -65,10 +65,11 @@ async def array_of(request: Request, name: str) -> za.AsyncArray:
 
 @app.exception_handler(ZarrError)
 async def explain(request: Request, error: ZarrError) -> JSONResponse:
-    """What went wrong, with the status that it means here."""
+    """What went wrong, with the status that it means here. Other messages contain paths of this machine."""
     statuses = {NodeNotFoundError: 404, SelectionError: 422, StoreError: 502}
     status = next((status for kind, status in statuses.items() if isinstance(error, kind)), 500)
-    return JSONResponse({"detail": str(error)}, status)
+    text = f"there is no node {error.path!r}" if isinstance(error, NodeNotFoundError) else "the data cannot be read"
+    return JSONResponse({"detail": str(error) if isinstance(error, SelectionError) else text}, status)
 
 
 @app.get("/{name}/series")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -67,7 +68,12 @@ async def test_aiohttp_service(weather):
         status, told = await answer(session, f"{base}/series/t2m?row=3&column=4")
         assert (status, told) == (200, {"units": "K", "values": VALUES[:, 3, 4].tolist()})
         for wrong, code in [("t2m?row=99&column=0", 400), ("t2m?row=x", 400), ("none?row=0&column=0", 404)]:
-            assert (await answer(session, f"{base}/series/{wrong}"))[0] == code
+            status, text = await answer(session, f"{base}/series/{wrong}")
+            assert status == code
+            assert str(Path(weather).parent) not in text
+        await (await za.open_array(weather, path="t2m", mode="r+")).append(VALUES[:1])
+        status, told = await answer(session, f"{base}/series/t2m?row=3&column=4")
+        assert told["values"] == [*VALUES[:, 3, 4].tolist(), float(VALUES[0, 3, 4])]
         assert "viewer.js" in (await answer(session, f"{base}/browse/"))[1]
         status, told = await answer(session, f"{base}/browse/api/data?path=t2m&select=0,0,:3")
         assert told["data"] == [0, 1, 2]
@@ -103,7 +109,9 @@ async def test_fastapi_service(weather, monkeypatch):
         status, told = await answer(session, f"{base}/t2m/mean")
         assert told["mean"] == pytest.approx(VALUES.mean(dtype="f8"))
         for wrong, code in [("t2m/series?row=99&column=0", 422), ("t2m/series?row=-1", 422), ("none/mean", 404)]:
-            assert (await answer(session, f"{base}/{wrong}"))[0] == code
+            status, told = await answer(session, f"{base}/{wrong}")
+            assert status == code
+            assert str(Path(weather).parent) not in str(told)
 
 
 async def test_fastapi_service_sees_rows_that_others_append(weather, monkeypatch):

@@ -13,6 +13,7 @@ import zarrasync
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.ingest_array import ingest_array
 from zarrasync.bulk.new_arrays import creation_options
@@ -87,7 +88,9 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
         arrays, attributes = open_file(args)
         layouts = _layouts(args, store, arrays)
         file = identify_source(args.url, args.path)
-        existing = run(_existing(args, store, arrays, file), blocking=store.blocking)
+        existing, is_known = run(_existing(args, store, arrays, file), blocking=store.blocking)
+        if is_known and len(existing) == len(arrays) and not args.verify:
+            return console.report(FilesReport(known=1))
         if set(arrays) != {""}:
             zarr_format = _create_groups(args, store, arrays, layouts, attributes)
             layouts = {path: {**layout, "zarr_format": zarr_format} for path, layout in layouts.items()}
@@ -157,10 +160,15 @@ def _place(args: argparse.Namespace, path: str) -> str:
     return join(normalize_path(args.dest_path), path)
 
 
-async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays, file: SourceFile) -> Collection[str]:
-    """Return the paths of the arrays that exist and are not replaced, none of which comes from another file."""
+async def _existing(
+    args: argparse.Namespace, store: Store, arrays: Arrays, file: SourceFile
+) -> tuple[Collection[str], bool]:
+    """Return the paths of the arrays that exist and are not replaced, none of which comes from another file.
+
+    Also return whether they are a dataset that contains the file.
+    """
     if args.overwrite:
-        return ()
+        return (), False
     found: list[str] = []
 
     async def find(path: str) -> None:
@@ -169,8 +177,7 @@ async def _existing(args: argparse.Namespace, store: Store, arrays: Arrays, file
             found.append(path)
 
     await for_each(find, arrays, 1 if store.blocking else _CONCURRENT_ARRAYS)
-    await check_records(store, [_place(args, path) for path in found], file)
-    return found
+    return found, await check_records(store, [_place(args, path) for path in found], file)
 
 
 # ------------------------------------------------------------------ layouts

@@ -146,6 +146,13 @@ MUTANTS = [
         "            self._free += amount",
     ),
     Mutant(
+        "requests do not wait for others to end",
+        "arrays",
+        "_concurrency/gates.py",
+        "is_free = not self._waiters and (amount <= self._free or self._free == self.capacity)",
+        "is_free = True",
+    ),
+    Mutant(
         "parts of chunks are written where versions cannot be compared",
         "unconditional",
         "transfer/unaligned.py",

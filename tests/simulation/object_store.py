@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -63,6 +64,10 @@ class Faults:
     tail: float = 0.0
 
 
+MOST_REQUESTS = 8
+"""The number of requests that a client may send before one is answered."""
+
+
 class _NoAnswerError(Exception):
     """The connection broke."""
 
@@ -97,6 +102,8 @@ class Bucket:
         equal_tags: Whether equal values have equal versions, as in S3.
         conditional: Whether the service supports conditional writes.
         objects: The values.
+        running: The number of requests of each client that have not been answered.
+        most: The highest of these numbers.
     """
 
     scheduler: Scheduler
@@ -105,6 +112,8 @@ class Bucket:
     equal_tags: bool = True
     conditional: bool = True
     objects: dict[str, _Stored] = field(default_factory=dict)
+    running: Counter[int] = field(default_factory=Counter)
+    most: int = 0
 
     def _note(self, client: Client, text: str) -> None:
         self.history.note(f"{client.name}: {text}")
@@ -257,7 +266,7 @@ class SimulatedStore(RemoteStore):
     def __init__(self, bucket: Bucket, client: Client) -> None:
         self._bucket, self._client = bucket, client
         self.settings = config.get()
-        self.usual = self.concurrency = 8
+        self.usual = self.concurrency = MOST_REQUESTS
 
     @property
     def identity(self) -> Hashable:
@@ -270,12 +279,17 @@ class SimulatedStore(RemoteStore):
         return f"SimulatedStore({self._client.name})"
 
     async def _attempt(self, kind: str, key: str, serve: Callable[[], Any]) -> Any:
+        running, number = self._bucket.running, self._client.number
+        running[number] += 1
+        self._bucket.most = max(self._bucket.most, running[number])
         try:
             return await self._bucket.send(self._client, kind, key, serve)
         except _RefusedError as error:
             raise TransientError(str(error), slow_down=error.status in _OVERLOADED) from error
         except _NoAnswerError as error:
             raise TransientError(str(error)) from error
+        finally:
+            running[number] -= 1
 
     async def _call(self, key: str, verb: str, kind: str, serve: Callable[[], Any]) -> Any:
         return await self._request(key, verb, partial(self._attempt, kind, key, serve))

@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulation.environment import simulated
 from tests.simulation.files import Files
 from tests.simulation.history import History
-from tests.simulation.object_store import Bucket, Faults, SimulatedStore
+from tests.simulation.object_store import MOST_REQUESTS, Bucket, Faults, SimulatedStore
 from tests.simulation.plan import Actor, Plan, Step
 from tests.simulation.scheduler import Client, Killed, Scheduler, Stuck
 from zarrasync import config
@@ -142,6 +142,8 @@ class World:
             self._run_tasks([self._start(scenario, number, actor) for number, actor in enumerate(actors)])
         self.bucket.faults = Faults()
         self._check_files()
+        if self.bucket.most > MOST_REQUESTS:
+            raise Violation(f"{self.bucket.most} requests of a client were running, and {MOST_REQUESTS} are allowed")
         self._run_alone("after", scenario.verify)
         scenario.check()
 

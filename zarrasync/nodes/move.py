@@ -7,7 +7,7 @@ the other one has copied: in object stores, equal values may have equal versions
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from zarrasync import formats
@@ -41,7 +41,7 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     store, config = source.store, source.config
     dest.format.check_path(dest.path)
     old_prefixes = source.format.erase_prefixes(source.path)
-    async with _turn(store, source.path, f"the move of {source.name}", config) as leases:
+    async with _turn(store, source.path, f"the move of {source.name}", config) as check:
         new_keys = dict(zip(source.format.erase_keys(source.path), dest.format.erase_keys(dest.path), strict=True))
         if any(await store.fetch([Request(key) for key in dest.format.document_keys(dest.path)])):
             raise NodeExistsError(
@@ -64,8 +64,7 @@ async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
                 store=repr(store),
             )
         await update_copies(dest, [new_keys[key] for key in copied if _is_own_document(dest, key)])
-        for lease in leases:
-            lease.check()
+        await check()
         remaining = await _erase(store, copied, old_prefixes, config)
         await update_copies(source, source.format.erase_keys(source.path), old_prefixes)
     _refuse_remaining(remaining, source.name, dest.name)
@@ -84,24 +83,28 @@ async def move_values(store: Store, prefix: str, new_prefix: str, config: Config
     Raises:
         WriteConflictError: If another writer has stored values meanwhile, which remain.
     """
-    async with _turn(store, prefix.rstrip("/"), f"the move of /{prefix}", config) as leases:
+    async with _turn(store, prefix.rstrip("/"), f"the move of /{prefix}", config) as check:
         sizes = await store.list_sizes(prefix)
         new_keys = {key: new_prefix + key[len(prefix) :] for key in sizes}
         copied = await _copy_values(store, new_keys, sizes, config)
-        for lease in leases:
-            lease.check()
+        await check()
         remaining = await _erase(store, copied, (prefix,), config)
     _refuse_remaining(remaining, f"/{prefix}".rstrip("/"), f"/{new_prefix}".rstrip("/"))
 
 
 @asynccontextmanager
-async def _turn(store: Store, path: str, name: str, config: Config) -> AsyncIterator[Sequence[Lease]]:
-    """Wait until no other move from a path, or from a directory above it, is running. Yield the leases to check."""
+async def _turn(store: Store, path: str, name: str, config: Config) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Wait until no other move from a path, or from a directory above it, is running. Yield a check that this is still so."""
     keys = [join(above, MOVES) for above in ancestors(path)[::-1]]
     async with store.locks(keys), AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(Lease(store.notes, key, name, config.total_timeout or 0)) for key in keys
-        ]
+        seconds = config.total_timeout or 0
+        leases = [await stack.enter_async_context(Lease(store.notes, key, name, seconds)) for key in keys]
+
+        async def check() -> None:
+            for lease in leases:
+                await lease.check()
+
+        yield check
 
 
 async def _copy_values(

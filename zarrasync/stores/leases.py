@@ -79,7 +79,7 @@ class Lease:
         if is_shared and store.conditional and store.writeable:
             with suppress(ConditionsUnsupported):
                 await self._acquire()
-                self._renewal = asyncio.create_task(self._renew())
+                self._renewal = asyncio.create_task(self._keep())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -89,12 +89,14 @@ class Lease:
                 await self._renewal
             await run_cleanup(self._release)
 
-    def check(self) -> None:
-        """Check that this process still has the lease.
+    async def check(self) -> None:
+        """Renew the lease now, before a step that only its holder may take.
 
         Raises:
-            WriteConflictError: If it was suspended for too long, and another process has taken the lease over.
+            WriteConflictError: If this process was suspended for too long, and another process has taken the lease over.
         """
+        if self._renewal is not None and not self._is_lost:
+            await self._renew()
         if self._is_lost:
             raise WriteConflictError(
                 f"{self._name}: another process has continued, because this one was suspended for more than "
@@ -127,19 +129,19 @@ class Lease:
                 )
             await pause(_POLL_SECONDS)
 
-    async def _renew(self) -> None:
-        while True:
+    async def _keep(self) -> None:
+        while not self._is_lost:
             await clock.sleep(BEAT_SECONDS)
-            try:
-                self._beats += 1
-                self._version = await self._put(self._version)
-            except WriteConflictError:  # or the response to an earlier renewal was lost
-                content, self._version = await self._read()
-                self._is_lost = content.get("id") != self._id
-                if self._is_lost:
-                    return
-            except StoreError:
-                pass  # the next renewal may succeed
+            with suppress(StoreError):  # the next renewal may succeed
+                await self._renew()
+
+    async def _renew(self) -> None:
+        try:
+            self._beats += 1
+            self._version = await self._put(self._version)
+        except WriteConflictError:  # also if ``check`` renews at the same time, or the response to a renewal was lost
+            content, self._version = await self._read()
+            self._is_lost = content.get("id") != self._id
 
     async def _release(self) -> None:
         content, version = await self._read()

@@ -25,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
-    from zarrasync.bulk.copy import copy
+    from zarrasync.bulk.copy import copy, plan_copy
     from zarrasync.bulk.ingest import ingest
+    from zarrasync.bulk.jobs.plan import AsyncJobPlan
     from zarrasync.bulk.manifest import manifest
+    from zarrasync.bulk.plans import open_plan
     from zarrasync.bulk.pyramid import pyramid
     from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncArray",
     "AsyncGroup",
+    "AsyncJobPlan",
     "AsyncSelection",
     "Config",
     "ZarrError",
@@ -75,6 +78,8 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "open_plan",
+    "plan_copy",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -88,12 +93,15 @@ __all__ = [
 _HOME_MODULES = {
     "AsyncArray": "nodes.array",
     "AsyncGroup": "nodes.group",
+    "AsyncJobPlan": "bulk.jobs.plan",
     "AsyncSelection": "nodes.selection",
     "Config": "config",
     "ZarrError": "errors",
     "copy": "bulk.copy",
     "ingest": "bulk.ingest",
     "manifest": "bulk.manifest",
+    "open_plan": "bulk.plans",
+    "plan_copy": "bulk.copy",
     "pyramid": "bulk.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import run
 from zarrasync._util.short_tracebacks import RAISED, shorten
+from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
@@ -28,6 +29,7 @@ __all__ = [
     "Attributes",
     "GroupBase",
     "Indexer",
+    "JobPlanBase",
     "SelectionBase",
     "register",
     "to_sync",
@@ -294,6 +296,32 @@ class ArrayBase(ValuesBase, NodeBase):
     def blocks(self) -> Indexer:
         """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates."""
         return Indexer(self._async.blocks, self._run)
+
+
+class JobPlanBase(Facade):
+    """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
+
+    ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
+    finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
+    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = sync.plan_copy(source, dest, chunks=(1,), tasks=2)
+        >>> reports = list(map(plan.run, range(len(plan.tasks))))
+        >>> report = plan.finish()
+        >>> sync.load(dest)
+        array([0, 1, 2, 3])
+    """
+
+    __slots__ = ()
+    _async: AsyncJobPlan
+
+    @property
+    def _blocking(self) -> bool:
+        return True  # it waits for its stores itself
 
 
 class SelectionBase(ValuesBase):

@@ -19,11 +19,14 @@ import numpy.typing as npt
 
 from zarrasync import config
 from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import manifest as _manifest
+from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.copy import functions as _copy
 from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.jobs import plan as _plan
+from zarrasync.bulk.jobs.plan import Task
 from zarrasync.bulk.pyramid import PyramidReport
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method
@@ -34,6 +37,7 @@ from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
+from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -56,6 +60,7 @@ T = TypeVar("T")
 __all__ = [
     "Array",
     "Group",
+    "JobPlan",
     "Selection",
     "config",
     "consolidate_metadata",
@@ -71,6 +76,8 @@ __all__ = [
     "open",
     "open_array",
     "open_group",
+    "open_plan",
+    "plan_copy",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -1273,6 +1280,138 @@ class Selection(SelectionBase):
         return self._async.explain()
 
 
+class JobPlan(JobPlanBase):
+    """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
+
+    ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
+    finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
+    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = sync.plan_copy(source, dest, chunks=(1,), tasks=2)
+        >>> reports = list(map(plan.run, range(len(plan.tasks))))
+        >>> report = plan.finish()
+        >>> sync.load(dest)
+        array([0, 1, 2, 3])
+    """
+
+    __slots__ = ()
+
+    @property
+    def place(self) -> str:
+        """The path or the URL by which ``open_plan`` opens this plan; empty if it has no document."""
+        return self._async.place
+
+    @property
+    def kind(self) -> str:
+        """The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``."""
+        return self._async.kind
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks, with the sizes of what they write and of the memory that they need, in bytes."""
+        return self._async.tasks
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks about the sources."""
+        return self._async.notes
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Parts of the sources that the result will lack although no argument excludes them, with the reason."""
+        return self._async.left_out
+
+    def explain(self) -> PlanExplanation:
+        """Return what the plan reads and writes: passes over the sources, bytes, requests and memory."""
+        return self._async.explain()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values, without credentials.
+
+        Raises:
+            UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
+        """
+        return self._async.to_json()
+
+    def run(
+        self,
+        task: int | None = None,
+        *,
+        executor: Any = None,
+        verify: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
+        progress: ProgressLike = False,
+    ) -> IngestReport:
+        """Run one task, or all that are not finished. A task that is finished already is skipped.
+
+        Args:
+            task: The number of the task. Numbers beyond the last task have nothing to do, because the size of an array job
+                is often chosen before the plan. Default: all tasks.
+            executor: Where several tasks run, as for ``ingest``. Default: this process.
+            verify: Read the values back and compare them.
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+            source_options: Options of the filesystem or object store of the sources.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+                its last call, or a ``Monitor``.
+
+        Returns:
+            A report of the written values.
+
+        Raises:
+            ValueError: If the number is negative.
+            ChecksumError: If values read back differ.
+            WriteConflictError: If the plan was finished, abandoned or replaced.
+            StoreError: If a store failed.
+        """
+        return self._run(
+            self._async.run(
+                task,
+                executor=executor,
+                verify=verify,
+                storage_options=storage_options,
+                source_options=source_options,
+                progress=progress,
+            )
+        )
+
+    def finish(self, *, verify: bool = False, storage_options: Mapping[str, Any] | None = None) -> Any:
+        """Check that all tasks are finished, and publish the result. May be repeated after a failure.
+
+        Args:
+            verify: Compare the values that this call writes with the stored ones.
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+
+        Returns:
+            A report of the job.
+
+        Raises:
+            NodeNotFoundError: If tasks are not finished. Nothing is published then.
+            ChecksumError: If values read back differ.
+            WriteConflictError: If the plan was abandoned or replaced.
+            StoreError: If the store failed.
+        """
+        return self._run(self._async.finish(verify=verify, storage_options=storage_options))
+
+    def abandon(self, *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Drop the plan, and erase the values of new arrays that its tasks have written. May be repeated.
+
+        New rows of existing arrays remain invisible, but rows that the tasks have replaced stay replaced.
+
+        Args:
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+
+        Raises:
+            WriteConflictError: If the result is being published, or the plan was finished or abandoned.
+            StoreError: If the store failed.
+        """
+        self._run(self._async.abandon(storage_options=storage_options))
+
+
 def open(
     store: StoreLike,
     *,
@@ -1858,6 +1997,90 @@ def copy(
     return run(coroutine_, blocking=store_of(source_).blocking and dest_.blocking)
 
 
+def plan_copy(
+    source: Any,
+    dest: Any,
+    *,
+    source_path: str = "",
+    dest_path: str = "",
+    zarr_format: int | str | None = None,
+    chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
+    overwrite: bool = False,
+    verify: bool = False,
+    all_files: bool = False,
+    plan: Any = None,
+    tasks: int = 0,
+    source_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> JobPlan:
+    """Plan a copy whose tasks run anywhere; see ``copy`` for what is copied, and ``JobPlan`` for plans.
+
+    Each task copies boxes of arrays. Readers see the copy when the plan is finished, as its documents are stored last.
+
+    Args:
+        source: As for ``copy``.
+        dest: As for ``copy``.
+        source_path: As for ``copy``.
+        dest_path: As for ``copy``.
+        zarr_format: As for ``copy``.
+        chunks: As for ``copy``.
+        shards: As for ``copy``.
+        compressors: As for ``copy``.
+        overwrite: Replace an existing node, which is erased now.
+        verify: Let each task read its values back and compare them.
+        all_files: As for ``copy``. These files are copied at the end.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
+        tasks: About how many tasks to make. Default: tasks of 256 MiB.
+        source_options: As for ``copy``. They are not part of the document.
+        dest_options: As for ``copy``, also for the URL of the document. They are not part of it.
+        config: As for ``copy``. The settings are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        NodeNotFoundError: If the source does not exist.
+        NodeExistsError: If a node exists at the destination, and ``overwrite`` is not set.
+        WriteConflictError: If another job writes the destination, or another plan for it is not finished.
+        UnsupportedOperation: If ``plan`` is given, and source or destination are not paths or URLs; or if no plan can be
+            made for the destination, such as an archive.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = sync.plan_copy(source, dest, chunks=(1,), tasks=2)
+        >>> for task in plan.tasks:
+        ...     report = plan.run(task.number)
+        >>> report = plan.finish()
+        >>> sync.load(dest)
+        array([0, 1, 2, 3])
+    """
+    coroutine_ = _copy.plan_copy(
+        source,
+        dest,
+        source_path=source_path,
+        dest_path=dest_path,
+        zarr_format=zarr_format,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        overwrite=overwrite,
+        verify=verify,
+        all_files=all_files,
+        plan=plan,
+        tasks=tasks,
+        source_options=source_options,
+        dest_options=dest_options,
+        config=config,
+    )
+    result: JobPlan = to_sync(run(coroutine_, blocking=False))
+    return result
+
+
 def ingest(
     source: Any,
     store: StoreLike,
@@ -2065,6 +2288,39 @@ def manifest(
     return run(coroutine_, blocking=store_.blocking)
 
 
+def open_plan(
+    plan: Any, *, path: str = "", storage_options: Mapping[str, Any] | None = None, config: ConfigLike = None
+) -> JobPlan:
+    """Open a plan that ``plan_ingest``, ``plan_copy`` or ``plan_pyramid`` has made.
+
+    Args:
+        plan: The path or the URL of its document, or its destination: a path, a URL, or anything that represents a store.
+        path: The path of the group or array in the destination.
+        storage_options: Options of the filesystem or object store of the URL, and of the destination.
+        config: Settings for the tasks. They are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        NodeNotFoundError: If there is no plan.
+        MetadataError: If the document is damaged, or another version has written it.
+        StoreError: If a store failed.
+
+    Example:
+        >>> source, dest = tmp_path / "a.zarr", tmp_path / "b.zarr"
+        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = sync.plan_copy(source, dest)
+        >>> plan = sync.open_plan(dest)  # on another machine
+        >>> plan.kind, len(plan.tasks)
+        ('copy', 1)
+        >>> plan.abandon()
+    """
+    coroutine_ = _plans.open_plan(plan, path=path, storage_options=storage_options, config=config)
+    result: JobPlan = to_sync(run(coroutine_, blocking=False))
+    return result
+
+
 def pyramid(
     store: StoreLike,
     *,
@@ -2248,3 +2504,4 @@ def validate(
 register(_array.AsyncArray, Array)
 register(_group.AsyncGroup, Group)
 register(_selection.AsyncSelection, Selection)
+register(_plan.AsyncJobPlan, JobPlan)

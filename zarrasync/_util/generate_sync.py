@@ -25,6 +25,7 @@ CLASSES = (  # file, asynchronous class, synchronous class, base class
     ("nodes/array.py", "AsyncArray", "Array", "ArrayBase"),
     ("nodes/group.py", "AsyncGroup", "Group", "GroupBase"),
     ("nodes/selection.py", "AsyncSelection", "Selection", "SelectionBase"),
+    ("bulk/jobs/plan.py", "AsyncJobPlan", "JobPlan", "JobPlanBase"),
 )
 HEADER = '''"""The synchronous API: the names of the package as blocking functions and classes.
 
@@ -54,10 +55,14 @@ from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.nodes import selection as _selection
 from zarrasync.bulk import manifest as _manifest
+from zarrasync.bulk.jobs import plan as _plan
+from zarrasync.bulk import plans as _plans
+from zarrasync.bulk.jobs.plan import Task
+from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, GroupBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
@@ -90,13 +95,14 @@ MODULES = {
     "copy": "bulk/copy/functions.py",
     "ingest": "bulk/ingest.py",
     "manifest": "bulk/manifest.py",
+    "plans": "bulk/plans.py",
     "pyramid": "bulk/pyramid/functions.py",
     "validate": "bulk/validate/functions.py",
 }
 """The modules whose public functions are generated, by the names under which the facade imports them."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_TYPES = re.compile(r"\bAsync(Array|Group|Selection|Iterator)\b")
+_TYPES = re.compile(r"\bAsync(Array|Group|Selection|JobPlan|Iterator)\b")
 
 
 def generate() -> str:
@@ -264,6 +270,7 @@ def _function(node: ast.AsyncFunctionDef, module: str) -> str:
         f"store_of({name}_).blocking" if resolvers[name] == "resolve_source" else f"{name}_.blocking"
         for name in options
     )
+    blocking = blocking or "False"  # such functions need the names of stores, and resolve them themselves
     # The call is on a separate line, which tracebacks show.
     return (
         f"def {node.name}({_sync_text(ast.unparse(node.args))}) -> {returns}:\n{_docstring(node, '    ')}"

@@ -17,7 +17,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["APPENDS", "JOB_FOLDER", "JOB_RECORD", "JOB_TASK", "MOVES", "erase_node", "leftover_chunks"]
+__all__ = ["APPENDS", "JOB_FOLDER", "JOB_PLAN", "JOB_RECORD", "JOB_TASK", "MOVES", "erase_node", "leftover_chunks"]
 
 APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""
@@ -27,6 +27,8 @@ JOB_FOLDER = ".ingest"
 """Name of the folder with the state of a job that writes many files into a group. It lies in the group."""
 JOB_RECORD = "record"
 """Name of the value in that folder that describes the result that the job publishes."""
+JOB_PLAN = "plan.json"
+"""Name of the value in that folder with the plan of a job whose tasks other processes run."""
 JOB_TASK = "task-"
 """How the names of values in that folder begin that mark finished tasks."""
 _JOB_RESULT = re.compile(
@@ -104,7 +106,8 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
     store = handle.chunk_store(metadata)
     if store.bounded:  # it has no chunks of an array that does not exist
         return []
-    coords = {key: metadata.keys.decode(key, metadata.ndim) for key in await store.list_prefix("")}
+    keys = [key for key in await store.list_prefix("") if not key.startswith(f"{JOB_FOLDER}/")]
+    coords = {key: metadata.keys.decode(key, metadata.ndim) for key in keys}
     others = sorted(key for key, at in coords.items() if at is None)
     if nodes := [key for key in others if "/" in key and formats.is_document(key)]:
         raise NodeExistsError(

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from zarrasync import config as settings
-from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.files import check_free, copy_files, plan_files
-from zarrasync.bulk.copy.layout import check_names
-from zarrasync.bulk.copy.nodes import CopyPlan, Nodes, create_copies, keep_consolidated, plan_copies
+from zarrasync.bulk.copy.files import copy_files
+from zarrasync.bulk.copy.nodes import (
+    CopyPlan,
+    Nodes,
+    consolidate_copies,
+    consolidated_groups,
+    create_copies,
+    plan_copies,
+)
+from zarrasync.bulk.copy.plan_layout import plan_layout
+from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.copy.values import compare_arrays, copy_array
 from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.claimed_work import begin_plan
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.config import Config
 from zarrasync.display.progress import ProgressLike, part_of, report_progress
-from zarrasync.errors import NodeExistsError, UnsupportedOperation
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges, has_same_values
-from zarrasync.metadata.create import check_axis_count
-from zarrasync.model.paths import join, normalize_path
-from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of, with_handle
+from zarrasync.nodes.access import SourceLike, handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.functions import CodecsLike, open
-from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.functions import CodecsLike
+from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import StoreLike, resolve
+from zarrasync.stores import StoreLike
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["copy"]
+__all__ = ["copy", "plan_copy"]
 
 _CONCURRENT_ARRAYS = 16
 """The number of arrays to copy at a time."""
@@ -131,25 +136,14 @@ async def copy(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
     workers = Workers(executor)
-    begin, retries, values, report = clock.monotonic(), RetryCounts(), settings.resolve(config), CopyReport()
-    root, members = await _open_source(source, source_path, source_options, values, report.notes)
-    store = resolve(dest, dest_options, values)
-    zarr_format = store.choose_format(zarr_format)
-    format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
-    target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
-    _check_apart(handle_of(root), target)
-    nodes, keys = await _list_source([("", root), *members], optional=not all_files)
+    begin, retries, report = clock.monotonic(), RetryCounts(), CopyReport()
+    nodes, plan = await plan_layout(
+        source, dest, source_path=source_path, dest_path=dest_path, zarr_format=zarr_format,
+        changes=LayoutChanges(chunks, shards, compressors), overwrite=overwrite, resume=resume, all_files=all_files,
+        source_options=source_options, dest_options=dest_options, config=config, report=report,
+    )  # fmt: skip
+    (_, root), *_ = nodes
     arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
-    for name, shape in (("chunks", chunks), ("shards", shards)):
-        check_axis_count(name, shape, (array.ndim for array in arrays))
-    changes = LayoutChanges(chunks, shards, compressors)
-    check_names(changes, {path or node.basename: node.metadata for path, node in nodes if isinstance(node, AsyncArray)})
-    files = plan_files(keys, handle_of(root), target)
-    if not all_files:
-        report.left_out, files = list(files), {}
-    elif not (overwrite or resume):
-        await check_free(target, list(files.values()))
-    plan = CopyPlan(target, changes, files, overwrite, resume)
     total = sum(array.nbytes for array in arrays)
     with (
         closing(workers),
@@ -159,71 +153,86 @@ async def copy(
         report_bytes = callback or ignore_progress
         run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, workers=workers)
         try:
-            async with store.in_use():
-                await run_on_store(run, root.store, store)
+            async with plan.target.store.in_use():
+                await run_on_store(run, root.store, plan.target.store)
         finally:
             report.retries, report.seconds = retries.retries, clock.monotonic() - begin
     return report
 
 
-async def _open_source(
-    source: SourceLike, path: str, options: Mapping[str, Any] | None, values: Config, notes: list[str]
-) -> tuple[AsyncArray | AsyncGroup, Sequence[tuple[str, AsyncArray | AsyncGroup]]]:
-    """Open the node to copy and all nodes below it.
+@short_tracebacks
+async def plan_copy(
+    source: Any,
+    dest: Any,
+    *,
+    source_path: str = "",
+    dest_path: str = "",
+    zarr_format: int | str | None = None,
+    chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
+    overwrite: bool = False,
+    verify: bool = False,
+    all_files: bool = False,
+    plan: Any = None,
+    tasks: int = 0,
+    source_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncJobPlan:
+    """Plan a copy whose tasks run anywhere; see ``copy`` for what is copied, and ``AsyncJobPlan`` for plans.
 
-    Consolidated metadata may be outdated, so it is used only if the store cannot list.
-    """
-    resolved = resolve_source(source, options, values)
-    store = store_of(resolved)
-    if store is not resolved:
-        path = join(resolved.path, normalize_path(path))
-    root = await open(store, path=path, config=values, use_consolidated=False)
-    if not isinstance(root, AsyncGroup):
-        return root, ()
-    try:
-        return root, await all_members(root)
-    except UnsupportedOperation as error:
-        root = await open(store, path=path, config=values)
-        if not isinstance(root, AsyncGroup) or handle_of(root).consolidated is None:
-            raise
-        notes.append(f"{root.name}: {error}; only the nodes in the consolidated metadata were copied")
-        return root, await all_members(root)
-
-
-async def _list_source(nodes: Nodes, *, optional: bool) -> tuple[Nodes, list[str]]:
-    """List all keys of the source. Its metadata has been read before, so that the listing contains all of its chunks.
+    Each task copies boxes of arrays. Readers see the copy when the plan is finished, as its documents are stored last.
 
     Args:
-        nodes: The nodes to copy, starting with the root.
-        optional: Return no keys if the store cannot list. Otherwise raise an error.
+        source: As for ``copy``.
+        dest: As for ``copy``.
+        source_path: As for ``copy``.
+        dest_path: As for ``copy``.
+        zarr_format: As for ``copy``.
+        chunks: As for ``copy``.
+        shards: As for ``copy``.
+        compressors: As for ``copy``.
+        overwrite: Replace an existing node, which is erased now.
+        verify: Let each task read its values back and compare them.
+        all_files: As for ``copy``. These files are copied at the end.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
+        tasks: About how many tasks to make. Default: tasks of 256 MiB.
+        source_options: As for ``copy``. They are not part of the document.
+        dest_options: As for ``copy``, also for the URL of the document. They are not part of it.
+        config: As for ``copy``. The settings are not part of the document.
 
     Returns:
-        The nodes, with a cached listing if it replaces listings of single nodes, and the keys.
-    """
-    (_, root), *_ = nodes
-    try:
-        listed = await run_on_store(handle_of(root).with_listing, root.store)
-        keys = await run_on_store(listed.list_keys, root.store)
-    except UnsupportedOperation:
-        if not optional:
-            raise
-        return nodes, []
-    return [
-        (path, make_node(replace(handle_of(node), store=listed.store), node.metadata)) for path, node in nodes
-    ], keys
-
-
-def _check_apart(source: NodeHandle, dest: NodeHandle) -> None:
-    """Check that a copy neither replaces its source nor contains itself.
+        The plan.
 
     Raises:
-        NodeExistsError: If source and destination overlap.
+        NodeNotFoundError: If the source does not exist.
+        NodeExistsError: If a node exists at the destination, and ``overwrite`` is not set.
+        WriteConflictError: If another job writes the destination, or another plan for it is not finished.
+        UnsupportedOperation: If ``plan`` is given, and source or destination are not paths or URLs; or if no plan can be
+            made for the destination, such as an archive.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Example:
+        >>> source, dest = {}, {}
+        >>> _ = await za.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = await za.plan_copy(source, dest, chunks=(1,), tasks=2)
+        >>> for task in plan.tasks:
+        ...     report = await plan.run(task.number)
+        >>> report = await plan.finish()
+        >>> await za.load(dest)
+        array([0, 1, 2, 3])
     """
-    if overlap(source.store, source.path, dest.store, dest.path):
-        raise NodeExistsError(
-            f"cannot copy {source.name} in {source.store!r} to {dest.name} in {dest.store!r}: one contains the other",
-            path=dest.path,
-        )
+    report, values = CopyReport(), settings.resolve(config)
+    nodes, layout = await plan_layout(
+        source, dest, source_path=source_path, dest_path=dest_path, zarr_format=zarr_format,
+        changes=LayoutChanges(chunks, shards, compressors), overwrite=overwrite, resume=False, all_files=all_files,
+        source_options=source_options, dest_options=dest_options, config=values, report=report,
+    )  # fmt: skip
+    names = name_of(source), name_of(dest)
+    work = CopyWork.of(nodes, layout, report, await consolidated_groups(nodes), *names, tasks)
+    place = PlanPlace.of(plan, layout.target.store, layout.target.path, names[1], dest_options, values)
+    return await begin_plan(work, place, verify=verify)
 
 
 async def _copy_nodes(
@@ -242,7 +251,9 @@ async def _copy_nodes(
     listed = target
     with suppress(UnsupportedOperation):
         listed = await run_on_store(target.with_listing, target.store)
-    created = await create_copies(listed, metadata, plan)
+    created = await create_copies(
+        listed, metadata, overwrite=plan.overwrite, resume=plan.resume, erase_leftovers=plan.resume
+    )
     pairs = [
         (node, copied)
         for path, node in nodes
@@ -268,4 +279,4 @@ async def _copy_nodes(
     is_blocking = target.store.blocking and nodes[0][1].store.blocking
     await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)
     await copy_files(handle_of(nodes[0][1]), target, plan.files, report, resume=plan.resume, verify=verify)
-    await keep_consolidated(nodes, target, report.notes)
+    await consolidate_copies(await consolidated_groups(nodes), target, report.notes)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from zarrasync import formats
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.copy.layout import layout_of
 from zarrasync.bulk.reports import CopyReport
@@ -22,12 +23,22 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidate_group import consolidate
 from zarrasync.nodes.create import create_node
 from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.erase import leftover_chunks
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
-__all__ = ["CopyPlan", "Nodes", "create_copies", "keep_consolidated", "plan_copies"]
+__all__ = [
+    "CopyPlan",
+    "Nodes",
+    "check_absent",
+    "consolidate_copies",
+    "consolidated_groups",
+    "create_copies",
+    "erase_chunks",
+    "plan_copies",
+]
 
 
 Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
@@ -125,25 +136,71 @@ _INSTEAD_OF_RESUME = ("overwrite=True", "overwrite=True instead of resume=True")
 
 
 async def create_copies(
-    target: NodeHandle, planned: Mapping[str, Metadata], plan: CopyPlan
+    target: NodeHandle,
+    planned: Mapping[str, Metadata],
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    erase_leftovers: bool = False,
 ) -> dict[str, AsyncArray | AsyncGroup]:
-    """Create the nodes of a copy, or open those that an interrupted run has created.
+    """Create the nodes of a copy.
+
+    Args:
+        target: The location and the format of the copy.
+        planned: The metadata of the nodes by path.
+        overwrite: Whether to replace an existing node.
+        resume: Whether to open nodes that an interrupted run has created.
+        erase_leftovers: Whether to erase chunks that lie at the place of a new array.
 
     Raises:
         NodeExistsError: If another node exists.
     """
 
     async def create(handle: NodeHandle, path: str) -> AsyncArray | AsyncGroup:
-        if plan.resume:
+        if resume:
             (existing,) = await find_all(handle, [handle.path], (handle.format,))
             if existing is not None:
                 return await _reuse(handle, planned[path], existing.metadata)
-        overwrite = plan.overwrite and not path
-        created = await create_node(handle, planned[path], overwrite=overwrite, erase_leftovers=plan.resume)
+        created = await create_node(
+            handle, planned[path], overwrite=overwrite and not path, erase_leftovers=erase_leftovers
+        )
         return make_node(created, planned[path])
 
-    with in_terms_of(_INSTEAD_OF_RESUME if plan.resume else _OR_RESUME):
+    with in_terms_of(_INSTEAD_OF_RESUME if resume else _OR_RESUME):
         return await run_on_store(partial(create_levels, target, planned, create), target.store)
+
+
+async def check_absent(target: NodeHandle, planned: Mapping[str, Metadata]) -> None:
+    """Check that no node exists where a copy will be.
+
+    Raises:
+        NodeExistsError: If one exists.
+    """
+    formats_ = [target.format, *(other for other in formats.CANDIDATES if not other.is_same(target.format))]
+    found = [
+        *await find_all(target, [target.path], formats_, strict=False),
+        *await find_all(target, [join(target.path, path) for path in planned], [target.format], strict=False),
+    ]
+    if any(node is not None for node in found):
+        raise NodeExistsError(
+            f"a node exists at {target.name} in {target.store!r}; pass overwrite=True to replace it",
+            path=target.path,
+            store=repr(target.store),
+        )
+
+
+async def erase_chunks(target: NodeHandle, planned: Mapping[str, Metadata]) -> None:
+    """Erase the chunks at the places of arrays whose documents are not stored.
+
+    Raises:
+        NodeExistsError: If values of unclear origin lie there.
+        UnsupportedOperation: If the store cannot list.
+    """
+    for path, metadata in planned.items():
+        if isinstance(metadata, ArrayMetadata):
+            handle = target.at(join(target.path, path))
+            keys = await leftover_chunks(handle, metadata)
+            await handle.chunk_store(metadata).erase_values(keys)
 
 
 async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> AsyncArray | AsyncGroup:
@@ -169,20 +226,25 @@ async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> A
     return make_node(replace(handle, is_format_known=True), planned)
 
 
-async def keep_consolidated(nodes: Nodes, target: NodeHandle, notes: list[str]) -> None:
-    """Consolidate the copies of groups with consolidated metadata. If that is not possible, add a note."""
+async def consolidated_groups(nodes: Nodes) -> list[str]:
+    """Return the paths of the groups with consolidated metadata, relative to the first node."""
     groups = {path: node for path, node in nodes if isinstance(node, AsyncGroup)}
     if not groups:
-        return
+        return []
     source = handle_of(nodes[0][1]).without_consolidated()
     paths = [node.path for node in groups.values()]
     find_copies = partial(find_all, source, paths, (source.format,), consolidated=None)
     found = await run_on_store(find_copies, source.store)
-    for path, node in zip(groups, found, strict=True):
-        if node is None or node.consolidated is None:
-            continue
+    return [
+        path for path, node in zip(groups, found, strict=True) if node is not None and node.consolidated is not None
+    ]
+
+
+async def consolidate_copies(paths: Iterable[str], target: NodeHandle, notes: list[str]) -> None:
+    """Consolidate the metadata of some groups of a copy. If that is not possible, add a note."""
+    for path in paths:
         copied = target.at(join(target.path, path))
         try:
             await run_on_store(partial(consolidate, copied), target.store)
         except (UnsupportedByFormat, UnsupportedOperation) as error:
-            notes.append(f"{groups[path].name}: the copy has no consolidated metadata: {error}")
+            notes.append(f"{copied.name}: the copy has no consolidated metadata: {error}")

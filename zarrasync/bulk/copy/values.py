@@ -19,8 +19,8 @@ from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import ChecksumError, UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import plan_blocks
-from zarrasync.indexing.coverage import coarser_chunks
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
+from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks
@@ -29,7 +29,7 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Request
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["compare_arrays", "copy_array"]
+__all__ = ["compare_arrays", "compare_box", "copy_array", "copy_box"]
 
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
@@ -96,6 +96,27 @@ async def _copy_decoded(
     regions = await ingestion.remaining(progress, resume=resume, concurrency=_BLOCKS_ELSEWHERE)
     jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
     add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
+
+
+async def copy_box(source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport) -> None:
+    """Copy a region of whole stored values, for which the target has none.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        region: The region.
+        report: The report to add counts to.
+    """
+    touched = touched_chunks(region, target.metadata.grid)
+    if has_same_values(source.metadata, target.metadata):
+        await _copy_values(source, target, touched, report, ignore_progress)
+        return
+    chosen = await _chosen_values(source, target, is_new=True) if target.metadata.spec.undefined else None
+    part = source_of(source.view[(*region, ...)], {})
+    part.chunks = source.metadata.write_chunks
+    own = None if chosen is None else chosen.intersection(touched)
+    ingestion = Ingestion(part, target, region, "allow", report, chosen=own)
+    await ingestion.run(ignore_progress, resume=False, is_new=True, verify=False)
 
 
 def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
@@ -222,6 +243,19 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray, workers: Worker
         return
     jobs = [partial(_compare_part, source, target, part) for part in share(list(regions))]
     await workers.sum_reports(jobs, ignore_progress, source.store, target.store)
+
+
+async def compare_box(source: AsyncArray, target: AsyncArray, region: Region) -> None:
+    """Compare the values of a region of two arrays.
+
+    Raises:
+        ChecksumError: If the values differ.
+    """
+    metadata = target.metadata
+    most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
+    await _compare_regions(
+        source, target, plan_blocks(metadata.grid, source.metadata.write_chunks, most, *corners(region))
+    )
 
 
 def _compare_part(source: AsyncArray, target: AsyncArray, regions: Sequence[Region]) -> IngestReport:

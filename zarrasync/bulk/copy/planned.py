@@ -1,0 +1,387 @@
+"""Copies as plans: boxes of arrays that any process can copy, and the documents that show the copy at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync._concurrency import bridge
+from zarrasync.bulk.copy.files import copy_files
+from zarrasync.bulk.copy.nodes import (
+    CopyPlan,
+    Nodes,
+    check_absent,
+    consolidate_copies,
+    create_copies,
+    erase_chunks,
+    plan_copies,
+)
+from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.plan import Credentials, Task
+from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.reports import CopyReport, add_reports
+from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.formats import Format
+from zarrasync.indexing.axis_cuts import count_touched
+from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.chunk_grids import Grid
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.erase import erase_node
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.functions import open
+from zarrasync.nodes.group import make_node
+from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.stores import Store
+
+__all__ = ["CopyWork"]
+
+T = TypeVar("T")
+_TASK_BYTES = 256 << 20
+"""The decoded size of a task, unless a single stored value is larger or there would be too many tasks."""
+_MOST_TASKS = 10_000
+_UNSIZED_BYTES = 16
+"""Assumed size in bytes of an element whose data type has no fixed size."""
+
+
+class Box(NamedTuple):
+    """A part of one array.
+
+    Attributes:
+        array: The path of the array, relative to the copied node.
+        start: The first index along each axis.
+        stop: The index after the last one along each axis.
+    """
+
+    array: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def region(self) -> Region:
+        """The part as slices."""
+        return tuple(map(slice, self.start, self.stop))
+
+    def __str__(self) -> str:
+        bounds = ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
+        return f"/{self.array}[{bounds}]"
+
+
+@dataclass(frozen=True)
+class CopyWork(ClaimedWork):
+    """A copy whose tasks copy boxes of arrays.
+
+    Attributes:
+        source: The node to copy.
+        dest: The place of the copy.
+        format: The format of the copy.
+        documents: The metadata documents of each node of the copy, by its path relative to the copied node.
+        boxes: The boxes of each task.
+        sizes: The decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+        files: The new keys of files that are not part of a Zarr node, by their present keys.
+        consolidated: The paths of the groups that get consolidated metadata, relative to the copied node.
+        overwrite: Whether to replace an existing node.
+        config: The settings.
+    """
+
+    source: NodePlace
+    dest: NodePlace
+    format: Format
+    documents: Mapping[str, Mapping[str, str]]
+    boxes: Sequence[Sequence[Box]]
+    sizes: Sequence[tuple[int, int, int]]
+    files: Mapping[str, str]
+    consolidated: Sequence[str]
+    overwrite: bool
+    config: settings.Config
+    notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    kind = "copy"
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Nodes,
+        plan: CopyPlan,
+        report: CopyReport,
+        consolidated: Sequence[str],
+        source_name: str,
+        dest_name: str,
+        tasks: int = 0,
+    ) -> CopyWork:
+        """Return the work for nodes and the layout of their copies.
+
+        Args:
+            nodes: The nodes, starting with the root.
+            plan: The place and the layout of the copy.
+            report: A report with notes, to which this method adds others.
+            consolidated: The paths of the groups that get consolidated metadata, relative to the first node.
+            source_name: The path or URL of the source; empty without one.
+            dest_name: The path or URL of the destination; empty without one.
+            tasks: About how many tasks to make; 0 for a number that suits the size.
+        """
+        (_, root), *_ = nodes
+        target = plan.target
+        planned = plan_copies(nodes, target, plan.changes, report)
+        pairs = [
+            (path, node.metadata, copied)
+            for path, node in nodes
+            if isinstance(node, AsyncArray) and isinstance(copied := planned[path], ArrayMetadata)
+        ]
+        boxes, sizes = _make_tasks(pairs, tasks, target.config.memory_budget)
+        return cls(
+            NodePlace(root.store, root.path, source_name),
+            NodePlace(target.store, target.path, dest_name),
+            target.format,
+            {path: _render(target.format, join(target.path, path), metadata) for path, metadata in planned.items()},
+            boxes,
+            sizes,
+            plan.files,
+            consolidated,
+            plan.overwrite,
+            target.config,
+            tuple(report.notes),
+            tuple(report.left_out),
+        )
+
+    # -------------------------------------------------------------- as data
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source.to_json("source"),
+            "dest": self.dest.to_json("destination"),
+            "zarr_format": self.format.zarr_format,
+            "documents": self.documents,
+            "boxes": self.boxes,
+            "sizes": self.sizes,
+            "files": self.files,
+            "consolidated": self.consolidated,
+            "overwrite": self.overwrite,
+            "notes": self.notes,
+            "left_out": self.left_out,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, config: settings.Config) -> CopyWork:
+        """Return the work that ``to_json`` has described.
+
+        Args:
+            values: The description.
+            dest: The destination.
+            config: The settings.
+
+        Raises:
+            MetadataError: If the values are not such a description.
+        """
+        try:
+            return cls(
+                NodePlace.of(values["source"], None),
+                dest,
+                formats.by_name(values["zarr_format"]),
+                {str(path): dict(documents) for path, documents in values["documents"].items()},
+                [[Box(name, tuple(start), tuple(stop)) for name, start, stop in task] for task in values["boxes"]],
+                [(int(read), int(written), int(requests)) for read, written, requests in values["sizes"]],
+                dict(values["files"]),
+                [str(path) for path in values["consolidated"]],
+                bool(values["overwrite"]),
+                config,
+                tuple(values["notes"]),
+                tuple(values["left_out"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the plan of the copy is damaged: {error}") from error
+
+    @cached_property
+    def digest(self) -> str:
+        parts = [self.source.name or repr(self.source.store), self.source.path, self.documents, self.boxes]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        most = self.config.memory_budget
+        return [
+            Task(number, _text(boxes), written, min(written, most))
+            for number, (boxes, (_, written, _)) in enumerate(zip(self.boxes, self.sizes, strict=True))
+        ]
+
+    def explain(self) -> PlanExplanation:
+        return PlanExplanation(
+            self.kind,
+            self.dest.name or repr(self.dest.store),
+            [(task.name, task.nbytes, task.memory) for task in self.tasks],
+            read_bytes=sum(read for read, _, _ in self.sizes),
+            written_bytes=sum(written for _, written, _ in self.sizes),
+            requests=sum(requests for _, _, requests in self.sizes),
+            notes=[*self.notes, *self.left_out],
+        )
+
+    def opened(self, credentials: Credentials) -> CopyWork:
+        return replace(
+            self,
+            source=self.source.opened(credentials.source_options),
+            dest=self.dest.opened(credentials.storage_options),
+        )
+
+    # -------------------------------------------------------------- what tasks and commands do
+
+    @property
+    def store(self) -> Store:
+        return self.dest.store
+
+    @property
+    def path(self) -> str:
+        return self.dest.path
+
+    @property
+    def sources(self) -> Sequence[Store]:
+        return [self.source.store]
+
+    def describe(self) -> str:
+        return f"/{self.source.path} in {self.source.store!r}"
+
+    @property
+    def _target(self) -> NodeHandle:
+        return NodeHandle(self.store, self.path, self.format, self.config)
+
+    @cached_property
+    def _planned(self) -> dict[str, Metadata]:
+        return {path: _parse(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
+
+    def _run(self, call: Coroutine[Any, Any, T], *used: Store) -> T:
+        return bridge.run(call, blocking=all(store.blocking for store in (self.store, *used)))
+
+    def prepare(self) -> None:
+        target, planned = self._target, self._planned
+        if self.overwrite:
+            self._run(erase_node(target))
+        else:
+            self._run(check_absent(target, planned))
+        self._run(erase_chunks(target, planned))
+
+    def write(self, number: int, *, verify: bool) -> IngestReport:
+        report = IngestReport()
+        for box in self.boxes[number]:
+            self._run(self._write(box, report, verify=verify), self.source.store)
+        return report
+
+    async def _write(self, box: Box, report: IngestReport, *, verify: bool) -> None:
+        opening = partial(open, self.source.store, path=join(self.source.path, box.array), config=self.config)
+        source = await run_on_store(opening, self.source.store)
+        planned, handle = self._planned[box.array], self._target.at(join(self.path, box.array))
+        assert isinstance(planned, ArrayMetadata)
+        if not isinstance(source, AsyncArray) or source.shape != planned.shape:
+            raise ShapeError(
+                f"/{box.array} of {self.describe()} has changed since the copy was planned; abandon the plan, and make a new one",
+                found=getattr(source, "shape", ()),
+                wanted=planned.shape,
+            )
+        target = make_node(replace(handle, is_format_known=True), planned)
+        assert isinstance(target, AsyncArray)
+        own = IngestReport()
+        await copy_box(source, target, box.region, own)
+        if verify:
+            await compare_box(source, target, box.region)
+            own.verified = own.blocks
+        add_reports(report, own)
+
+    def publish(self) -> CopyReport:
+        report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
+        report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
+        report.groups = len(self._planned) - report.arrays
+        self._run(self._publish(report), self.source.store)
+        return report
+
+    async def _publish(self, report: CopyReport) -> None:
+        await create_copies(self._target, self._planned, resume=True)
+        source = NodeHandle(self.source.store, self.source.path, self.format, self.config)
+        await copy_files(source, self._target, self.files, report, resume=True, verify=False)
+        await consolidate_copies(self.consolidated, self._target, report.notes)
+
+    def is_published(self) -> bool:
+        return self._run(find_all(self._target, [self.path], [self.format], strict=False))[0] is not None
+
+    def erase(self) -> None:
+        self._run(erase_chunks(self._target, self._planned))
+
+
+def _render(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:
+    return {key: data.decode() for key, data in format_.render(path, metadata).items()}
+
+
+def _parse(format_: Format, path: str, texts: Mapping[str, str]) -> Metadata:
+    documents = {key: texts[key].encode() if key in texts else None for key in format_.document_keys(path)}
+    metadata = format_.parse(path, documents)
+    if metadata is None:
+        raise MetadataError(f"the plan of the copy is damaged: it has no document of /{path}")
+    return metadata
+
+
+def _text(boxes: Sequence[Box]) -> str:
+    return str(boxes[0]) if len(boxes) == 1 else f"{boxes[0]} … {boxes[-1]}, {len(boxes):,} parts"
+
+
+# ------------------------------------------------------------------ tasks
+
+
+def _make_tasks(
+    pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], count: int, memory: int
+) -> tuple[list[list[Box]], list[tuple[int, int, int]]]:
+    """Divide arrays into tasks of whole stored values.
+
+    Args:
+        pairs: For each array its path, its metadata, and the metadata of its copy.
+        count: About how many tasks to make; 0 for a number that suits the size.
+        memory: The memory budget of a process, in bytes.
+
+    Returns:
+        The boxes of each task; and the decoded size of what it reads and writes, in bytes, and about how many requests it
+        makes.
+    """
+    total = sum(_nbytes(target, target.shape) for _, _, target in pairs)
+    size = max(1, -(-total // count)) if count else max(_TASK_BYTES, total // _MOST_TASKS)
+    boxes: list[list[Box]] = []
+    sizes: list[tuple[int, int, int]] = []
+    for box, own in _boxes(pairs, size):
+        if boxes and sizes[-1][1] + own[1] <= size:
+            boxes[-1].append(box)
+            sizes[-1] = (sizes[-1][0] + own[0], sizes[-1][1] + own[1], sizes[-1][2] + own[2])
+        else:
+            boxes.append([box])
+            sizes.append(own)
+    return boxes, sizes
+
+
+def _boxes(
+    pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], size: int
+) -> Iterator[tuple[Box, tuple[int, int, int]]]:
+    for path, source, target in pairs:
+        itemsize = target.dtype.itemsize or _UNSIZED_BYTES
+        for region in plan_blocks(target.grid, source.write_chunks, max(1, size // itemsize)):
+            box = Box(path, tuple(part.start for part in region), tuple(part.stop for part in region))
+            reads, read = _touched(region, source.grid)
+            writes, _ = _touched(region, target.grid)
+            written = math.prod(part.stop - part.start for part in region) * itemsize
+            yield box, (read * itemsize, written, reads + writes)
+
+
+def _touched(region: Region, grid: Grid) -> tuple[int, int]:
+    """Return how many stored values a region touches, and how many elements they have."""
+    counts = [count_touched(part, axis) for part, axis in zip(region, grid.axes, strict=True)]
+    return math.prod(count for count, _ in counts), math.prod(elements for _, elements in counts)
+
+
+def _nbytes(metadata: ArrayMetadata, shape: Sequence[int]) -> int:
+    return math.prod(shape) * (metadata.dtype.itemsize or _UNSIZED_BYTES)

@@ -1,0 +1,215 @@
+"""``ClaimedWork``: tasks that other processes run, while a claim keeps other jobs away from the destination."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from zarrasync._concurrency import clock
+from zarrasync._concurrency.retry import RetryCounts
+from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.files.records.runs import Permit, Run
+from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, run_blocking, task_text
+from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.workers import Workers
+from zarrasync.bulk.reports import add_reports
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
+from zarrasync.display.report import JobReport
+from zarrasync.errors import NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.stores import Store
+
+__all__ = ["ClaimedWork", "begin_plan"]
+
+_WAIT = 600.0
+"""Seconds to wait for tasks of other processes."""
+
+
+class ClaimedWork(PlannedWork):
+    """Work whose tasks write what readers do not see yet, and whose end stores the documents that show it."""
+
+    @property
+    @abstractmethod
+    def store(self) -> Store:
+        """The store of the destination."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The path of its node."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """A digest of the work, by which the claim and the marks of finished tasks name it."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[Store]:
+        """The stores that tasks read."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what the work reads, for messages."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the destination ready for tasks.
+
+        Raises:
+            NodeExistsError: If it contains something else.
+        """
+
+    @abstractmethod
+    def write(self, number: int, *, verify: bool) -> IngestReport:
+        """Run a task."""
+
+    @abstractmethod
+    def publish(self) -> JobReport:
+        """Store the documents that show the result. May be repeated."""
+
+    @abstractmethod
+    def is_published(self) -> bool:
+        """Return whether readers see the result."""
+
+    @abstractmethod
+    def erase(self) -> None:
+        """Erase what tasks have written."""
+
+    @property
+    def _claim(self) -> Claim:
+        return Claim(self.store.notes, self.path)
+
+    def begin(self, save: Callable[[], None]) -> None:
+        """Keep other jobs away from the destination, until the work is finished or abandoned.
+
+        Args:
+            save: Stores the plan, before anything is kept or changed.
+        """
+        claim = self._claim
+        if claim.planned() == self.digest:  # the process may have been killed before it returned the plan
+            save()
+            return
+        with claim:
+            claim.acquire(_WAIT)
+            claim.folder.forget_tasks()
+            save()
+            self.prepare()
+            claim.update(plan=self.digest, is_new=True, arrays=[], files=self.describe())
+            claim.plan_only()
+
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
+        begin, report, claim = clock.monotonic(), IngestReport(), self._claim
+        permit, sizes = claim.permit_for_plan(self.digest), {n: self.tasks[n].nbytes for n in numbers}
+        finished = claim.folder.finished(self.digest)
+        waiting = [number for number in numbers if number not in finished]
+        report.skipped = len(numbers) - len(waiting)
+        total = sum(sizes[number] for number in waiting)
+        name = f"{self.kind} {job_name(self.store, self.path)}"
+        retries = RetryCounts()
+        with (
+            closing(Workers(executor)) as workers,
+            retries,
+            report_progress(progress, total, name, report=report) as advance,
+        ):
+
+            def done(number: int, part: IngestReport) -> None:
+                add_reports(report, part)
+                if advance is not None:
+                    advance(sizes[number])
+
+            if workers.is_local:
+                for number in waiting:
+                    done(number, self.run_task(number, permit, verify=verify))
+            else:
+                workers.check_stores(self.store, *self.sources)
+                workers.run(waiting, lambda number: partial(self.run_task, number, permit, verify=verify), done)
+        report.retries, report.seconds = retries.retries, clock.monotonic() - begin
+        return report
+
+    def run_task(self, number: int, permit: Permit | None, *, verify: bool) -> IngestReport:
+        """Run a task in this process, and mark it."""
+        with Run(self.store.notes, permit) as run:
+            report = self.write(number, verify=verify)
+            if mark := self._claim.folder.task_key(self.digest, number):
+                run.mark(mark)
+        return report
+
+    def finish(self, *, verify: bool) -> JobReport:
+        claim = self._claim
+        if not claim.is_in_progress(self.digest) and self.is_published():
+            return self.publish()
+        claim.acquire(_WAIT, self.digest)
+        try:
+            claim.end_runs(_WAIT)
+            finished = claim.folder.finished(self.digest)
+            missing = [task.number for task in self.tasks if task.number not in finished]
+            if claim.is_enabled and missing:
+                raise NodeNotFoundError(
+                    f"{task_text(len(missing))} of {len(self.tasks):,} have not been run, the first is {missing[0]}; run "
+                    "them, then finish again. Nothing was published",
+                    path=self.path,
+                )
+            claim.check()
+            report = self.publish()
+        except BaseException:
+            claim.restore()
+            raise
+        claim.is_published = True
+        claim.release()
+        return report
+
+    def abandon(self) -> None:
+        claim = self._claim
+        claim.acquire(_WAIT, self.digest)
+        try:
+            claim.end_runs(_WAIT)
+            if self.is_published():
+                raise WriteConflictError(
+                    f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",
+                    key=self.path,
+                )
+            claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
+            self.erase()
+        except BaseException:
+            claim.restore()
+            raise
+        claim.release()
+
+
+async def begin_plan(work: ClaimedWork, place: PlanPlace, *, verify: bool) -> AsyncJobPlan:
+    """Return the plan for work, after its document was stored and other jobs are kept away from the destination.
+
+    Args:
+        work: The work.
+        place: The place of the document. Without a name of the sources, none is stored in the destination.
+        verify: Whether tasks compare what they have written.
+
+    Raises:
+        UnsupportedOperation: If the sources have no names, and the document would lie at a place of its own.
+    """
+    plan = AsyncJobPlan(work, place, verify=verify)
+    try:
+        document = plan.to_json()
+    except UnsupportedOperation:
+        if not place.is_inside:
+            raise
+        plan, document = AsyncJobPlan(work, None, verify=verify), None
+
+    def save() -> None:
+        if document is not None:
+            place.save(document)
+
+    def begin() -> None:
+        try:
+            work.begin(save)
+        except BaseException:
+            if document is not None and not place.is_inside:
+                place.erase()
+            raise
+
+    await run_blocking(begin)
+    return plan

@@ -1,0 +1,280 @@
+"""``AsyncJobPlan``: a job that is divided into tasks, which run anywhere."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync._util.redact import public_url
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.progress import IngestReport, ProgressLike
+from zarrasync.display.report import JobReport
+from zarrasync.display.text import counted
+
+__all__ = ["VERSION", "AsyncJobPlan", "Credentials", "PlannedWork", "Task", "name_of", "run_blocking", "task_text"]
+
+T = TypeVar("T")
+VERSION = 1
+"""The version of stored plans."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a plan. It is independent of the others, and may run again.
+
+    Attributes:
+        number: Its number, from 0.
+        name: What it writes.
+        nbytes: The decoded size of the values that it writes, in bytes.
+        memory: The largest size of values that it has in memory at a time, in bytes.
+    """
+
+    number: int
+    name: str
+    nbytes: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Options with which a process opens the places of a plan, which contains no credentials.
+
+    Attributes:
+        storage_options: Options of the filesystem or object store of the destination.
+        source_options: Options of the filesystem or object store of the sources.
+    """
+
+    storage_options: Mapping[str, Any] | None = None
+    source_options: Mapping[str, Any] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.storage_options or self.source_options)
+
+
+class PlannedWork(ABC):
+    """What a plan does. It can be pickled if its stores can. All methods block.
+
+    Attributes:
+        kind: The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``.
+        notes: Remarks for the report.
+        left_out: What the result will lack although no argument excludes it, with the reason.
+    """
+
+    kind: str
+    notes: Sequence[str]
+    left_out: Sequence[str]
+
+    @property
+    @abstractmethod
+    def tasks(self) -> Sequence[Task]:
+        """The tasks."""
+
+    @abstractmethod
+    def explain(self) -> PlanExplanation:
+        """Return what the plan reads and writes."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values, without credentials.
+
+        Raises:
+            UnsupportedOperation: If its sources have no names.
+        """
+
+    @abstractmethod
+    def opened(self, credentials: Credentials) -> PlannedWork:
+        """Return the same work with other credentials."""
+
+    @abstractmethod
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
+        """Run tasks that are not finished, and mark each one.
+
+        Raises:
+            WriteConflictError: If the plan has ended.
+        """
+
+    @abstractmethod
+    def finish(self, *, verify: bool) -> JobReport:
+        """Check that all tasks are finished, and publish the result.
+
+        Raises:
+            NodeNotFoundError: If tasks are not finished.
+            WriteConflictError: If the plan was abandoned.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Drop the plan.
+
+        Raises:
+            WriteConflictError: If its result is being published or was published.
+        """
+
+
+class AsyncJobPlan:
+    """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
+
+    ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
+    finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
+    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
+    """
+
+    def __init__(self, work: PlannedWork, place: PlanPlace | None, *, verify: bool = False) -> None:
+        self._work, self._place, self._verify = work, place, verify
+
+    @property
+    def place(self) -> str:
+        """The path or the URL by which ``open_plan`` opens this plan; empty if it has no document."""
+        return "" if self._place is None else self._place.name
+
+    @property
+    def kind(self) -> str:
+        """The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``."""
+        return self._work.kind
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks, with the sizes of what they write and of the memory that they need, in bytes."""
+        return tuple(self._work.tasks)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks about the sources."""
+        return tuple(self._work.notes)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Parts of the sources that the result will lack although no argument excludes them, with the reason."""
+        return tuple(self._work.left_out)
+
+    def explain(self) -> PlanExplanation:
+        """Return what the plan reads and writes: passes over the sources, bytes, requests and memory."""
+        return self._work.explain()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values, without credentials.
+
+        Raises:
+            UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
+        """
+        return {"version": VERSION, "kind": self.kind, "verify": self._verify, **self._work.to_json()}
+
+    @short_tracebacks
+    async def run(
+        self,
+        task: int | None = None,
+        *,
+        executor: Any = None,
+        verify: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
+        progress: ProgressLike = False,
+    ) -> IngestReport:
+        """Run one task, or all that are not finished. A task that is finished already is skipped.
+
+        Args:
+            task: The number of the task. Numbers beyond the last task have nothing to do, because the size of an array job
+                is often chosen before the plan. Default: all tasks.
+            executor: Where several tasks run, as for ``ingest``. Default: this process.
+            verify: Read the values back and compare them.
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+            source_options: Options of the filesystem or object store of the sources.
+            progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
+                its last call, or a ``Monitor``.
+
+        Returns:
+            A report of the written values.
+
+        Raises:
+            ValueError: If the number is negative.
+            ChecksumError: If values read back differ.
+            WriteConflictError: If the plan was finished, abandoned or replaced.
+            StoreError: If a store failed.
+        """
+        given: Any = task
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0):
+            raise ValueError(f"the number of a task must be 0 or larger, found {task!r}")
+        count = len(self._work.tasks)
+        numbers = range(count) if task is None else [task] if task < count else []
+        if not numbers:
+            return IngestReport()
+        work = self._work.opened(Credentials(storage_options, source_options))
+        call = partial(work.run, numbers, executor=executor, verify=verify or self._verify, progress=progress)
+        return await run_blocking(call)
+
+    @short_tracebacks
+    async def finish(self, *, verify: bool = False, storage_options: Mapping[str, Any] | None = None) -> Any:
+        """Check that all tasks are finished, and publish the result. May be repeated after a failure.
+
+        Args:
+            verify: Compare the values that this call writes with the stored ones.
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+
+        Returns:
+            A report of the job.
+
+        Raises:
+            NodeNotFoundError: If tasks are not finished. Nothing is published then.
+            ChecksumError: If values read back differ.
+            WriteConflictError: If the plan was abandoned or replaced.
+            StoreError: If the store failed.
+        """
+        work = self._work.opened(Credentials(storage_options))
+        report = await run_blocking(partial(work.finish, verify=verify or self._verify))
+        await self._erase()
+        return report
+
+    @short_tracebacks
+    async def abandon(self, *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Drop the plan, and erase the values of new arrays that its tasks have written. May be repeated.
+
+        New rows of existing arrays remain invisible, but rows that the tasks have replaced stay replaced.
+
+        Args:
+            storage_options: Options of the filesystem or object store of the destination, such as credentials.
+
+        Raises:
+            WriteConflictError: If the result is being published, or the plan was finished or abandoned.
+            StoreError: If the store failed.
+        """
+        await run_blocking(self._work.opened(Credentials(storage_options)).abandon)
+        await self._erase()
+
+    async def _erase(self) -> None:
+        if self._place is not None:
+            await run_blocking(self._place.erase)
+
+    def __repr__(self) -> str:
+        return f"<AsyncJobPlan {self.explain().summary()}>"
+
+    def _repr_html_(self) -> str:
+        return self.explain()._repr_html_()  # the protocol of notebooks
+
+
+async def run_blocking(call: Callable[[], T]) -> T:
+    """Run a call that blocks, without blocking the event loop."""
+    return call() if driven() else await run_in_new_thread(call)
+
+
+def name_of(value: Any) -> str:
+    """Return the absolute path or the public URL of an argument, by which other processes open it; empty without one."""
+    if not isinstance(value, str | os.PathLike):
+        return ""
+    path, bar, rest = os.fspath(value).partition("|")
+    return public_url((path if "://" in path else os.path.abspath(path)) + bar + rest)
+
+
+def task_text(count: int) -> str:
+    """Return a number of tasks in words."""
+    return counted(count, "task")

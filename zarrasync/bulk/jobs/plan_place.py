@@ -1,0 +1,176 @@
+"""The places of a plan: of the nodes that it reads and writes, and of its document."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zarrasync._concurrency import bridge
+from zarrasync._util.redact import public_url
+from zarrasync.display.values import strict
+from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation
+from zarrasync.model.paths import join
+from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.stores import Store, resolve
+
+__all__ = ["NodePlace", "PlanPlace", "place_of"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """A node in a store, with the name by which other processes open the store.
+
+    Attributes:
+        store: The store.
+        path: The path of the node.
+        name: The path or the public URL of the store; empty if it has none.
+    """
+
+    store: Store
+    path: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], options: Mapping[str, Any] | None) -> NodePlace:
+        """Return the place that ``to_json`` has described, opened with some options."""
+        name = str(value["store"])
+        return cls(resolve(name, options), str(value["path"]), name)
+
+    def opened(self, options: Mapping[str, Any] | None) -> NodePlace:
+        """Return the place, opened with some options.
+
+        Raises:
+            UnsupportedOperation: If the store has no name.
+        """
+        if not options:
+            return self
+        if not self.name:
+            raise UnsupportedOperation(f"{self.store!r} was not opened by a URL, so it cannot be opened with options")
+        return replace(self, store=resolve(self.name, options))
+
+    def to_json(self, what: str) -> dict[str, str]:
+        """Return the place as JSON values.
+
+        Raises:
+            UnsupportedOperation: If the store has no name.
+        """
+        if not self.name:
+            raise UnsupportedOperation(
+                f"the {what} {self.store!r} has no name by which other processes can open it; pass a path or a URL, or send "
+                "the plan itself to them, which can be pickled"
+            )
+        return {"store": self.name, "path": self.path}
+
+
+@dataclass(frozen=True)
+class PlanPlace:
+    """The place of the document of a plan.
+
+    Attributes:
+        store: The store with the document.
+        key: Its key.
+        name: The place as users name it, for messages and commands.
+        is_inside: Whether it lies in the destination of the plan.
+    """
+
+    store: Store
+    key: str
+    name: str
+    is_inside: bool
+
+    @classmethod
+    def of(
+        cls, plan: Any, store: Store, path: str, name: str, options: Mapping[str, Any] | None, config: ConfigLike
+    ) -> PlanPlace:
+        """Return the place of a plan.
+
+        Args:
+            plan: The path or the URL of the document; ``None`` for one in the destination.
+            store: The store of the destination.
+            path: The path of its node.
+            name: The path or the public URL of the store; empty without one.
+            options: Options of the filesystem or object store of the URL.
+            config: Settings of the store.
+
+        Raises:
+            ValueError: If the argument is not the path or the URL of a file.
+            UnsupportedOperation: If the destination takes no such document.
+        """
+        if plan is not None:
+            return place_of(plan, options, config)
+        if store.notes is not store or not store.writeable:
+            raise UnsupportedOperation(
+                f"{store!r} takes no files that are not part of a Zarr node, such as the document of a plan; pass plan, the path or "
+                "the URL of a file for it"
+            )
+        return cls(store, f"{join(path, JOB_FOLDER)}/{JOB_PLAN}", join(name, path) if name else "", is_inside=True)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the document lies on this machine."""
+        return self.store.blocking
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self.store.blocking)
+
+    def save(self, document: Mapping[str, Any]) -> None:
+        """Store the document.
+
+        Raises:
+            StoreError: If the store failed.
+        """
+        text = json.dumps(strict(document), allow_nan=False)
+        self._run(self.store.put(self.key, text.encode()))
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the document; ``None`` if it does not exist.
+
+        Raises:
+            MetadataError: If it is not a plan.
+            StoreError: If the store failed.
+        """
+        data = self._run(self.store.get(self.key))
+        if data is None:
+            return None
+        try:
+            document = json.loads(bytes(data))
+        except (ValueError, RecursionError) as error:
+            raise MetadataError(f"the plan {self.name} cannot be read as JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise MetadataError(f"the plan {self.name} must contain a JSON object, found {type(document).__name__}")
+        return document
+
+    def erase(self) -> None:
+        """Erase the document. Where that is not allowed, it becomes one that says that the plan has ended."""
+        try:
+            self._run(self.store.erase(self.key))
+        except StoreError:
+            self._run(self.store.put(self.key, b'{"finished": true}'))
+
+
+def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanPlace:
+    """Return the place of a plan at a path or URL.
+
+    Args:
+        plan: The path or the URL of the document.
+        options: Options of the filesystem or object store of the URL.
+        config: Settings of the store.
+
+    Raises:
+        ValueError: If it is not the path or the URL of a file.
+    """
+    text = os.fspath(plan)
+    is_url = "://" in text
+    folder, slash, name = text.rpartition("/") if is_url else (str(Path(text).absolute().parent), "/", Path(text).name)
+    if not name or not slash or folder.endswith("/") or set(name) & set("?#|"):
+        raise ValueError(
+            f"the plan {public_url(text)!r} must be the path or the URL of a file, such as 's3://bucket/plan.json'"
+        )
+    return PlanPlace(resolve(folder, options, config), name, public_url(text), is_inside=False)

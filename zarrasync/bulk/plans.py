@@ -1,0 +1,112 @@
+"""``open_plan``: a plan that another process has made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from zarrasync import config as settings
+from zarrasync._util.redact import redacted_errors
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.copy.planned import CopyWork
+from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, PlannedWork, name_of, run_blocking
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
+from zarrasync.errors import MetadataError, NodeNotFoundError
+from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.open_nodes import ConfigLike
+from zarrasync.stores import resolve
+
+__all__ = ["open_plan"]
+
+_Parse = Callable[[Mapping[str, Any], NodePlace, settings.Config], PlannedWork]
+_KINDS: dict[str, _Parse] = {"copy": CopyWork.from_json}
+"""The work of each kind of job, from its description."""
+
+
+@short_tracebacks
+async def open_plan(
+    plan: Any,
+    *,
+    path: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncJobPlan:
+    """Open a plan that ``plan_ingest``, ``plan_copy`` or ``plan_pyramid`` has made.
+
+    Args:
+        plan: The path or the URL of its document, or its destination: a path, a URL, or anything that represents a store.
+        path: The path of the group or array in the destination.
+        storage_options: Options of the filesystem or object store of the URL, and of the destination.
+        config: Settings for the tasks. They are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        NodeNotFoundError: If there is no plan.
+        MetadataError: If the document is damaged, or another version has written it.
+        StoreError: If a store failed.
+
+    Example:
+        >>> source, dest = tmp_path / "a.zarr", tmp_path / "b.zarr"
+        >>> _ = await za.create_array(source, data=np.arange(4), chunks=(2,))
+        >>> plan = await za.plan_copy(source, dest)
+        >>> plan = await za.open_plan(dest)  # on another machine
+        >>> plan.kind, len(plan.tasks)
+        ('copy', 1)
+        >>> await plan.abandon()
+    """
+    with redacted_errors({"plan": plan if isinstance(plan, str) else None}, storage_options):
+        return await run_blocking(partial(_open, plan, normalize_path(path), storage_options, settings.resolve(config)))
+
+
+def _open(plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config) -> AsyncJobPlan:
+    place, document = _find(plan, path, options, config)
+    if document.get("version") != VERSION:
+        raise MetadataError(f"{place.name or plan!r} is not a plan of version {VERSION}")
+    if (parse := _KINDS.get(document.get("kind", ""))) is None:
+        raise MetadataError(f"the plan {place.name} is of an unknown kind: {document.get('kind')!r}")
+    try:
+        name, own = str(document["dest"]["store"]), normalize_path(document["dest"]["path"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MetadataError(f"the plan {place.name} is damaged: it names no destination") from error
+    if not place.is_inside:
+        dest = NodePlace(resolve(name, options, config), own, name)
+    elif own == path:
+        dest = NodePlace(place.store, path, name_of(plan))
+    elif not path and name_of(plan).endswith(f"/{own}"):  # the store is opened as it was when the plan was made
+        name = name_of(plan).removesuffix(f"/{own}")
+        dest = NodePlace(resolve(name, options, config), own, name)
+    else:
+        raise MetadataError(f"the plan {place.name} is of /{own}, not of /{path}")
+    return AsyncJobPlan(parse(document, dest, config), place, verify=bool(document.get("verify")))
+
+
+def _find(
+    plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config
+) -> tuple[PlanPlace, dict[str, Any]]:
+    """Return the place and the document of a plan, in a destination or at a path or URL of its own.
+
+    Raises:
+        NodeNotFoundError: If there is none.
+    """
+    if not (isinstance(plan, str | os.PathLike) and os.path.isfile(plan)):
+        store = resolve(plan, options, config)
+        place = PlanPlace.of(None, store, path, name_of(plan), options, config)
+        if (document := place.load()) is not None:
+            return place, _unfinished(document, place)
+    if isinstance(plan, str | os.PathLike):
+        place = place_of(plan, options, config)
+        if (document := place.load()) is not None:
+            return place, _unfinished(document, place)
+    raise NodeNotFoundError(
+        f"there is no plan at {name_of(plan) or plan!r}: it was finished or abandoned, or never made"
+    )
+
+
+def _unfinished(document: dict[str, Any], place: PlanPlace) -> dict[str, Any]:
+    if document.get("finished"):
+        raise NodeNotFoundError(f"the plan {place.name} was finished or abandoned")
+    return document

@@ -244,11 +244,12 @@ PUBLIC = {
         "group_keys groups info keys members metadata move name nmembers path read_only refresh require_array "
         "require_group setitem store tree update_attributes zarr_format"
     ),
+    "AsyncJobPlan": "abandon explain finish kind left_out notes place run tasks to_json",
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
 FUNCTIONS = (
     "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load manifest open "
-    "open_array open_group pyramid register_codec register_data_type register_storage_transformer save validate"
+    "open_array open_group open_plan plan_copy pyramid register_codec register_data_type register_storage_transformer save validate"
 )
 
 

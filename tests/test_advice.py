@@ -207,7 +207,6 @@ ROWS = [
     Row("exists in Zarr format {}, not {}", "ingest", (np.arange(6.0), "a.zarr"), {"zarr_format": 2}, array),
     Row("exists with the fill value", "ingest", (np.arange(6.0), "a.zarr"), {"fill_value": 3}, array),
     Row("is a group, not an array; pass the path", "ingest", (np.arange(6.0), "a.zarr"), {}, group),
-    Row("verify=True instead of statistics", "ingest", (np.arange(3), "a.zarr"), {"statistics": True}),
     Row("the values of {}, {}; pass mode='w'", "ingest", ("1.npy", "a.zarr"), {}, lambda: (numbers(3, 3), sync.ingest("0.npy", "a.zarr"))),
     # files
     Row("files need the name of a dimension", "ingest", (["nc/day0.nc", "nc/day1.nc"], "a.zarr"), {}, lambda: days(0, 1)),
@@ -466,9 +465,6 @@ ELSEWHERE = {
     "complete it with `zarrasync ingest finish PLAN`": "tests/bulk/files/test_plans_interrupted.py",
     "{}. Drop the plan with": "tests/bulk/files/test_plans_icechunk.py",
     "lower config.memory_budget, or use": "a worker was killed",
-    " again with region={": "tests/bulk/files/test_statistics_again.py",
-    "write {} again with mode='w'": "tests/bulk/files/test_statistics_again.py",
-    "write the rows of only {} again": "tests/bulk/files/test_statistics_again.py",
     "or 'str' for strings of any length": "tests/bulk/files/test_strings.py",
     "choose messages that fit together": "tests/bulk/files/test_grib.py",
     "with engine=…": "the engine is unknown",

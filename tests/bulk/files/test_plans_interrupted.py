@@ -216,7 +216,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
 
     check_unfinished(make())
     make().run_independently(FileWorkers())
-    report = jobs[-1].finish(verify=True, statistics=True)
+    report = jobs[-1].finish(verify=True)
     assert "the plan was finished before" not in report.notes
     assert_same(store.root, dataset)
     for _ in range(2):

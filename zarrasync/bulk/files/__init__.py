@@ -13,7 +13,7 @@ From the ground up:
    ``matching``, ``layout`` and ``make_plan`` derive a ``JobPlan`` from the headers and the destination. They do no IO.
 4. ``running``: ``tasks`` writes the rows of one task. Tasks are independent, so threads, processes or machines can share
    them: ``pool``. ``publish`` stores the documents that make the new rows visible, the group's last. ``republish`` completes
-   that after a kill, if ``samples`` of the rows are still stored. ``statistics`` compares the stored values with the files.
+   that after a kill, if ``samples`` of the rows are still stored.
 
 ``job`` connects these steps, and ``functions`` makes a job from the arguments of ``ingest``.
 """

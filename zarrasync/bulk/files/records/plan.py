@@ -144,7 +144,6 @@ class JobPlan:
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
         left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
-        duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
         lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
         place: The name of the array that the journal is next to.
     """
@@ -163,7 +162,6 @@ class JobPlan:
     journal: Sequence[tuple[int, int, str]] = ()
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
-    duplicates: int = 0
     lost: Sequence[Span] = ()
     place: str = ""
 
@@ -263,7 +261,6 @@ class JobPlan:
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
         document = self.recorded.to_json()
-        del document["duplicates"]
         if not self.lost:
             del document["lost"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]

@@ -36,7 +36,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-__all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
+__all__ = ["is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -56,7 +56,7 @@ async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = Fals
 
 async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
-    for region, values in inline_parts(plan, array, target.dtype):
+    for region, values in _inline_parts(plan, array, target.dtype):
         await target.view[region].write(values)
         if verify and not await _is_stored(target, region, values):
             raise ChecksumError(
@@ -83,13 +83,13 @@ async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) 
     if array.kind != "inline":
         return True
     target = planned_array(plan, array, handle.store, handle.config)
-    for region, values in inline_parts(plan, array, target.dtype):
+    for region, values in _inline_parts(plan, array, target.dtype):
         if not await _is_stored(target, region, values):
             return False
     return True
 
 
-def inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the regions of an array whose values are part of the plan, with their values."""
     values = array.values(dtype)
     if array.axis is None:

@@ -11,9 +11,8 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.planning.adopted import adopt_records, check_adopted
-from zarrasync.bulk.files.planning.known import files_to_write, without_other_names
+from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_files, without_other_names
 from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.own_rows import note_lost_rows
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.claim import Claim
@@ -24,7 +23,6 @@ from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.samples import find_lost_rows
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.overwrite_guard import contains
@@ -205,7 +203,6 @@ class Job:
         )
         if self._adopted is not None:
             self._run(store_journal(self.handle, *self._adopted))
-        job.record_lost_rows()
         return job, report
 
     def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
@@ -218,17 +215,16 @@ class Job:
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
             self._adopt(target, workers)
-            target.lost = self._run(find_lost_rows(target, parameters.dim))
+            if not isinstance(parameters.region, slice):
+                check_stored_labels(files, target, parameters.dim)
             if parameters.region is None:
-                files, notes = files_to_write(files, target, parameters)
+                files, notes = unknown_files(files, target, parameters)
                 report.notes += notes
             report.known = len(self._files) - len(files)
             if not files:
-                report.notes += note_lost_rows(target, ())
                 return None, report, files
-            new = [file for file in files if file not in target.lost.files]
-            if new and not parameters.append and parameters.region is None:
-                self._refuse_existing(target, new)
+            if not parameters.append and parameters.region is None:
+                self._refuse_existing(target, files)
         plan = self._plan_files(workers, files, target)
         if self._transaction is not None:
             plan = with_disjoint_tasks(plan)

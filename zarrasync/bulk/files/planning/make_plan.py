@@ -66,7 +66,6 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         match.journal,
         [*variables.notes, *match.notes],
         variables.left_out,
-        target.lost.spans,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
     )
 

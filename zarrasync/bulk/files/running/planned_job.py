@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
-from zarrasync.bulk.files.running.samples import row_samples, take_samples
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
@@ -328,11 +327,10 @@ class PlannedJob:
             for changes in self._claim.folder.results(plan.digest):
                 self._handle.store.merge(changes)
         self._run(write_inline(plan, self._handle, verify=verify))
-        samples = self._run(take_samples(plan, self._handle))
         if self._claim.is_enabled and self._transaction is None:
-            record = publication_record(plan, self._handle, samples, is_independent=self._is_independent)
+            record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
-        self.publish(samples)
+        self.publish()
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -346,21 +344,11 @@ class PlannedJob:
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
 
-    def publish(self, samples: Mapping[str, Any]) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated.
-
-        Args:
-            samples: The samples of ``take_samples``.
-        """
+    def publish(self) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated."""
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        own = row_samples(self.plan, samples)
-        self._run(publish_group(self.plan, self._handle, own, is_independent=self._is_independent))
-
-    def record_lost_rows(self) -> None:
-        """Record rows that were removed, before the job writes some of them again, so that a killed job is repeated."""
-        if self.plan.lost and not self._handle.store.bounded:  # a transaction that is not committed changes nothing
-            self._run(publish_group(self.plan, self._handle, is_complete=False))
+        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
 
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""

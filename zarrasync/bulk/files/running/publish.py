@@ -19,7 +19,6 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
-from zarrasync.bulk.files.records.row_samples import Samples
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
@@ -165,7 +164,6 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
 async def publish_group(
     plan: JobPlan,
     handle: NodeHandle,
-    samples: Samples | None = None,
     *,
     is_complete: bool = True,
     is_independent: bool = False,
@@ -175,7 +173,6 @@ async def publish_group(
     Args:
         plan: The plan.
         handle: The location of the group.
-        samples: Samples of the rows that the job has written.
         is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
         is_independent: Whether the journal shall contain the plan, because its tasks were independent.
     """
@@ -184,7 +181,6 @@ async def publish_group(
     change = partial(
         _changed_journal,
         plan,
-        samples or {},
         is_first=plan.is_new and group is None,
         is_complete=is_complete,
         is_independent=is_independent,
@@ -226,7 +222,6 @@ def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed_journal(
     plan: JobPlan,
-    samples: Samples,
     present: Mapping[str, Any],
     *,
     is_first: bool,
@@ -237,17 +232,14 @@ def _changed_journal(
 
     Args:
         plan: The plan.
-        samples: Samples of the rows that the job has written.
         present: The value with the journal.
         is_first: Whether the dataset does not exist yet, so that such a value describes an earlier one.
         is_complete: Whether the journal shall contain the files of the plan.
         is_independent: Whether the journal shall contain the plan.
     """
-    files, rows = (plan.files, plan.journal) if is_complete else ((), ())
+    files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
     known = Journal() if is_first else Journal.of(present.get(JOURNAL))
-    journal = known.with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
-    if is_complete:
-        journal = journal.with_written(samples, [segment[:2] for segment in plan.segments])
+    journal = known.with_files(plan.dim, plan.parameters, files, rows, added)
     journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
     return {JOURNAL: journal.to_json()}
 

@@ -29,8 +29,8 @@ class Rows(NamedTuple):
 class WrittenRows:
     """The rows that a job writes.
 
-    Rows without labels replace those of other files. Rows with labels have the same labels as before, unless the job adds
-    them: files whose rows were there before have none any more, because these were removed.
+    Without labels, they replace the rows of other files. With labels, only the rows that the job adds do: earlier rows at their
+    place were removed.
 
     Args:
         rows: The rows of each file of the job.

@@ -2090,7 +2090,6 @@ def ingest(
     region: tuple[slice, ...] | Mapping[str, slice] | Literal["auto"] | None = None,
     unaligned: Unaligned | None = None,
     verify: bool = False,
-    statistics: bool = False,
     concurrency: int = 0,
     threads: bool = True,
     concat: str | None = None,
@@ -2154,9 +2153,6 @@ def ingest(
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
         verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
             unless the source has a data type and the options specify another one.
-        statistics: For files: compare the number of values and of missing values, the minimum, the maximum and the mean of
-            each variable, in the files and as stored. Both are read again after the job, and decoded in the same way. If no
-            file is new, the rows of all files are compared, except rows with labels that another file has.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
@@ -2206,7 +2202,7 @@ def ingest(
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``, or if a dataset exists that contains other files.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
-        ChecksumError: If ``verify`` or ``statistics`` is set, and the values read back or their statistics differ.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
         StoreError: If the store failed.
 
@@ -2228,7 +2224,6 @@ def ingest(
         region=region,
         unaligned=unaligned,
         verify=verify,
-        statistics=statistics,
         concurrency=concurrency,
         threads=threads,
         concat=concat,

@@ -82,7 +82,7 @@ def complete(shell: str, line: str) -> list[str]:
         ("zarrasync ingest plan data.zarr data.zarr --dest-path raw/d", ["raw/deep/"]),
         ("zarrasync ingest run jo", ["job.plan"]),
         ("zarrasync ingest run job.plan --ta", ["--task"]),
-        ("zarrasync ingest finish job.plan --st", ["--statistics"]),
+        ("zarrasync ingest finish job.plan --ver", ["--verify"]),
     ],
 )
 def test_words(stored, shell, line, expected):

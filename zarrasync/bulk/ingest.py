@@ -35,7 +35,6 @@ async def ingest(
     region: tuple[slice, ...] | Mapping[str, slice] | Literal["auto"] | None = None,
     unaligned: Unaligned | None = None,
     verify: bool = False,
-    statistics: bool = False,
     concurrency: int = 0,
     threads: bool = True,
     concat: str | None = None,
@@ -99,9 +98,6 @@ async def ingest(
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
         verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
             unless the source has a data type and the options specify another one.
-        statistics: For files: compare the number of values and of missing values, the minimum, the maximum and the mean of
-            each variable, in the files and as stored. Both are read again after the job, and decoded in the same way. If no
-            file is new, the rows of all files are compared, except rows with labels that another file has.
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
@@ -151,7 +147,7 @@ async def ingest(
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
         NodeExistsError: If a node exists and the mode is ``"w-"``, or if a dataset exists that contains other files.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
-        ChecksumError: If ``verify`` or ``statistics`` is set, and the values read back or their statistics differ.
+        ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
         StoreError: If the store failed.
 
@@ -191,7 +187,6 @@ async def ingest(
             executor=executor,
             wait=wait,
             verify=verify,
-            statistics=statistics,
             unaligned=unaligned,
             progress=progress,
             config=config,
@@ -200,10 +195,6 @@ async def ingest(
         return await ingest_files(request)
     if isinstance(region, str | Mapping):
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
-    if statistics:
-        raise ValueError(
-            "statistics are compared for files; pass verify=True instead of statistics to compare all values of an array"
-        )
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:
         raise ValueError(f"concurrency must be a number of blocks, or 0 for the default; found {concurrency!r}")
     if isinstance(source, str | Path):

@@ -17,7 +17,6 @@ from zarrasync.cli.monitoring import monitored
 __all__ = [
     "PLANS",
     "add_arguments",
-    "add_statistics",
     "are_many",
     "check_mode",
     "files_request",
@@ -36,7 +35,6 @@ _FOR_FILES = (
     "dims",
     "engine",
     "engine_option",
-    "statistics",
 )
 """Arguments with which a single file also becomes a dataset."""
 PLANS = """plans, whose tasks run anywhere:
@@ -73,17 +71,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="an argument of xarray's engine"
     )
-    add_statistics(group)
     group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
     group.add_argument(
         "--wait", type=seconds, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"
-    )
-
-
-def add_statistics(command: Any) -> None:
-    """Add the argument for statistics."""
-    command.add_argument(
-        "--statistics", action="store_true", help="compare statistics of the stored values with the files, by variable"
     )
 
 
@@ -168,7 +158,6 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         executor=args.processes,
         wait=args.wait,
         verify=args.verify,
-        statistics=args.statistics,
         options=layout,
     )
 

@@ -97,7 +97,6 @@ def make_plan_parser() -> argparse.ArgumentParser:
             metavar="NAME=VALUE",
             help="a storage option of the destination",
         )
-    files.add_statistics(finish)
     for command in (run, finish):
         command.add_argument("--verify", action="store_true", help="read all values back and compare them")
         add_monitoring(command)
@@ -116,7 +115,6 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         document = {
             "dest": public_url(place),
             "verify": args.verify,
-            "statistics": args.statistics,
             "secrets": bool(secrets),
         }
         if secrets:
@@ -153,7 +151,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    job, verify, _, name = _load(args)
+    job, verify, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"ingest {name}") as progress:
         workers = FileWorkers(args.processes)
         try:
@@ -164,14 +162,14 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
-    job, verify, statistics, name = _load(args)
+    job, verify, name = _load(args)
     with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
-        report = watch.report = job.finish(verify=verify, statistics=statistics)
+        report = watch.report = job.finish(verify=verify)
     return console.report(report)
 
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:
-    job, _, _, _ = _load(args)
+    job, _, _ = _load(args)
     job.abandon()
     console.data({"abandoned": args.plan}) if console.as_json else console.text("the plan is abandoned")
     return 0
@@ -192,11 +190,11 @@ def _absolute(dest: str) -> str:
     return (path if "://" in path else os.path.abspath(path)) + bar + rest
 
 
-def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
-    """Return the job of a plan, whether to verify values and to compare statistics, and the name of the destination."""
+def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, str]:
+    """Return the job of a plan, whether to verify values, and the name of the destination."""
     document = files.load_json(args.plan)
     dest, needs_secrets = document.pop("dest", None), document.pop("secrets", False)
-    verify, statistics = (document.pop(name, False) or getattr(args, name, False) for name in ("verify", "statistics"))
+    verify = document.pop("verify", False) or getattr(args, "verify", False)
     try:
         plan = JobPlan.from_json(document)
     except ValueError as error:
@@ -206,4 +204,4 @@ def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, bool, str]:
         plan, dest = plan.with_secrets(secrets), secrets.get("dest", dest)
     plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
     store = resolve(dest, options(args.dest_option))
-    return PlannedJob.of(plan, store, settings.get()), verify, statistics, job_name(store, plan.path)
+    return PlannedJob.of(plan, store, settings.get()), verify, job_name(store, plan.path)

@@ -21,7 +21,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"\ball_files=True(?!\w)", "--all"),
     (r"\bcopy without all_files\b", "copy without --all"),
     (r"\b(append|decode|overwrite|resume|verify)=True(?!\w)", r"--\1"),
-    (r"\binstead of (append|region|statistics)\b", r"instead of --\1"),
+    (r"\binstead of (append|region)\b", r"instead of --\1"),
     (r"\bmode='w'(?!\w)", "--overwrite"),
     (r"\bon_(duplicate|gap)='(\w+)'", r"--on-\1 \2"),
     (r"\blabels='([^']*)'", r"--labels '\1'"),

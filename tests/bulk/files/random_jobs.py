@@ -374,8 +374,6 @@ def _options(
         options["decode"] = True
     if draw(st.booleans()):
         options["verify"] = True
-    if draw(st.integers(0, 3)) == 3:
-        options["statistics"] = True
     wide = [own for own in fields if own.kind == "number" and np.dtype(own.dtype).itemsize < 8]
     if wide and draw(st.integers(0, 3)) == 3:
         own = draw(st.sampled_from(wide))

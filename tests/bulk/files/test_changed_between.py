@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.api import Api
@@ -115,11 +114,11 @@ async def test_rows_that_are_appended_again(api: Api, tmp_path: Path):
     assert_same(out, joined(paths))
 
 
-@pytest.mark.parametrize("lengths", [(24,), (60, 24), (24, 48)], ids=str)
+@pytest.mark.parametrize("lengths", [(24,), (60, 24)], ids=str)
 async def test_rows_without_labels_that_were_removed_are_written_again(
     api: Api, tmp_path: Path, lengths: tuple[int, ...]
 ):
-    """Arrays have one of the shapes that they may have after a job was killed. Only their values show the change."""
+    """Rows are removed after a job was killed that publishes rows."""
     names = ("t2m", "u")
     paths = write_unlabelled(tmp_path / "nc", 2)
     for path in paths:
@@ -136,29 +135,3 @@ async def test_rows_without_labels_that_were_removed_are_written_again(
     with xr.open_zarr(out, mask_and_scale=False) as stored, xr.open_dataset(paths[1], mask_and_scale=False) as expected:
         for name in ("t2m", "u"):
             assert (stored[name][24:].to_numpy() == expected[name].to_numpy()).all()
-
-
-@pytest.mark.parametrize("kind", ["fill values", "many chunks of fill values", "last chunk", "strings", "shards"])
-async def test_samples_of_rows(api: Api, tmp_path: Path, kind: str):
-    """The job is completed if nothing was changed, and its tasks run again if that is not known.
-
-    A sample is sought in 64 chunks.
-    """
-    shape = (4, 34 if kind.startswith("many") else 32)
-    for number in range(2):
-        values = np.full(shape, np.nan)
-        if kind == "last chunk":
-            values[0, 1] = 1
-        elif kind == "strings":
-            values = np.full(shape, "a")
-        elif kind == "shards":
-            values[3] = 1
-        np.save(tmp_path / f"{number}.npy", values)
-    options: dict[str, Any] = {"concat": "time", "dims": "time,x", "append": True, "chunks": {"time": 1, "x": 2}}
-    options["shards"] = {"time": 4, "x": 32} if kind == "shards" else None
-    paths = [tmp_path / f"{number}.npy" for number in range(2)]
-    sync.ingest(paths[:1], out := tmp_path / "out.zarr", **options)
-    die_at("put", "values/zarr.json", paths, out, **options)
-    report = await api(api.ingest(paths, out, **options))
-    assert (report.known == 2) == (not kind.startswith("many"))
-    np.testing.assert_array_equal(sync.open_array(out, path="values")[4:], np.load(paths[1]))

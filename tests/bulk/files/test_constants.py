@@ -187,7 +187,7 @@ async def test_constants_that_are_stored_with_loss(api: Api, tmp_path: Path, los
         options["zarr_format"] = 2
     await api(api.ingest(paths[0], store := {}, **options))
     assert not np.array_equal(sync.open_array(store, path="mask")[:], values)
-    report = await api(api.ingest(paths[0], store, statistics=True, **options))
+    report = await api(api.ingest(paths[0], store, **options))
     assert isinstance(report, FilesReport)
     assert report.notes == []
     for path in paths[1:3]:

@@ -14,7 +14,6 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.cli import main
 from zarrasync.errors import (
-    ChecksumError,
     NodeExistsError,
     ShapeError,
     StoreError,
@@ -43,7 +42,7 @@ def stored(place: Path, path: str = "") -> Any:
 @pytest.mark.parametrize("form", ["{}|icechunk:", "file://{}|icechunk:@branch.main/"])
 async def test_each_job_is_one_commit(api: Api, tmp_path: Path, form: str):
     paths, place = write_days(tmp_path / "nc", range(4)), tmp_path / "repo"
-    url, options = form.format(place), {"concat": "time", "chunks": {"time": 7}, "verify": True, "statistics": True}
+    url, options = form.format(place), {"concat": "time", "chunks": {"time": 7}, "verify": True}
     await api(api.ingest(paths[:2], url, **options))
     xr.testing.assert_equal(stored(place), joined(paths[:2]))
     report = await api(api.ingest(paths[:3], url, append=True, **options))
@@ -156,14 +155,6 @@ async def test_another_writer_creates_the_repository(api: Api, tmp_path: Path):
     with pytest.raises(WriteConflictError, match=r"another writer has created the repository .*; repeat the call"):
         await api(api.ingest(paths[1], transaction.store, concat="time"))
     assert len(messages(place)) == 2
-
-
-async def test_statistics_that_differ_before_a_commit(api: Api, tmp_path: Path):
-    path, place = write_days(tmp_path / "nc", [0], packed=False)[0], tmp_path / "repo"
-    rounding = {"t2m": {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 2}}]}}
-    with pytest.raises(ChecksumError, match=r"t2m: .*; nothing was committed"):
-        await api(api.ingest(path, f"{place}|icechunk:", concat="time", encoding=rounding, statistics=True))
-    assert messages(place) == [MAIN]
 
 
 async def test_sessions(api: Api, tmp_path: Path):

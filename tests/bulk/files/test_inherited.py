@@ -47,7 +47,7 @@ async def test_coordinates_of_groups_above(api: Api, tmp_path: Path, kind: str):
     paths = [write(tmp_path, kind, number) for number in (1, 0, 2)]
     engine = None if kind == "zarr" else kind
     options: dict[str, Any] = {"concat": "time", "source_group": "obs/raw", "engine": engine}
-    report = await api(api.ingest(paths[:2], store := {}, verify=True, statistics=True, **options))
+    report = await api(api.ingest(paths[:2], store := {}, verify=True, **options))
     assert report.notes == []
     await api(api.ingest(paths, store, append=True, **options))
     with pytest.raises(ShapeError, match="already contains the label 2024-01-01T00:00:00"):

@@ -446,10 +446,7 @@ LEFT = {"state": "left", "publishing": True, "plan": "a" * 32}
         *({"claim": {"state": "left", "created": created}} for created in ("x", [1], 1.5, None)),
         *({"claim": {"state": state}} for state in ([], {}, 5)),
         *({"claim": content} for content in (b"\xff", b"[" * 100_000, [], "x", b"")),
-        *(
-            {"claim": LEFT, "record": record}
-            for record in (b"\xff", [], {}, 5, b"", b"[" * 100_000, {"plan": 5}, {"samples": 3})
-        ),
+        *({"claim": LEFT, "record": record} for record in (b"\xff", [], {}, 5, b"", b"[" * 100_000, {"plan": 5})),
         *(
             {"claim": LEFT, "record": {"plan": {"version": 1, **plan}}}
             for plan in ({}, {"reader": 5}, {"path": 7, "files": [1]})

@@ -43,7 +43,7 @@ async def test_labels_with_other_data_types(api: Api, tmp_path: Path, dtypes: st
     assert known(await api(api.ingest(paths, together, **options))) == (2, 0)
     await api(api.ingest(paths[0], one, **options))
     assert known(await api(api.ingest(paths, one, append=True, **options))) == (1, 1)
-    assert known(await api(api.ingest(paths, one, append=True, statistics=True, **options))) == (2, 0)
+    assert known(await api(api.ingest(paths, one, append=True, **options))) == (2, 0)
 
 
 @pytest.mark.parametrize("labels", ["increasing", "decreasing", "strings"])

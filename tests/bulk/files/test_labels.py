@@ -157,7 +157,7 @@ async def test_labels_with_the_attribute_unsigned(api: Api, tmp_path: Path, unit
             own.set_auto_maskandscale(False)
             own[:] = np.array(labels, "u1").view("i1")
             file.createVariable("v", "i4", ("id",))[:] = [number, number]
-    options: dict[str, Any] = {"concat": "id", "verify": True, "statistics": True}
+    options: dict[str, Any] = {"concat": "id", "verify": True}
     await api(api.ingest([paths[1], paths[0]], store := {}, **options))
     await api(api.ingest(paths, store, append=True, **options))
     report = await api(api.ingest(paths, store, append=True, **options))

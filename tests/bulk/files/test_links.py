@@ -54,7 +54,7 @@ async def test_in_one_call(api: Api, tmp_path: Path, names: list[str], kept: lis
         await api(api.ingest(paths, tmp_path / "out.zarr", **OPTIONS))
     assert not (tmp_path / "out.zarr").exists()
     for on_duplicate in ("skip", "replace"):
-        report = await api(api.ingest(paths, store := {}, on_duplicate=on_duplicate, statistics=True, **OPTIONS))
+        report = await api(api.ingest(paths, store := {}, on_duplicate=on_duplicate, **OPTIONS))
         assert (report.files, report.rows) == (len(kept), len(kept))
         assert [note for note in report.notes if note.endswith("left out: other names of the same files")]
         recorded = [file[0] for file in read_journal(store)["files"]]

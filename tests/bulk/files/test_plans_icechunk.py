@@ -65,7 +65,7 @@ def test_commands(folder: Path, path: str, capsys: pytest.CaptureFixture[str]):
         assert f"{tasks - 1} tasks of {tasks} have not been run" in capsys.readouterr().err
         assert main(["ingest", "run", "job", "--verify"]) == 0
         assert len(messages(place)) == count // 3
-        assert main(["ingest", "finish", "job", "--verify", "--statistics"]) == 0
+        assert main(["ingest", "finish", "job", "--verify"]) == 0
         assert messages(place)[0] == "zarrasync ingest: 3 files with 72 rows"
         xr.testing.assert_equal(stored(place, path), joined(paths[:count]))
         assert notes(place) == []

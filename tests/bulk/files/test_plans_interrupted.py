@@ -216,7 +216,7 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
 
     check_unfinished(make())
     make().run_independently(FileWorkers())
-    report = jobs[-1].finish(verify=True, statistics=True)
+    report = jobs[-1].finish(verify=True)
     assert "the plan was finished before" not in report.notes
     assert_same(store.root, dataset)
     for _ in range(2):
@@ -339,7 +339,7 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     options: dict[str, Any] = {"concat": "time", "dims": "lat,lon", "append": True}
     sync.ingest(str(tmp_path / "1.npy"), out, **options)
     expected = dict(out)
-    PlannedJob.of(plan, store, za.config.get()).publish({})
+    PlannedJob.of(plan, store, za.config.get()).publish()
     assert sync.open_array(out, path="values").shape == (2, 2, 3)
     report = sync.ingest(str(tmp_path / "*.npy"), out, **options)
     assert isinstance(report, FilesReport)

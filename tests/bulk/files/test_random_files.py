@@ -140,9 +140,7 @@ class _Run:
             for number in range(len(plan.parts)):
                 job = PlannedJob.of(plan, resolve(self.store), za.config.get())
                 job.run_independently(workers, [number], verify=request.verify)
-        PlannedJob.of(plan, resolve(self.store), za.config.get()).finish(
-            verify=request.verify, statistics=request.statistics
-        )
+        PlannedJob.of(plan, resolve(self.store), za.config.get()).finish(verify=request.verify)
 
     def repeat(self, sources: Sequence[Source], options: dict[str, Any], **more: Any) -> None:
         """Ingest the same files again, which changes nothing, unless all rows are replaced by themselves."""

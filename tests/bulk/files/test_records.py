@@ -89,7 +89,7 @@ def test_secrets_stay_secret(
     }
     out = tmp_path / "out.zarr"
     ingest: Any = sync.ingest
-    reports = [ingest(urls, out, statistics=True, **options) for _ in range(2)]
+    reports = [ingest(urls, out, verify=True, **options) for _ in range(2)]
     assert [report.known for report in reports] == [0, 2]
     others = [url.replace("SIGNATURE1", "SIGNATURE3").replace("PASSWORD1", "other") for url in urls]
     assert ingest(others, out, **options).known == 2  # the same files

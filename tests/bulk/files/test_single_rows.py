@@ -51,7 +51,7 @@ async def test_files_with_and_without_the_axis(
     paths, expected = write(tmp_path, order, lat=7, lon=40)
     names = [paths[first], *[path for path in paths if path != paths[first]]]
     out = tmp_path / "out.zarr"
-    options = {"executor": processes, "verify": True, "statistics": True, "chunks": {"time": 2}}
+    options = {"executor": processes, "verify": True, "chunks": {"time": 2}}
     report = await api(api.ingest(names, out, concat="time", **options))
     assert (report.files, report.rows) == (4, 8)
     with xr.open_dataset(out, engine="zarrasync") as found:

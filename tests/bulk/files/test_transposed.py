@@ -49,7 +49,7 @@ async def test_dimensions_are_joined_by_name(api: Api, tmp_path: Path, size: int
     expected = xr.concat([xr.load_dataset(p).transpose(*ORDERS[0], ...) for p in paths], "time", data_vars="minimal")
     for last, first in enumerate((0, 3), 4):  # the order of the first file counts
         chosen = paths[first : last + 1]
-        options: dict[str, Any] = {"concat": "time", "verify": True, "statistics": True}
+        options: dict[str, Any] = {"concat": "time", "verify": True}
         await api(api.ingest(chosen[:2], store := {}, chunks={"time": 10}, **options))
         report = await api(api.ingest(chosen, store, append=True, **options))
         assert report.known == 2

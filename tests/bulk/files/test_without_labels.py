@@ -89,7 +89,7 @@ async def test_rows_of_changed_files_are_replaced(api: Api, tmp_path: Path, proc
     write(tmp_path / "x", [1, 3, 4], add=100)
     write(tmp_path / "x", [5, 6])
     options: dict[str, Any] = {**OPTIONS, "on_duplicate": "replace", "executor": processes, "verify": True}
-    report = await api(api.ingest(pattern, store, statistics=True, **options))
+    report = await api(api.ingest(pattern, store, **options))
     assert (report.known, report.files, report.rows) == (2, 5, 5)
     assert rows(store) == [0, 101, 2, 103, 104, 5, 6]
     report = await api(api.ingest(pattern, store, **options))

@@ -186,7 +186,7 @@ async def test_threads_of_an_executor_leave_no_open_files(
     (copies := tmp_path / "copies").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(copies))
     with ThreadPoolExecutor(2) as executor:
-        await api(api.ingest(sources, {}, concat="time", executor=executor, statistics=True))
+        await api(api.ingest(sources, {}, concat="time", executor=executor))
     assert open_paths(tmp_path) == []
     assert list(copies.iterdir()) == []
     if kind == "remote":

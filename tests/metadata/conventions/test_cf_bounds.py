@@ -55,9 +55,9 @@ def test_bounds_of_files_with_other_units(tmp_path: Path, kind: str, appends: bo
     dest = tmp_path / "a.zarr"
     if appends:
         sync.ingest(paths[0], dest, concat="time")
-        sync.ingest(paths[1], dest, concat="time", append=True, verify=True, statistics=True)
+        sync.ingest(paths[1], dest, concat="time", append=True, verify=True)
     else:
-        sync.ingest(paths, dest, concat="time", verify=True, statistics=True)
+        sync.ingest(paths, dest, concat="time", verify=True)
     group = sync.open_group(dest)
     limits = np.asarray(group["limits"][...])
     assert instants(group["limits"].attrs, limits, group["time"].attrs) == expected

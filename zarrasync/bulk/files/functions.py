@@ -71,7 +71,6 @@ class FilesRequest:
     tasks: int = 0
     wait: float = 600.0
     verify: bool = False
-    statistics: bool = False
     unaligned: Any = None
     progress: ProgressLike = False
     config: Any = None
@@ -112,16 +111,14 @@ def _run(request: FilesRequest) -> FilesReport:
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
     workers.check_stores(counting)
-    with closing(workers), job:
-        with report_progress(request.progress, 0, f"ingest {job_name(job.handle.store, job.handle.path)}") as progress:
-            report = job.run(
-                workers,
-                verify=request.verify,
-                unaligned=request.unaligned or job.handle.config.unaligned,
-                progress=progress,
-            )
-        if request.statistics:
-            job.compare(workers, report, request.progress)
+    name = f"ingest {job_name(job.handle.store, job.handle.path)}"
+    with closing(workers), job, report_progress(request.progress, 0, name) as progress:
+        report = job.run(
+            workers,
+            verify=request.verify,
+            unaligned=request.unaligned or job.handle.config.unaligned,
+            progress=progress,
+        )
     if workers.is_local:
         report.requests = counting.reset().requests
     return report

@@ -10,16 +10,11 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.planning.adopted import adopt_records, check_adopted
-from zarrasync.bulk.files.planning.known import files_to_write, without_other_names
+from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_files, without_other_names
 from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.matching import Match, match_files
-from zarrasync.bulk.files.planning.own_rows import note_lost_rows
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
-from zarrasync.bulk.files.planning.stored_rows import match_stored
-from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import JobPlan
@@ -28,13 +23,10 @@ from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.samples import find_lost_rows
-from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
-from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.overwrite_guard import contains
-from zarrasync.display.progress import JobProgress, ProgressLike, report_progress
+from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import listed
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
 from zarrasync.model.paths import join, normalize_path
@@ -78,7 +70,6 @@ class Job:
         self._files, self._notes = without_other_names(files, parameters)
         self._parameters, self._mode, self._wait = parameters, mode, wait
         self._claim = Claim(handle.store.notes, handle.path)
-        self._plan_of_run: JobPlan | None = None
         self._transaction: Transaction | None = None
         self._adopted: tuple[str, Journal] | None = None
 
@@ -125,7 +116,6 @@ class Job:
             permit = None if workers.is_local else self._claim.permit()
             job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
             job.complete(verify=verify)
-        self._plan_of_run = None if job is None else job.plan
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -173,44 +163,9 @@ class Job:
                 self._claim.plan_only()
         return None if job is None else job.plan, report
 
-    def compare(self, workers: FileWorkers, report: FilesReport, progress: ProgressLike) -> None:
-        """Add statistics of the files and of the rows that ``run`` has stored to its report. If no file was new, of all rows.
-
-        In the context of the job, no other job changes these rows.
-
-        Raises:
-            ChecksumError: If they differ.
-        """
-        begin, store, config = clock.monotonic(), self.handle.store, self.handle.config
-        if (plan := self._plan_of_run) is None:
-            plan = self._stored_plan(workers)
-            report.notes += plan.notes
-            report.left_out += plan.left_out
-        total = sum(map(plan.task_bytes, plan.parts))
-        name = f"compare {job_name(store, self.handle.path)}"
-        with report_progress(progress, total, name, report=report) as advance:
-            report.statistics = workers.statistics(plan, store, config, advance or ignore_progress)
-            is_uncommitted = store.bounded and self._plan_of_run is not None
-            hint = "nothing was committed, so repeat the call" if is_uncommitted else way_to_write_again(plan)
-            check_statistics(report.statistics, self.handle.name, store, hint)
-        report.seconds += clock.monotonic() - begin
-
-    def _stored_plan(self, workers: FileWorkers) -> JobPlan:
-        """Return a plan that would write the rows of all files again, which are known."""
-        if not self._parameters.dim:  # a single file is compared like a new dataset
-            return self._plan_files(workers, self._files, Target(self.handle), match_files)
-        target = self._run(read_target(self.handle, self._parameters.dim))
-        return self._plan_files(workers, self._files, target, match_stored)
-
     # -------------------------------------------------------------- planning
 
-    def _plan_files(
-        self,
-        workers: FileWorkers,
-        files: Sequence[SourceFile],
-        target: Target,
-        match_rows: Callable[[Variables], Match],
-    ) -> JobPlan:
+    def _plan_files(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> JobPlan:
         """Read the headers of files, and compare them with the destination. Return the plan."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
@@ -219,7 +174,7 @@ class Job:
         if target.group is not None:
             read = partial(workers.local_files(parameters.reader, config).read, headers[0].file)
             add_stored_forms(target, headers[0], read)
-        return plan_job(headers, target, parameters, match_rows)
+        return plan_job(headers, target, parameters)
 
     def _plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
@@ -248,7 +203,6 @@ class Job:
         )
         if self._adopted is not None:
             self._run(store_journal(self.handle, *self._adopted))
-        job.record_lost_rows()
         return job, report
 
     def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
@@ -261,18 +215,17 @@ class Job:
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
             self._adopt(target, workers)
-            target.lost = self._run(find_lost_rows(target, parameters.dim))
+            if not isinstance(parameters.region, slice):
+                check_stored_labels(files, target, parameters.dim)
             if parameters.region is None:
-                files, notes = files_to_write(files, target, parameters)
+                files, notes = unknown_files(files, target, parameters)
                 report.notes += notes
             report.known = len(self._files) - len(files)
             if not files:
-                report.notes += note_lost_rows(target, ())
                 return None, report, files
-            new = [file for file in files if file not in target.lost.files]
-            if new and not parameters.append and parameters.region is None:
-                self._refuse_existing(target, new)
-        plan = self._plan_files(workers, files, target, match_files)
+            if not parameters.append and parameters.region is None:
+                self._refuse_existing(target, files)
+        plan = self._plan_files(workers, files, target)
         if self._transaction is not None:
             plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
@@ -289,7 +242,7 @@ class Job:
         file = adopt_records(target, self._files, parameters.dim, parameters.reader.group)
         self._adopted = (target.place, target.journal) if target.place else None
         if file is not None:
-            plan = self._plan_files(workers, [file], Target(self.handle), match_files)
+            plan = self._plan_files(workers, [file], Target(self.handle))
             (header,) = workers.headers([file], parameters.reader, self.handle.config, parameters.variables)
             check_adopted(target, header, [array.name for array in plan.arrays if array.name in header.variables])
 

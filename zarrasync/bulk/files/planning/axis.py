@@ -13,7 +13,7 @@ from zarrasync.bulk.files.records.plan import Segment
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "OnDuplicate", "find_own_rows", "merge_rows", "stack_rows"]
+__all__ = ["Axis", "OnDuplicate", "merge_rows", "stack_rows"]
 
 OnDuplicate: TypeAlias = Literal["error", "skip", "replace"]
 """What happens to a row whose label exists already."""
@@ -135,42 +135,6 @@ def merge_rows(
     )
 
 
-def find_own_rows(
-    labels: Sequence[Labels],
-    names: Sequence[str],
-    existing: Labels,
-    spans: Sequence[tuple[int, int]],
-    others: Sequence[tuple[int, int]],
-) -> Axis:
-    """Return the rows of the destination that certainly come from one of its files. All others count as duplicates.
-
-    Args:
-        labels: The labels of each file, all with the same units.
-        names: The names of the files, for messages.
-        existing: The labels of the destination.
-        spans: The first row of each file in the destination, and the row after its last one. Rows of others may lie between.
-        others: The same of the other files of the destination.
-
-    Raises:
-        ShapeError: If the labels of a file are not in order.
-    """
-    rows = _Rows([existing, *labels], ["the destination", *names], str)
-    old_keys, keys = rows.keys[: rows.count], rows.keys[rows.count :]
-    source, row = rows.source[rows.count :] - 1, rows.row[rows.count :]
-    place = np.searchsorted(old_keys, keys)
-    start, stop = np.array(spans, "i8").reshape(-1, 2)[source].T
-    candidates = np.isin(keys, old_keys) & (start <= place) & (place < stop)
-    owners = np.bincount(place[candidates], minlength=rows.count)
-    for first, last in others:
-        owners[first:last] += 1
-    candidates[candidates] = owners[place[candidates]] == 1
-    return Axis(
-        _segments(place[candidates], source[candidates], row[candidates]),
-        rows.count,
-        int(np.count_nonzero(~candidates)),
-    )
-
-
 def _repeated(count: int) -> str:
     return f"{counted(count, 'label')} {'is' if count == 1 else 'are'} repeated"
 
@@ -238,11 +202,16 @@ class _Rows:
             direction = direction or (0 if len(own) < 2 else 1 if rises[0] else -1)
             wrong = np.flatnonzero((rises != (direction > 0)) | (own[1:] == own[:-1]))
             if len(wrong):
-                at = start + int(wrong[0])
+                at, row = start + int(wrong[0]), int(wrong[0]) + 1
+                hint = "sort the file first, for example with xarray's sortby() and drop_duplicates()"
+                if not self.source[at]:
+                    hint = (
+                        f"if the rows from {row} on are fill values, because the arrays were resized, resize() all of them to {row} "
+                        "rows and append the files of the other rows again; otherwise pass mode='w' to replace the dataset"
+                    )
                 raise ShapeError(
                     f"the labels of {self.name(at)} are not in order: {self.label(at + 1)} follows {self.label(at)} in "
-                    f"row {at + 1 - start}, but labels must {'increase' if direction > 0 else 'decrease'}; sort the file first, "
-                    "for example with xarray's sortby() and drop_duplicates()"
+                    f"row {row}, but labels must {'increase' if direction > 0 else 'decrease'}; {hint}"
                 )
         return direction or 1
 

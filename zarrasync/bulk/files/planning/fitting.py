@@ -10,7 +10,6 @@ from zarrasync.bulk.files.planning.compare import (
     check_fit,
     check_projection,
     differing_attributes,
-    is_comparable,
     way_without,
 )
 from zarrasync.bulk.files.planning.variables import Variables
@@ -25,12 +24,8 @@ _MOST_PROBLEMS = 20
 """The number of variables that messages name."""
 
 
-def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
+def check_variables(variables: Variables) -> None:
     """Check that each variable fits together in all files and in the destination.
-
-    Args:
-        variables: The variables.
-        any_dtype: Whether the files may have other data types than the destination.
 
     Raises:
         ShapeError: If one does not fit.
@@ -56,9 +51,7 @@ def check_variables(variables: Variables, *, any_dtype: bool = False) -> None:
                 check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
             differing[name] |= differing_attributes(other, first)
         if name in target.arrays:
-            differing[name] |= _check_stored(
-                variables, name, any_dtype=any_dtype or are_converted, is_needed=is_needed, note=any_dtype
-            )
+            differing[name] |= _check_stored(variables, name, any_dtype=are_converted, is_needed=is_needed)
     if items := [f"{name} ({', '.join(sorted(keys))})" for name, keys in differing.items() if keys]:
         kept = first_url if target.group is None else "the destination"
         variables.notes.append(f"attributes that differ, kept as they are in {kept}: {', '.join(items)}")
@@ -112,7 +105,7 @@ def _check_supported(name: str, header: FileHeader, dims: Sequence[str] | None) 
         )
 
 
-def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed: bool, note: bool) -> set[str]:
+def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed: bool) -> set[str]:
     """Check that a variable of all files fits into the destination. Return the names of other attributes that differ.
 
     Args:
@@ -120,7 +113,6 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
         name: The name of the variable.
         any_dtype: Whether the files may have other data types.
         is_needed: Whether the variable labels an axis of others.
-        note: Whether values that cannot be compared are a message instead of an error.
     """
     target, axis, differing = variables.target, variables.axis(name), set[str]()
     like, text = _stored_header(target, name), f"{target.handle.name} of {target.handle.store!r}"
@@ -130,9 +122,7 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
         check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True)
         differing |= differing_attributes(header, like)
     first = _as_stored(headers[0], like, target.stored_forms.get(name))
-    if axis is None and note and not is_comparable(first, like, is_stored=True):
-        variables.notes.append(f"{name}: not compared, because it is stored with another data type")
-    elif axis is None:
+    if axis is None:
         check_equal(name, first, url, like, text, is_needed=is_needed, is_stored=True)
     return differing
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.source_values import sources_key
-from zarrasync.bulk.files.records.spans import common
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, ShapeError
 from zarrasync.model.paths import join
 
-__all__ = ["files_to_write", "without_other_names"]
+__all__ = ["check_stored_labels", "unknown_files", "without_other_names"]
 
 
 def without_other_names(files: Sequence[SourceFile], parameters: Parameters) -> tuple[list[SourceFile], list[str]]:
@@ -45,26 +43,36 @@ def without_other_names(files: Sequence[SourceFile], parameters: Parameters) -> 
     return [file for file in files if file in kept], notes
 
 
-def files_to_write(
-    files: Sequence[SourceFile], target: Target, parameters: Parameters
-) -> tuple[list[SourceFile], list[str]]:
-    """Return the files that were not ingested before, or whose rows were removed since, and messages for the report.
+def check_stored_labels(files: Sequence[SourceFile], target: Target, dim: str) -> None:
+    """Check that the rows of files that were ingested before have the labels of these files.
 
-    The destination gets the files whose rows were removed. For the rest, see ``_unknown_files``.
+    They do not if the arrays were made shorter and longer again, because the rows are fill values then.
+
+    Args:
+        files: The files of a job.
+        target: The destination.
+        dim: The dimension along which files are joined.
+
+    Raises:
+        ShapeError: If rows have other labels.
     """
-    lost = {file for file in files if _has_lost_rows(file, target, target.length(parameters.dim))}
-    target.lost = replace(target.lost, files=tuple(file for file in files if file in lost))
-    unknown, notes = _unknown_files([file for file in files if file not in lost], target, parameters)
-    wanted = lost.union(unknown)
-    return [file for file in files if file in wanted], notes
+    journal, labels = target.journal, target.labels
+    if labels is None:
+        return
+    for file in files:
+        rows = journal.rows(file)
+        if rows is None or not rows.digest or not rows.start < rows.stop <= len(labels):
+            continue
+        if not journal.contains(file, labels, len(labels)):
+            raise ShapeError(
+                f"the rows {rows.start}:{rows.stop} of {target.handle.name} in {target.handle.store!r} were ingested from "
+                f"{file.name}, but {dim!r} has other labels there now. That happens if arrays are made shorter and longer again "
+                f"with resize(), which leaves fill values. Ingest only this file with region={{{dim!r}: slice({rows.start}, "
+                f"{rows.stop})}} to write its rows again, or all files with mode='w' to replace the dataset"
+            )
 
 
-def _has_lost_rows(file: SourceFile, target: Target, length: int) -> bool:
-    rows = target.journal.rows(file) if target.lost.spans else None
-    return rows is not None and rows.stop <= length and bool(common([rows[:2]], target.lost.spans))
-
-
-def _unknown_files(
+def unknown_files(
     files: Sequence[SourceFile], target: Target, parameters: Parameters
 ) -> tuple[list[SourceFile], list[str]]:
     """Return the files that were not ingested before, and messages for the report.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
-from zarrasync.bulk.files.planning.matching import Match
+from zarrasync.bulk.files.planning.matching import match_files
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
@@ -32,19 +32,13 @@ _MINOR_VALUES = 16
 """A variable with at most this many values in a row is small."""
 
 
-def plan_job(
-    headers: Sequence[FileHeader],
-    target: Target,
-    parameters: Parameters,
-    match_rows: Callable[[Variables], Match],
-) -> JobPlan:
+def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> JobPlan:
     """Return the plan of a job.
 
     Args:
         headers: The headers of the files.
         target: The destination.
         parameters: The parameters of the job.
-        match_rows: Returns the place of each row.
 
     Raises:
         ShapeError: If the files do not fit together or into the destination.
@@ -52,7 +46,7 @@ def plan_job(
     """
     variables = Variables(headers, target, parameters)
     check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
-    match = match_rows(variables)
+    match = match_files(variables)
     arrays = _Layout(variables, match.axis).arrays()
     path, format_ = target.handle.path, target.handle.format
     is_new = target.group is None
@@ -72,8 +66,6 @@ def plan_job(
         match.journal,
         [*variables.notes, *match.notes],
         variables.left_out,
-        match.axis.duplicates,
-        target.lost.spans,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -11,11 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.planning.axis import Axis, merge_rows, stack_rows
-from zarrasync.bulk.files.planning.compare import (
-    is_equal,
-)
+from zarrasync.bulk.files.planning.compare import is_equal
 from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
-from zarrasync.bulk.files.planning.own_rows import note_lost_rows, repair_labels, restore_rows, rows_of_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import digest_rows
 from zarrasync.bulk.files.sources.conversions import with_sign
@@ -25,7 +22,7 @@ from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
 
-__all__ = ["Match", "find_labels", "match_files", "show_label"]
+__all__ = ["Match", "match_files"]
 
 Labels: TypeAlias = Sequence[npt.NDArray[Any]]
 """The labels of each file, in the units of the destination."""
@@ -59,19 +56,11 @@ def match_files(variables: Variables) -> Match:
     except ShapeError as error:
         raise _with_dimensions(error, variables) from error
     check_destination(variables)
-    labels, target = find_labels(variables), variables.target
+    labels = _find_labels(variables)
     if labels is None and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
-    lost = [number for number, header in enumerate(variables.headers) if header.file in target.lost.files]
-    repair_labels(variables, labels, lost)
-    are_labelled = labels is not None and target.labels is not None
-    are_replaced = are_labelled and variables.parameters.on_duplicate == "replace"  # all rows, and not only lost ones
-    axis = restore_rows(variables, labels, lost, _merge(variables, labels, () if are_replaced else lost))
-    spans = _spans(axis, labels, variables)
-    for number in lost:
-        spans[number] = rows_of_files(variables)[number]
-    notes = note_lost_rows(target, [segment[:2] for segment in axis.segments])
-    return Match(axis, spans, [*_observations(variables, axis), *notes])
+    axis = _merge(variables, labels)
+    return Match(axis, _spans(axis, labels, variables), _observations(variables, axis))
 
 
 def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
@@ -86,7 +75,7 @@ def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
 # ------------------------------------------------------------------ labels
 
 
-def find_labels(variables: Variables) -> Labels | None:
+def _find_labels(variables: Variables) -> Labels | None:
     """Return the labels of each file, or ``None`` if the rows have no labels."""
     name = variables.dim
     if name not in variables.names:
@@ -136,7 +125,7 @@ def _check_labels(variables: Variables) -> None:
             )
 
 
-def show_label(variables: Variables, label: Any) -> str:
+def _show_label(variables: Variables, label: Any) -> str:
     """Return a label as users know it: a date, if it is a time."""
     units = variables.units(variables.dim)
     if units is None or not units.calendar:
@@ -149,13 +138,12 @@ def show_label(variables: Variables, label: Any) -> str:
 # ------------------------------------------------------------------ rows
 
 
-def _merge(variables: Variables, labels: Labels | None, without: Collection[int]) -> Axis:
+def _merge(variables: Variables, labels: Labels | None) -> Axis:
     """Return the place of each row.
 
     Args:
         variables: The variables.
         labels: The labels of each file; ``None`` if they have none.
-        without: The numbers of files to leave out.
     """
     parameters, target, dim = variables.parameters, variables.target, variables.dim
     start = target.length(dim) if target.group is not None else 0
@@ -164,23 +152,24 @@ def _merge(variables: Variables, labels: Labels | None, without: Collection[int]
     if labels is None or (start and target.labels is None):
         if parameters.region is not None:
             raise ShapeError(f"region='auto' needs labels: the files or the destination have no {dim!r}")
-        counts = [0 if number in without else count for number, count in enumerate(variables.row_counts)]
-        return stack_rows(counts, start, _places(variables, start, without))
+        return stack_rows(variables.row_counts, start, _places(variables, start))
     _check_labels(variables)
     return merge_rows(
-        [own[:0] if number in without else own for number, own in enumerate(labels)],
+        labels,
         [header.file.name for header in variables.headers],
         target.labels,
         on_duplicate=parameters.on_duplicate,
         only_existing=parameters.region is not None,
-        show=lambda label: show_label(variables, label),
+        show=lambda label: _show_label(variables, label),
     )
 
 
-def _places(variables: Variables, length: int, without: Collection[int]) -> dict[int, int]:
+def _places(variables: Variables, length: int) -> dict[int, int]:
     """Return the first row of each file whose rows replace the rows of an earlier version, by the file's number.
 
-    For the arguments, see ``_merge``.
+    Args:
+        variables: The variables.
+        length: The number of rows of the destination.
 
     Raises:
         ShapeError: If the number of rows differs, or two files have the same rows.
@@ -191,7 +180,7 @@ def _places(variables: Variables, length: int, without: Collection[int]) -> dict
     for number, (header, count) in enumerate(zip(variables.headers, variables.row_counts, strict=True)):
         rows = variables.target.journal.rows_of_any(header.file)
         stored = 0 if rows is None else min(rows.stop, length) - rows.start
-        if rows is None or stored <= 0 or number in without:  # new, or its rows were removed
+        if rows is None or stored <= 0:  # new, or its rows were removed
             continue
         if count != stored:
             raise ShapeError(
@@ -226,13 +215,20 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
             found=(count,),
             wanted=(max(stop - start, 0),),
         )
-    stored = variables.target.labels
-    if labels is not None and stored is not None and not is_equal(np.concatenate(labels), stored[start:stop]):
+    axis, stored = replace(stack_rows(variables.row_counts, start), length=length), variables.target.labels
+    are_same = labels is None or stored is None or is_equal(np.concatenate(labels), stored[start:stop])
+    if not are_same and not _were_ingested(variables, _spans(axis, labels, variables)):
         raise ShapeError(
             f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
             "their labels with region='auto'"
         )
-    return replace(stack_rows(variables.row_counts, start), length=length)
+    return axis
+
+
+def _were_ingested(variables: Variables, spans: Sequence[tuple[int, int, str]]) -> bool:
+    """Return whether the journal contains all files with these rows and labels. Fill values may have replaced them since."""
+    journal = variables.target.journal
+    return all(journal.rows(header.file) == own for header, own in zip(variables.headers, spans, strict=True))
 
 
 def _observations(variables: Variables, axis: Axis) -> list[str]:

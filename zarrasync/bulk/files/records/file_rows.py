@@ -27,13 +27,18 @@ class Rows(NamedTuple):
 
 
 class WrittenRows:
-    """The rows without labels that a job writes. Labels show which rows of other files remain, so those are left out.
+    """The rows that a job writes.
+
+    Without labels, they replace the rows of other files. With labels, only the rows that the job adds do: earlier rows at their
+    place were removed.
 
     Args:
         rows: The rows of each file of the job.
+        added: The first row that the job adds to the dataset, and the row after its last one.
     """
 
-    def __init__(self, rows: Iterable[Rows]) -> None:
+    def __init__(self, rows: Iterable[Rows], added: tuple[int, int] = (0, 0)) -> None:
+        self._added = added
         self._spans: list[tuple[int, int]] = []  # disjoint, in order
         for own in sorted(own for own in rows if not own.digest and own.start < own.stop):
             if self._spans and self._spans[-1][1] >= own.start:
@@ -44,12 +49,19 @@ class WrittenRows:
 
     def overlap(self, rows: Rows) -> bool:
         """Return whether the job writes over rows of another file."""
+        if rows.digest:
+            return rows.start < self._added[1] and rows.stop > self._added[0]
         at = bisect_left(self._spans, rows.stop, key=_START) - 1
-        return not rows.digest and at >= 0 and self._spans[at][1] > rows.start
+        return at >= 0 and self._spans[at][1] > rows.start
 
     def rest(self, rows: Rows) -> Rows | None:
-        """Return the rows of another file from the first one that remains to the last one; ``None`` if none does."""
+        """Return the rows of another file from the first one that remains to the last one; ``None`` if none does.
+
+        Files with labels are left out: their other rows are known by their labels.
+        """
         start, stop, digest = rows
+        if digest:
+            return None
         before = bisect_right(self._spans, start, key=_START) - 1
         if before >= 0:
             start = max(start, self._spans[before][1])

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.records.older_files import OlderFiles, overwritten
-from zarrasync.bulk.files.records.row_samples import Samples, add_samples, parse_samples
-from zarrasync.bulk.files.records.spans import Span, difference, union
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import listed
 
@@ -38,8 +36,6 @@ class Journal:
         omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
         is_readable: Whether the value could be read. If not, files are omitted.
         finished: The digests of the last plans for independent tasks that were finished.
-        samples: A sample of the last rows of each array.
-        lost: Rows of files that are fill values, because they were removed from an array, and not written again yet.
     """
 
     dim: str = ""
@@ -49,8 +45,6 @@ class Journal:
     omitted: int = 0
     is_readable: bool = True
     finished: Sequence[str] = ()
-    samples: Samples = field(default_factory=dict)
-    lost: Sequence[Span] = ()
 
     @classmethod
     def of(cls, value: Any) -> Journal:
@@ -63,9 +57,7 @@ class Journal:
             files = {SourceFile(*item[:3], *item[6:7]): Rows(*item[3:6]) for item in value["files"]}
             older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
             omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
-            samples = parse_samples(value.get("samples", {}))
-            lost = union((int(start), int(stop)) for start, stop in value.get("lost", ()))
-            return cls(value["dim"], value["parameters"], files, older, omitted, True, finished, samples, lost)
+            return cls(value["dim"], value["parameters"], files, older, omitted, True, finished)
         except (AttributeError, KeyError, TypeError, IndexError, ValueError):
             return cls(omitted=1, is_readable=False)
 
@@ -103,27 +95,31 @@ class Journal:
     def _urls_of_places(self) -> dict[str, str]:
         return {file.place: file.url for file in self.files}
 
-    def rows_of_others(self, files: Sequence[SourceFile]) -> list[Rows]:
-        """Return the rows of all files but some."""
-        urls = {file.recorded.url for file in files}
-        return [own for url, own in self._rows_of_urls.items() if url not in urls] + self.older.rows_of_others(urls)
-
     def with_files(
         self,
         dim: str,
         parameters: str,
         files: Sequence[SourceFile],
         rows: Sequence[tuple[int, int, str]],
+        added: tuple[int, int] = (0, 0),
         most_files: int = _MOST_FILES,
     ) -> Journal:
         """Return a journal with more files.
 
         A file with the same URL is replaced. A file whose rows are all written again by others is left out. If only some of
         them are, it counts as changed. Of all but the last ``most_files``, only digests are kept.
+
+        Args:
+            dim: The dimension along which they were joined.
+            parameters: A digest of the parameters with which they were ingested.
+            files: The files.
+            rows: For each file its first row, the row after its last one, and a digest of the labels between.
+            added: The first row that the job adds to the dataset, and the row after its last one.
+            most_files: The number of files whose names are kept.
         """
-        added = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
-        urls = {file.url for file in added}
-        written, merged = WrittenRows(added.values()), dict[SourceFile, Rows]()
+        new = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
+        urls = {file.url for file in new}
+        written, merged = WrittenRows(new.values(), added), dict[SourceFile, Rows]()
         for file, own in self.files.items():
             if file.url in urls:
                 continue
@@ -131,7 +127,7 @@ class Journal:
                 merged[file] = own
             elif rest := written.rest(own):
                 merged[overwritten(file.url)] = rest
-        merged |= added
+        merged |= new
         oldest = list(merged)[: max(len(merged) - most_files, 0)]
         older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
         return replace(self, dim=dim, parameters=parameters, files=merged, older=older, is_readable=True)
@@ -140,15 +136,6 @@ class Journal:
         """Return a journal that contains a plan for independent tasks, or not, because it was made again."""
         others = [other for other in self.finished if other != digest]
         return replace(self, finished=[*others, digest][-_MOST_PLANS:] if is_finished else others)
-
-    def with_lost(self, lost: Sequence[Span]) -> Journal:
-        """Return a journal with more rows that were removed, and without samples of them."""
-        lost = union([*self.lost, *lost])
-        return replace(self, lost=lost, samples=add_samples(self.samples, {}, lost))
-
-    def with_written(self, samples: Samples, rows: Sequence[Span]) -> Journal:
-        """Return a journal with samples of rows that a job has written."""
-        return replace(self, samples=add_samples(self.samples, samples, rows), lost=difference(self.lost, rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as JSON values."""
@@ -161,8 +148,6 @@ class Journal:
             "omitted": self.omitted + len(self.older),
             **({"older": self.older.to_text()} if self.older.records else {}),
             **({"finished": list(self.finished)} if self.finished else {}),
-            **({"samples": dict(self.samples)} if self.samples else {}),
-            **({"lost": list(self.lost)} if self.lost else {}),
         }
 
     def contains(self, file: SourceFile, labels: npt.NDArray[Any] | None, length: int) -> bool:

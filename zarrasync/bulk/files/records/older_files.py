@@ -49,11 +49,6 @@ class OlderFiles:
         record = self.records.get(_digest(url, 8))
         return None if record is None else record.rows
 
-    def rows_of_others(self, urls: Collection[str]) -> list[Rows]:
-        """Return the rows of all files but those with some URLs."""
-        named = self._digests(urls)
-        return [record.rows for url, record in self.records.items() if url not in named]
-
     def changed(self, without: Collection[str], written: WrittenRows, more: Mapping[SourceFile, Rows]) -> OlderFiles:
         """Return other records.
 

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util.redact import has_secrets
-from zarrasync.bulk.files.records.spans import Span
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.errors import MetadataError
 
@@ -144,8 +143,6 @@ class JobPlan:
         journal: For each file, its first row, the row after its last one, and a digest of its labels.
         notes: Messages about the files, for the report.
         left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
-        duplicates: The number of rows of the files that the plan does not write, because other rows have their labels.
-        lost: Rows that were removed from an array before this job. Those that it does not write stay recorded.
         place: The name of the array that the journal is next to.
     """
 
@@ -163,8 +160,6 @@ class JobPlan:
     journal: Sequence[tuple[int, int, str]] = ()
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
-    duplicates: int = 0
-    lost: Sequence[Span] = ()
     place: str = ""
 
     @property
@@ -176,6 +171,14 @@ class JobPlan:
     def rows(self) -> int:
         """The number of rows to write."""
         return sum(segment.stop - segment.start for segment in self.segments)
+
+    @property
+    def added(self) -> tuple[int, int]:
+        """The first row that the job adds to the dataset, and the row after its last one."""
+        lengths = [
+            array.shape[array.axis] for array in self.arrays if array.shape is not None and array.axis is not None
+        ]
+        return min(lengths, default=0), self.length
 
     def array(self, name: str) -> ArrayPlan:
         """Return the plan of an array."""
@@ -217,7 +220,6 @@ class JobPlan:
             journal=(),
             notes=(),
             left_out=(),
-            lost=(),
         )
 
     @property
@@ -262,11 +264,7 @@ class JobPlan:
     @cached_property
     def digest(self) -> str:
         """A digest of everything that determines the stored result."""
-        document = self.recorded.to_json()
-        del document["duplicates"]
-        if not self.lost:
-            del document["lost"]
-        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(self.recorded.to_json(), sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without ``storage_options``."""
@@ -306,7 +304,6 @@ class JobPlan:
                     "segments": [Segment(*map(operator.index, segment)) for segment in items["segments"]],
                     "parts": [Part(**part) for part in items["parts"]],
                     "journal": [tuple(item) for item in items["journal"]],
-                    "lost": [(operator.index(start), operator.index(stop)) for start, stop in items.get("lost", ())],
                 }
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -15,9 +15,8 @@ from zarrasync.bulk.files.records.file_records import FileRecord, parse_record
 from zarrasync.bulk.files.records.journal import Journal, journal_places
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources, read_sources
-from zarrasync.bulk.files.records.spans import Span
 from zarrasync.bulk.files.sources.conversions import with_sign
-from zarrasync.bulk.files.sources.headers import SourceFile, is_small
+from zarrasync.bulk.files.sources.headers import is_small
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
@@ -30,7 +29,7 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["LostRows", "StoredForm", "Target", "read_constants", "read_target", "store_journal", "stored_attributes"]
+__all__ = ["StoredForm", "Target", "read_constants", "read_target", "store_journal", "stored_attributes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +43,6 @@ class StoredForm:
 
     values: npt.NDArray[Any] | None = None
     digest: int | None = None
-
-
-@dataclass(frozen=True)
-class LostRows:
-    """Rows of files that were ingested before, but were removed from an array, and contain fill values.
-
-    Attributes:
-        spans: The rows.
-        arrays: The names of the arrays, as far as they are known.
-        files: Files of the job that have such rows.
-    """
-
-    spans: tuple[Span, ...] = ()
-    arrays: tuple[str, ...] = ()
-    files: tuple[SourceFile, ...] = ()
 
 
 @dataclass
@@ -76,7 +60,6 @@ class Target:
         stored_forms: Variables of the first file whose values differ from those.
         journal: The files that were ingested before.
         place: The name of the array that the journal is next to; empty without a journal.
-        lost: The rows that were removed since.
         records: The files of arrays that were ingested one by one, by the names of the arrays; empty with a journal.
     """
 
@@ -90,7 +73,6 @@ class Target:
     stored_forms: dict[str, StoredForm] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     place: str = ""
-    lost: LostRows = field(default_factory=LostRows)
     records: Mapping[str, FileRecord] = field(default_factory=dict)
 
     def time_attributes(self, name: str) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,8 +19,6 @@ from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
-from zarrasync.bulk.files.running.samples import row_samples, take_samples
-from zarrasync.bulk.files.running.statistics import check_statistics, way_to_write_again
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
@@ -122,12 +119,11 @@ class PlannedJob:
         report.seconds = clock.monotonic() - begin
         return report
 
-    def finish(self, *, verify: bool = False, statistics: bool = False) -> FilesReport:
+    def finish(self, *, verify: bool = False) -> FilesReport:
         """Check that all tasks have been run, and publish the result. May be repeated.
 
         Args:
             verify: Whether to compare values of the plan with the stored ones.
-            statistics: Whether to compare statistics of the stored rows with the files.
 
         Raises:
             NodeNotFoundError: If tasks have not been run.
@@ -142,14 +138,10 @@ class PlannedJob:
         if is_finished and not self._claim.is_in_progress(plan.digest):
             self._claim.folder.remove()  # an earlier call may have been killed
             report.notes.append("the plan was finished before")
-            if statistics:
-                self._claim.acquire(self._wait)
         else:
             self._claim.acquire(self._wait, plan.digest)
-            self._finish(report, verify=verify)
-        with self._claim:  # no other job changes the rows while they are compared
-            if statistics:
-                self._compare(report)
+            with self._claim:
+                self._finish(report, verify=verify)
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -173,18 +165,6 @@ class PlannedJob:
         if changes:
             self._claim.release()
             raise WriteConflictError(f"{changes[0]}; make a new plan", key=self.plan.path)
-
-    def _compare(self, report: FilesReport) -> None:
-        """Compare statistics of the stored rows with the files."""
-        reader = self.plan.reader
-        with (
-            in_terms_of(_NEW_PLAN),
-            redacted_errors(reader.storage_options, reader.engine_options),
-            closing(FileWorkers()) as workers,
-        ):
-            report.statistics = workers.statistics(self.plan, self._handle.store, self._handle.config)
-        hint = way_to_write_again(self.plan)
-        check_statistics(report.statistics, self._handle.name, self._handle.store, hint)
 
     def _check_transaction(self) -> None:
         """Raise an error if a command that has abandoned the plan was killed before it had removed the claim."""
@@ -347,11 +327,10 @@ class PlannedJob:
             for changes in self._claim.folder.results(plan.digest):
                 self._handle.store.merge(changes)
         self._run(write_inline(plan, self._handle, verify=verify))
-        samples = self._run(take_samples(plan, self._handle))
         if self._claim.is_enabled and self._transaction is None:
-            record = publication_record(plan, self._handle, samples, is_independent=self._is_independent)
+            record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
-        self.publish(samples)
+        self.publish()
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -365,21 +344,11 @@ class PlannedJob:
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
 
-    def publish(self, samples: Mapping[str, Any]) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated.
-
-        Args:
-            samples: The samples of ``take_samples``.
-        """
+    def publish(self) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated."""
         self._run(publish_arrays(self.plan, self._handle))
         self._claim.check()
-        own = row_samples(self.plan, samples)
-        self._run(publish_group(self.plan, self._handle, own, is_independent=self._is_independent))
-
-    def record_lost_rows(self) -> None:
-        """Record rows that were removed, before the job writes some of them again, so that a killed job is repeated."""
-        if self.plan.lost and not self._handle.store.bounded:  # a transaction that is not committed changes nothing
-            self._run(publish_group(self.plan, self._handle, is_complete=False))
+        self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
 
     def forget_finish(self) -> None:
         """Remove the record that an equal plan was finished before, because this one is not."""

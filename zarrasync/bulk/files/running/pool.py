@@ -8,17 +8,9 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.runs import Permit
 from zarrasync.bulk.files.running.disjoint import disjoint_tasks
-from zarrasync.bulk.files.running.statistics import (
-    VariableStatistics,
-    inline_statistics,
-    merge_statistics,
-    part_statistics,
-)
-from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.running.worker import (
     SentTasks,
     WayToOpen,
@@ -26,7 +18,6 @@ from zarrasync.bulk.files.running.worker import (
     read_headers,
     run_tasks,
     shared_files,
-    task_statistics,
 )
 from zarrasync.bulk.files.sources.copies import remove_abandoned_copies
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
@@ -35,7 +26,6 @@ from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.stores import Store
-from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["FileWorkers"]
@@ -166,36 +156,6 @@ class FileWorkers(Workers):
             self._shared.add((options, config))
             return config
         return replace(config, threads=max(1, config.pool_size // self.count))
-
-    def statistics(
-        self, plan: JobPlan, store: Store, config: Config, progress: Progress = ignore_progress
-    ) -> list[VariableStatistics]:
-        """Return the statistics of all values that a plan writes, in the files and as stored.
-
-        Args:
-            plan: The plan.
-            store: The store of the destination.
-            config: The settings.
-            progress: Called with the number of bytes that were compared since the last call.
-        """
-        parts: dict[int, list[VariableStatistics]] = {}
-
-        def done(number: int, part: list[VariableStatistics]) -> None:
-            parts[number] = part
-            progress(plan.task_bytes(plan.parts[number]))
-
-        if self.is_local:
-            runner = TaskRunner(plan, store, config, self.local_files(plan.reader, config))
-            for number, part in enumerate(plan.parts):
-                done(number, part_statistics(runner, part))
-        else:
-            own, open_store = self._config_of_each(plan.reader, config), opener(store, store.fork())
-
-            def call(number: int) -> Callable[[], list[VariableStatistics]]:
-                return partial(task_statistics, plan.for_part(plan.parts[number]), open_store, own)
-
-            self.run(range(len(plan.parts)), call, done)
-        return merge_statistics([*(parts[number] for number in sorted(parts)), inline_statistics(plan, store, config)])
 
     def close(self) -> None:
         """Close the files of this process, and end the processes that this object has started."""

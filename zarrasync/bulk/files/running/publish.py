@@ -19,7 +19,6 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
-from zarrasync.bulk.files.records.row_samples import Samples
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
@@ -36,7 +35,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-__all__ = ["inline_parts", "is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
+__all__ = ["is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
 
 
 async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -56,7 +55,7 @@ async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = Fals
 
 async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
-    for region, values in inline_parts(plan, array, target.dtype):
+    for region, values in _inline_parts(plan, array, target.dtype):
         await target.view[region].write(values)
         if verify and not await _is_stored(target, region, values):
             raise ChecksumError(
@@ -83,13 +82,13 @@ async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) 
     if array.kind != "inline":
         return True
     target = planned_array(plan, array, handle.store, handle.config)
-    for region, values in inline_parts(plan, array, target.dtype):
+    for region, values in _inline_parts(plan, array, target.dtype):
         if not await _is_stored(target, region, values):
             return False
     return True
 
 
-def inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the regions of an array whose values are part of the plan, with their values."""
     values = array.values(dtype)
     if array.axis is None:
@@ -165,7 +164,6 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
 async def publish_group(
     plan: JobPlan,
     handle: NodeHandle,
-    samples: Samples | None = None,
     *,
     is_complete: bool = True,
     is_independent: bool = False,
@@ -175,7 +173,6 @@ async def publish_group(
     Args:
         plan: The plan.
         handle: The location of the group.
-        samples: Samples of the rows that the job has written.
         is_complete: Whether the journal shall contain the files of the plan. It keeps all others in any case.
         is_independent: Whether the journal shall contain the plan, because its tasks were independent.
     """
@@ -184,7 +181,6 @@ async def publish_group(
     change = partial(
         _changed_journal,
         plan,
-        samples or {},
         is_first=plan.is_new and group is None,
         is_complete=is_complete,
         is_independent=is_independent,
@@ -226,7 +222,6 @@ def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed_journal(
     plan: JobPlan,
-    samples: Samples,
     present: Mapping[str, Any],
     *,
     is_first: bool,
@@ -237,17 +232,14 @@ def _changed_journal(
 
     Args:
         plan: The plan.
-        samples: Samples of the rows that the job has written.
         present: The value with the journal.
         is_first: Whether the dataset does not exist yet, so that such a value describes an earlier one.
         is_complete: Whether the journal shall contain the files of the plan.
         is_independent: Whether the journal shall contain the plan.
     """
-    files, rows = (plan.files, plan.journal) if is_complete else ((), ())
+    files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
     known = Journal() if is_first else Journal.of(present.get(JOURNAL))
-    journal = known.with_lost(plan.lost).with_files(plan.dim, plan.parameters, files, rows)
-    if is_complete:
-        journal = journal.with_written(samples, [segment[:2] for segment in plan.segments])
+    journal = known.with_files(plan.dim, plan.parameters, files, rows, added)
     journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
     return {JOURNAL: journal.to_json()}
 

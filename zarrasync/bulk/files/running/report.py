@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from zarrasync.bulk.files.running.statistics import VariableStatistics, table_of
 from zarrasync.display.progress import IngestReport
-from zarrasync.display.text import Table, counted, size_text
+from zarrasync.display.text import counted, size_text
 
 __all__ = ["FilesReport"]
 
@@ -25,7 +23,6 @@ class FilesReport(IngestReport):
         skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
         left_out: Parts of the files that are not stored although no argument excludes them, with the reason.
-        statistics: Statistics of the values in the files and of the stored values, if they were requested.
     """
 
     files: int = 0
@@ -34,7 +31,6 @@ class FilesReport(IngestReport):
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    statistics: list[VariableStatistics] = field(default_factory=list)
 
     def summary(self) -> str:
         if self.known and not self.files:
@@ -67,12 +63,6 @@ class FilesReport(IngestReport):
 
     def losses(self) -> Sequence[str]:
         return self.left_out
-
-    def tables(self) -> Sequence[Table]:
-        return [table_of(self.statistics)] if self.statistics else []
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "statistics": [item.to_dict() for item in self.statistics]}
 
     def __str__(self) -> str:
         return self.to_text()

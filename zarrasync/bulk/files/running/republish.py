@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.running.publish import is_inline_stored, publish_arrays, publish_group
-from zarrasync.bulk.files.running.samples import changed_arrays, row_samples
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
@@ -30,15 +29,12 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def publication_record(
-    plan: JobPlan, handle: NodeHandle, samples: Mapping[str, Any], *, is_independent: bool
-) -> dict[str, Any]:
+def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:
     """Return what ``publish_again`` needs to know.
 
     Args:
         plan: The plan whose result is published next.
         handle: The location of the group.
-        samples: The samples of ``take_samples``.
         is_independent: Whether other processes have run the tasks of the plan.
     """
     was_recorded = False
@@ -48,7 +44,6 @@ def publication_record(
         "plan": plan.recorded.to_json(),
         "was_recorded": was_recorded,
         "is_independent": is_independent,
-        "samples": samples,
     }
 
 
@@ -72,7 +67,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     if record is None:
         return []
     try:
-        plan, taken = JobPlan.from_json(record.get("plan", {})), record.get("samples", {})
+        plan = JobPlan.from_json(record.get("plan", {}))
     except MetadataError as error:
         raise claim.folder.damaged_record(error) from error
     place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
@@ -89,7 +84,6 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
         if not any(changes):
             are_stored = run(gather([partial(is_inline_stored, plan, array, place) for array in plan.arrays]))
             others = [array.name for array, is_stored in zip(plan.arrays, are_stored, strict=True) if not is_stored]
-            others += run(changed_arrays(plan, place, taken))
             changes += [f"{name!r} has other values" for name in others]
         if found := next(filter(None, changes), ""):
             note = (
@@ -100,8 +94,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
             return [note]
         run(publish_arrays(plan, place))
         claim.check()
-    samples = row_samples(plan, taken)
-    run(publish_group(plan, place, samples, is_independent=record.get("is_independent", False)))
+    run(publish_group(plan, place, is_independent=record.get("is_independent", False)))
     return []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +103,7 @@ class TaskRunner:
         """
         report = IngestReport()
         notes = self.store.notes
-        with Run(notes, permit) as run, self.prepared(part):
+        with Run(notes, permit) as run, self.files.prepared(self._used(part)):
 
             def written(nbytes: int) -> None:
                 run.check()
@@ -117,20 +116,16 @@ class TaskRunner:
                 run.mark(mark, self.store.changes())
         return report
 
-    def prepared(self, part: Part) -> AbstractContextManager[None]:
-        """Keep local copies of the remote files of a task."""
-        return self.files.prepared(self._used(part))
-
     def _used(self, part: Part) -> Sequence[SourceFile]:
         """Return the files that a task reads."""
         used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
         return list(dict.fromkeys(used)) or self.plan.files[:1]
 
-    def arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
+    def _arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
         """Return the arrays that a task writes."""
         return [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
 
-    def source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
+    def _source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
         """Return the values of a task in the files, the array, and the region of the array for them."""
         target = planned_array(self.plan, array, CountingStore(self.store), self.config)
         shape = list(target.shape)
@@ -151,18 +146,18 @@ class TaskRunner:
         memory = FifoGate(memory_limit(self.config), shared=False)
 
         async def write(array: ArrayPlan) -> None:
-            source, target, region = self.source_of(array, part)
+            source, target, region = self._source_of(array, part)
             async with Permits(memory, BlockPlan(source, target, region).nbytes):
                 own = await write_blocks(
                     source, target, region, self.unaligned, is_new=array.shape is None, progress=progress
                 )
             add_reports(report, own)
 
-        arrays = self.arrays_of(part)
+        arrays = self._arrays_of(part)
         bridge.run(for_each(write, arrays, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
         if self.verify:
             for array in arrays:
-                self._compare(*self.source_of(array, part))
+                self._compare(*self._source_of(array, part))
             report.verified = report.blocks
 
     def _compare(self, source: Source, target: AsyncArray, region: Region) -> None:

@@ -1,4 +1,4 @@
-"""What other processes do for a job: reading headers, running tasks, and comparing statistics."""
+"""What other processes do for a job: reading headers and running tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TypeAlias
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.records.plan import JobPlan
 from zarrasync.bulk.files.records.runs import Permit
-from zarrasync.bulk.files.running.statistics import VariableStatistics, part_statistics
 from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
@@ -29,7 +28,6 @@ __all__ = [
     "read_headers",
     "run_tasks",
     "shared_files",
-    "task_statistics",
 ]
 
 WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
@@ -127,9 +125,3 @@ def run_tasks(tasks: SentTasks) -> tuple[list[IngestReport], bytes]:
             runner = TaskRunner(plan, store, tasks.config, opened, tasks.verify, tasks.unaligned)
             reports.append(runner.run(plan.parts[0], mark, tasks.permit))
     return reports, store.changes()
-
-
-def task_statistics(plan: JobPlan, open_store: Callable[[], Store], config: Config) -> list[VariableStatistics]:
-    """Return the statistics of the only task of a plan, in a worker process."""
-    with shared_files.use(plan.reader, config) as opened:
-        return part_statistics(TaskRunner(plan, open_store(), config, opened), plan.parts[0])

@@ -1,0 +1,145 @@
+"""Arrays that were made shorter and longer again with ``resize`` after a job, so that rows of files are fill values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from tests.support.ingested import forget_names
+from zarrasync import sync
+from zarrasync.cli import main
+from zarrasync.errors import ShapeError
+
+pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+from tests.support.netcdf import assert_same, joined, write_days
+
+OPTIONS: dict[str, Any] = {"concat": "time", "chunks": {"time": 10, "lat": 4}}
+REFUSED = (
+    r"the rows 24:48 of / in .*out.zarr.* from .*day1.nc, but 'time' has other labels .* slice\(24, 48\).*mode='w'"
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return write_days(tmp_path / "nc", range(4))
+
+
+def resize(out: Path, *lengths: int, names: tuple[str, ...] = ("t2m", "time")) -> None:
+    """Resize arrays with rows, to one length after the other."""
+    for length in lengths:
+        for name in names:
+            array = sync.open_array(out, path=name, mode="r+")
+            array.resize((length, *array.shape[1:]))
+
+
+def values(out: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "length", "names"),
+    [
+        (range(3), {}, 24, 10),
+        (range(3), {"append": True}, 47, 1),
+        (range(4), {"append": True, "on_duplicate": "replace"}, 24, 10),
+        ([1], {"region": "auto"}, 24, 1),
+    ],
+    ids=str,
+)
+async def test_files_are_refused(
+    api: Api, tmp_path: Path, paths: list[Path], numbers: Any, options: dict[str, Any], length: int, names: int
+):
+    sync.ingest(paths[:3], out := tmp_path / "out.zarr", **OPTIONS)
+    forget_names(out, names)
+    resize(out, length, 72)
+    before = values(out)
+    with pytest.raises(ShapeError, match=REFUSED):
+        await api(api.ingest([paths[number] for number in numbers], out, **OPTIONS, **options))
+    assert values(out) == before
+
+
+async def test_rows_are_written_again_in_their_region(api: Api, tmp_path: Path, paths: list[Path]):
+    sync.ingest(paths[:3], out := tmp_path / "out.zarr", **OPTIONS)
+    resize(out, 30, 72)
+    with pytest.raises(ShapeError, match="labels of the files differ from those of the rows 24:48"):
+        await api(api.ingest(paths[2], out, region={"time": slice(24, 48)}, **OPTIONS))
+    for number in (1, 2):
+        with pytest.raises(ShapeError, match=rf"rows {24 * number}:{24 * number + 24} of .* other labels there now"):
+            await api(api.ingest(paths[:3], out, append=True, **OPTIONS))
+        region = {"time": slice(24 * number, 24 * number + 24)}
+        await api(api.ingest(paths[number], out, region=region, **OPTIONS))
+    assert_same(out, joined(paths[:3]))
+    report = await api(api.ingest(paths, out, append=True, **OPTIONS))
+    assert (report.known, report.files) == (3, 1)
+    assert_same(out, joined(paths))
+
+
+async def test_other_files_are_appended_after_the_rows_were_removed(api: Api, tmp_path: Path, paths: list[Path]):
+    sync.ingest(paths[:3], out := tmp_path / "out.zarr", **OPTIONS)
+    resize(out, 30, 72)
+    with pytest.raises(ShapeError, match=r"destination are not in order: .* in row 30, .* to 30 rows and append"):
+        await api(api.ingest(paths[3], out, append=True, **OPTIONS))
+    resize(out, 24)
+    await api(api.ingest(paths, out, append=True, **OPTIONS))
+    assert_same(out, joined(paths))
+
+
+@pytest.mark.parametrize("names", [10, 1])
+async def test_rows_of_other_files_in_the_place_of_removed_ones(
+    api: Api, tmp_path: Path, paths: list[Path], names: int
+):
+    """The journal does not contain the removed file any more, so it is not refused, but added at the end."""
+    sync.ingest([paths[0], paths[3]], out := tmp_path / "out.zarr", **OPTIONS)
+    forget_names(out, names)
+    resize(out, 24)
+    await api(api.ingest(paths[1:3], out, append=True, **OPTIONS))
+    forget_names(out, names)
+    report = await api(api.ingest(paths, out, append=True, **OPTIONS))
+    assert (report.known, report.files) == (3, 1)
+    assert_same(out, joined(paths))
+
+
+async def test_one_array_is_shorter(api: Api, tmp_path: Path, paths: list[Path]):
+    """Its labels remain, so the job does not notice if it becomes longer again. A region writes the rows."""
+    sync.ingest(paths[:2], out := tmp_path / "out.zarr", **OPTIONS)
+    resize(out, 30, names=("t2m",))
+    with pytest.raises(ShapeError, match=r"along 'time', but .* resize\(\) the arrays to the same length"):
+        await api(api.ingest(paths, out, append=True, **OPTIONS))
+    resize(out, 48, names=("t2m",))
+    assert (await api(api.ingest(paths[:2], out, append=True, **OPTIONS))).known == 2
+    await api(api.ingest(paths[1], out, region="auto", **OPTIONS))
+    assert_same(out, joined(paths[:2]))
+
+
+async def test_string_labels(api: Api, tmp_path: Path):
+    paths, out = [tmp_path / f"{number}.npz" for number in range(2)], tmp_path / "out.zarr"
+    for number, path in enumerate(paths):
+        np.savez(path, t2m=np.full(3, number), time=np.array([f"{number}{letter}" for letter in "abc"]))
+    options: dict[str, Any] = {"concat": "time", "dims": "time"}
+    sync.ingest(paths, out, **options)
+    resize(out, 5, 6)
+    with pytest.raises(ShapeError, match=r"rows 3:6 .* other labels there now"):
+        await api(api.ingest(paths, out, append=True, **options))
+    await api(api.ingest(paths[1], out, region={"time": slice(3, 6)}, **options))
+    assert sync.open_array(out, path="time")[:].tolist() == ["0a", "0b", "0c", "1a", "1b", "1c"]
+    assert sync.open_array(out, path="t2m")[:].tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_command_names_its_options(tmp_path: Path, paths: list[Path], capsys: pytest.CaptureFixture[str]):
+    sync.ingest(paths[:3], out := tmp_path / "out.zarr", **OPTIONS)
+    resize(out, 24, 72)
+    words = ["--concat", "time"]
+    assert main(["ingest", *map(str, paths), str(out), *words, "--append"]) == 1
+    error = capsys.readouterr().err
+    assert "--region 24:48" in error
+    assert "--overwrite instead of --append" in error
+    for number in (1, 2):
+        assert (
+            main(["ingest", str(paths[number]), str(out), *words, "--region", f"{24 * number}:{24 * number + 24}"]) == 0
+        )
+    assert_same(out, joined(paths[:3]))

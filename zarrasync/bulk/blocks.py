@@ -17,7 +17,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of

@@ -12,10 +12,10 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync._util.redact import has_secrets, public_url
 from zarrasync.bulk.files.functions import plan_files
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     CommandParser,
@@ -110,7 +110,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     workers = FileWorkers(args.processes)
     place = _absolute(args.dest)
 
-    def save(plan: JobPlan) -> None:
+    def save(plan: FilesPlan) -> None:
         secrets = {**plan.secrets, **({"dest": place} if has_secrets(place) else {})}
         document = {
             "dest": public_url(place),
@@ -196,7 +196,7 @@ def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, str]:
     dest, needs_secrets = document.pop("dest", None), document.pop("secrets", False)
     verify = document.pop("verify", False) or getattr(args, "verify", False)
     try:
-        plan = JobPlan.from_json(document)
+        plan = FilesPlan.from_json(document)
     except ValueError as error:
         raise ValueError(f"{args.plan} is {error_line(error)}") from error
     if needs_secrets:

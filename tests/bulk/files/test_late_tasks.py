@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import stores
-from zarrasync.bulk.files.records.claim import Claim
-from zarrasync.bulk.files.records.runs import Run
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.runs import Run
 from zarrasync.errors import WriteConflictError
 
 pytest.importorskip("xarray")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.cli import main
 from zarrasync.errors import NodeExistsError, ShapeError
 from zarrasync.stores.local_files import make_directory

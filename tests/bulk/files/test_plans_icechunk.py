@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import ROOT
 from zarrasync import stores, sync
-from zarrasync.bulk.files.records.claim import Claim
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.cli import main
 from zarrasync.errors import StoreError
 

@@ -19,11 +19,11 @@ import pytest
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.records import claim as claims
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.jobs import claim as claims
 from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
 
 pytest.importorskip("xarray")
@@ -38,7 +38,7 @@ NEVER = 10**6
 
 
 def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
-    def save(made: JobPlan) -> None:
+    def save(made: FilesPlan) -> None:
         plan.write_text(json.dumps(made.to_json()))
 
     request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
@@ -46,7 +46,7 @@ def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bo
 
 
 def continue_and_die(action: str, out: Path, puts: int, file: Path) -> None:
-    plan = JobPlan.from_json(json.loads(file.read_text()))
+    plan = FilesPlan.from_json(json.loads(file.read_text()))
     job = PlannedJob.of(plan, dying_store(out, puts), za.config.get())
     if action == "run":
         job.run_independently(FileWorkers())
@@ -171,7 +171,7 @@ def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: b
 
 def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
     """There, only the dataset shows that the plan was finished."""
-    paths, plans = write_days(tmp_path / "nc", range(1)), list[JobPlan]()
+    paths, plans = write_days(tmp_path / "nc", range(1)), list[FilesPlan]()
     store = stores.LocalStore(tmp_path / "out.zarr")
     store.conditional = False
     for is_finished in (False, True):
@@ -306,7 +306,7 @@ def test_two_tasks_at_once_after_a_killed_finish(tmp_path: Path):
     paths, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "plan"
     out = tmp_path / "out.zarr"
     plan_and_die(paths, out, NEVER, plan, append=False)
-    digest = JobPlan.from_json(json.loads(plan.read_text())).digest
+    digest = FilesPlan.from_json(json.loads(plan.read_text())).digest
     assert in_child(finish_and_die, out, digest) == -signal.SIGKILL
     store = HandingStore(out)
     permits: list[Any] = []

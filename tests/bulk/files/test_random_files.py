@@ -32,7 +32,7 @@ from tests.property.other_readers import zarr_python_store
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.functions import FilesRequest, ingest_files, plan_files
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
@@ -136,7 +136,7 @@ class _Run:
         with closing(FileWorkers()) as workers:
             made, _ = plan_files(request, workers, lambda plan: None)
             assert made is not None
-            plan = JobPlan.from_json(json.loads(json.dumps(made.to_json())))
+            plan = FilesPlan.from_json(json.loads(json.dumps(made.to_json())))
             for number in range(len(plan.parts)):
                 job = PlannedJob.of(plan, resolve(self.store), za.config.get())
                 job.run_independently(workers, [number], verify=request.verify)

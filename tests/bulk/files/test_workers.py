@@ -21,7 +21,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.functions import FilesRequest, make_job
-from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part, Segment
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.running import pool, worker
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
@@ -42,7 +42,7 @@ def test_a_task_is_sent_without_the_files_of_others():
     files = [SourceFile(f"{n}.nc") for n in range(count)]
     segments = [Segment(4 * n, 4 * n + 4, count - 1 - n, 0) for n in range(count)]
     parts = [Part(4 * n, 4 * n + 6) for n in range(count - 1)] + [Part(array="w")]
-    plan = JobPlan(3, "", "t", 4 * count, files, ReaderOptions(), [array, whole], segments, parts)
+    plan = FilesPlan(3, "", "t", 4 * count, files, ReaderOptions(), [array, whole], segments, parts)
     own = plan.for_part(parts[5])
     assert [own.files[n].url for _, _, n, _ in own.segments] == ["19994.nc", "19993.nc"]
     assert [segment[:2] for segment in own.segments] == [(20, 24), (24, 26)]
@@ -152,7 +152,7 @@ def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
     job = make_job(FilesRequest([path], out, "time", encoding={"time": rounding}))
     plan, _ = job.plan_only(FileWorkers())
     assert plan is not None
-    plan = JobPlan.from_json(plan.to_json())
+    plan = FilesPlan.from_json(plan.to_json())
     store = job.handle.store
     PlannedJob.of(plan, store, za.config.get()).run_independently(FileWorkers(), verify=True)
     for _ in range(3):

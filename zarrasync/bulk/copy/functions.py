@@ -27,8 +27,8 @@ from zarrasync.bulk.copy.nodes import (
 from zarrasync.bulk.copy.plan_layout import plan_layout
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.copy.values import compare_arrays, copy_array
-from zarrasync.bulk.job_names import job_name
 from zarrasync.bulk.jobs.claimed_work import begin_plan
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.bulk.jobs.workers import Workers

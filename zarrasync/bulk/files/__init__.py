@@ -10,7 +10,7 @@ From the ground up:
    ``older_files`` and ``file_rows`` record the ingested files in the dataset. ``plan`` is the plan of a job, and ``target``
    the state of the destination.
 3. ``planning``: ``known`` leaves out the files that the destination contains. ``variables``, ``compare``, ``fitting``, ``axis``,
-   ``matching``, ``layout`` and ``make_plan`` derive a ``JobPlan`` from the headers and the destination. They do no IO.
+   ``matching``, ``layout`` and ``make_plan`` derive a ``FilesPlan`` from the headers and the destination. They do no IO.
 4. ``running``: ``tasks`` writes the rows of one task. Tasks are independent, so threads, processes or machines can share
    them: ``pool``. ``publish`` stores the documents that make the new rows visible, the group's last. ``republish`` completes
    that after a kill.

@@ -13,13 +13,13 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.planning.parameters import Parameters
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import label_of
-from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
@@ -125,8 +125,8 @@ def _run(request: FilesRequest) -> FilesReport:
 
 
 def plan_files(
-    request: FilesRequest, workers: FileWorkers, save: Callable[[JobPlan], None]
-) -> tuple[JobPlan | None, FilesReport]:
+    request: FilesRequest, workers: FileWorkers, save: Callable[[FilesPlan], None]
+) -> tuple[FilesPlan | None, FilesReport]:
     """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
     with redacted_errors(*_confidential(request)):
         store = resolve(request.store, request.storage_options, request.config)

@@ -15,9 +15,8 @@ from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_fil
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
-from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target, store_journal
 from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
@@ -25,6 +24,7 @@ from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import listed
@@ -122,9 +122,9 @@ class Job:
     def plan_only(
         self,
         workers: FileWorkers,
-        save: Callable[[JobPlan], None] = lambda plan: None,
+        save: Callable[[FilesPlan], None] = lambda plan: None,
         transaction: Transaction | None = None,
-    ) -> tuple[JobPlan | None, FilesReport]:
+    ) -> tuple[FilesPlan | None, FilesReport]:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
 
         The plan is ``None`` if all files were ingested before.
@@ -165,7 +165,7 @@ class Job:
 
     # -------------------------------------------------------------- planning
 
-    def _plan_files(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> JobPlan:
+    def _plan_files(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> FilesPlan:
         """Read the headers of files, and compare them with the destination. Return the plan."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
@@ -298,7 +298,7 @@ class Job:
             "mode='w' to replace the dataset"
         )
 
-    def _check_unfinished(self, plan: JobPlan) -> None:
+    def _check_unfinished(self, plan: FilesPlan) -> None:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""
         found = self._claim.found
         if plan.is_new and self._mode != "w" and found.get("is_new") and found.get("plan") != plan.digest:
@@ -311,7 +311,7 @@ class Job:
         place = f"{self.handle.name} in {self.handle.store!r}"
         return NodeExistsError(text.replace("{place}", place), path=self.handle.path, store=repr(self.handle.store))
 
-    def _refuse_members(self, plan: JobPlan) -> None:
+    def _refuse_members(self, plan: FilesPlan) -> None:
         """Raise an error if arrays or groups exist where a new dataset will be, although the group does not exist."""
         paths = [join(self.handle.path, array.name) for array in plan.arrays]
         nodes = self._run(find_all(self.handle, paths, (self.handle.format,), strict=False))

@@ -10,11 +10,11 @@ from typing import Any
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.bulk.files.records.claim import Claim
-from zarrasync.bulk.files.records.runs import Permit, Run
-from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, run_blocking, task_text
 from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress

@@ -14,7 +14,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_array
-from zarrasync.bulk.job_names import job_name
+from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.pyramid.companions import Companions, copy_companions, find_companions

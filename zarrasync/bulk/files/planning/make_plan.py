@@ -1,4 +1,4 @@
-"""From the headers of files and the state of the destination to a ``JobPlan``: its arrays, their values, its tasks. No IO."""
+"""From the headers of files and the state of the destination to a ``FilesPlan``: its arrays, their values, its tasks. No IO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zarrasync.bulk.files.planning.matching import match_files
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
-from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
@@ -32,7 +32,7 @@ _MINOR_VALUES = 16
 """A variable with at most this many values in a row is small."""
 
 
-def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> JobPlan:
+def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> FilesPlan:
     """Return the plan of a job.
 
     Args:
@@ -51,7 +51,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     path, format_ = target.handle.path, target.handle.format
     is_new = target.group is None
     assert isinstance(format_.zarr_format, int)
-    return JobPlan(
+    return FilesPlan(
         format_.zarr_format,
         path,
         parameters.dim,

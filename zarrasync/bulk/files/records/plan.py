@@ -1,4 +1,4 @@
-"""``JobPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON. No IO."""
+"""``FilesPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON. No IO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.errors import MetadataError
 
-__all__ = ["ArrayPlan", "JobPlan", "Part", "Segment"]
+__all__ = ["ArrayPlan", "FilesPlan", "Part", "Segment"]
 
 T = TypeVar("T")
 _VERSION = 1
@@ -125,7 +125,7 @@ class ArrayPlan:
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class FilesPlan:
     """A job, as plain data.
 
     Attributes:
@@ -202,7 +202,7 @@ class JobPlan:
                 found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
         return found
 
-    def for_part(self, part: Part) -> JobPlan:
+    def for_part(self, part: Part) -> FilesPlan:
         """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""
         segments = self.segments_of(part.start, part.stop)
         used = sorted({segment.source for segment in segments} | ({0} if part.array else set()))
@@ -223,7 +223,7 @@ class JobPlan:
         )
 
     @property
-    def recorded(self) -> JobPlan:
+    def recorded(self) -> FilesPlan:
         """The plan as it is recorded in a dataset while it is published: without the paths and URLs of files, and options."""
         options = self.reader.engine_options
         if options and options.keys() != {"digest"}:
@@ -245,13 +245,13 @@ class JobPlan:
         return {**({"files": urls} if urls else {}), **({"options": dict(options)} if has_secrets(options) else {})}
 
     @property
-    def public(self) -> JobPlan:
+    def public(self) -> FilesPlan:
         """The plan without its secrets."""
         files = [SourceFile(file.name, file.size, file.stamp, file.real) for file in self.files]
         options = {} if has_secrets(self.reader.engine_options) else self.reader.engine_options
         return replace(self, files=files, reader=replace(self.reader, storage_options={}, engine_options=options))
 
-    def with_secrets(self, secrets: Mapping[str, Any]) -> JobPlan:
+    def with_secrets(self, secrets: Mapping[str, Any]) -> FilesPlan:
         """Return the plan with the secrets that ``public`` has left out."""
         files = list(self.files)
         for number, url in secrets.get("files", {}).items():
@@ -280,7 +280,7 @@ class JobPlan:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> JobPlan:
+    def from_json(cls, values: Mapping[str, Any]) -> FilesPlan:
         """Return the plan that ``to_json`` returned.
 
         Raises:

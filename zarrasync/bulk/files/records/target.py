@@ -13,7 +13,7 @@ from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.records.file_records import FileRecord, parse_record
 from zarrasync.bulk.files.records.journal import Journal, journal_places
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources, read_sources
 from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import is_small
@@ -98,7 +98,7 @@ class Target:
             )
         return next(iter(sizes), 0)
 
-    def contains(self, plan: JobPlan) -> bool:
+    def contains(self, plan: FilesPlan) -> bool:
         """Return whether the rows of all files of a plan that the journal can name are in the dataset."""
         length, files = self.length(plan.dim), plan.recorded.files
         named = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from zarrasync import formats
-from zarrasync.bulk.files.records.plan import JobPlan
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.tasks import planned_metadata
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import Axis
@@ -15,7 +15,7 @@ from zarrasync.model.chunk_grids import Axis
 __all__ = ["disjoint_tasks", "with_disjoint_tasks"]
 
 
-def disjoint_tasks(plan: JobPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
+def disjoint_tasks(plan: FilesPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
     """Return tasks in groups, by their first number. Tasks that write parts of the same chunk are in one group.
 
     Args:
@@ -44,7 +44,7 @@ def disjoint_tasks(plan: JobPlan, numbers: Iterable[int]) -> dict[int, list[int]
     return groups
 
 
-def with_disjoint_tasks(plan: JobPlan) -> JobPlan:
+def with_disjoint_tasks(plan: FilesPlan) -> FilesPlan:
     """Return a plan in which one task writes all rows of a chunk.
 
     Raises:

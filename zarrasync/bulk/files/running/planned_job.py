@@ -11,15 +11,15 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.files.records.claim import Claim
-from zarrasync.bulk.files.records.plan import JobPlan
-from zarrasync.bulk.files.records.runs import Permit
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import read_target
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, JobProgress
@@ -58,7 +58,7 @@ class PlannedJob:
 
     def __init__(
         self,
-        plan: JobPlan,
+        plan: FilesPlan,
         handle: NodeHandle,
         claim: Claim,
         wait: float = 600.0,
@@ -72,7 +72,7 @@ class PlannedJob:
         self._transaction, self._published = transaction, published or handle
 
     @classmethod
-    def of(cls, plan: JobPlan, store: Store, config: Config) -> PlannedJob:
+    def of(cls, plan: FilesPlan, store: Store, config: Config) -> PlannedJob:
         """Return the job of a plan that another process has made.
 
         Args:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.files.records.plan import JobPlan
-from zarrasync.bulk.files.records.runs import Permit
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.disjoint import disjoint_tasks
 from zarrasync.bulk.files.running.worker import (
     SentTasks,
@@ -22,6 +21,7 @@ from zarrasync.bulk.files.running.worker import (
 from zarrasync.bulk.files.sources.copies import remove_abandoned_copies
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
@@ -97,7 +97,7 @@ class FileWorkers(Workers):
 
     def run_tasks(
         self,
-        plan: JobPlan,
+        plan: FilesPlan,
         numbers: Iterable[int],
         store: Store,
         config: Config,

@@ -18,7 +18,7 @@ from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
 from zarrasync.errors import ChecksumError, ShapeError
@@ -38,7 +38,7 @@ from zarrasync.stores import ABSENT
 __all__ = ["is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
 
 
-async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = False) -> None:
+async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = False) -> None:
     """Write the arrays whose values are part of the plan.
 
     Args:
@@ -53,7 +53,7 @@ async def write_inline(plan: JobPlan, handle: NodeHandle, *, verify: bool = Fals
     await gather([partial(_write_inline, plan, array, handle, verify=verify) for array in inline])
 
 
-async def _write_inline(plan: JobPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
+async def _write_inline(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
     for region, values in _inline_parts(plan, array, target.dtype):
         await target.view[region].write(values)
@@ -71,7 +71,7 @@ async def _is_stored(target: AsyncArray, region: Any, values: Any) -> bool:
     return checksum(stored) == checksum(transfer.as_array(values, target.dtype, fill))
 
 
-async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
+async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
     """Return whether the values that the plan contains of an array are stored; true for other arrays.
 
     Args:
@@ -88,7 +88,7 @@ async def is_inline_stored(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) 
     return True
 
 
-def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+def _inline_parts(plan: FilesPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the regions of an array whose values are part of the plan, with their values."""
     values = array.values(dtype)
     if array.axis is None:
@@ -101,7 +101,7 @@ def _inline_parts(plan: JobPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iter
         yield (*inner, slice(start, stop)), np.ascontiguousarray(values[(*inner, rows)])
 
 
-def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:
+def _joined(plan: FilesPlan) -> list[tuple[int, int, int, int]]:
     """Return the segments, those that follow each other joined."""
     runs: list[tuple[int, int, int, int]] = []
     for start, stop, source, offset in plan.segments:
@@ -112,7 +112,7 @@ def _joined(plan: JobPlan) -> list[tuple[int, int, int, int]]:
     return runs
 
 
-async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
+async def publish_arrays(plan: FilesPlan, handle: NodeHandle) -> None:
     """Store the documents of new arrays, and the new shapes of others.
 
     Labels and other small arrays come first, so that readers without consolidated metadata find no variable that is longer
@@ -126,7 +126,7 @@ async def publish_arrays(plan: JobPlan, handle: NodeHandle) -> None:
         await gather([partial(_publish_array, plan, array, handle) for array in arrays])
 
 
-async def _publish_array(plan: JobPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+async def _publish_array(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> None:
     target = planned_array(plan, array, handle.store, handle.config)
     if array.shape is None:
         await _put_new_array(array, target.path, handle)
@@ -162,7 +162,7 @@ async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> Non
 
 
 async def publish_group(
-    plan: JobPlan,
+    plan: FilesPlan,
     handle: NodeHandle,
     *,
     is_complete: bool = True,
@@ -203,7 +203,7 @@ async def publish_group(
     await update_copies(NodeHandle(handle.store, handle.path, handle.format, handle.config), changed)
 
 
-async def _put_group(plan: JobPlan, handle: NodeHandle, group: FoundNode | None) -> None:
+async def _put_group(plan: FilesPlan, handle: NodeHandle, group: FoundNode | None) -> None:
     """Store the documents of the group, in formats and stores that keep copies elsewhere or not at all."""
     if group is None:
         metadata = GroupMetadata(attributes=_attributes(plan, {}))
@@ -216,12 +216,12 @@ async def _put_group(plan: JobPlan, handle: NodeHandle, group: FoundNode | None)
         await MetadataCell(handle.without_consolidated(), GroupMetadata()).change(change, fresh=True)
 
 
-def _attributes(plan: JobPlan, present: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(plan: FilesPlan, present: Mapping[str, Any]) -> dict[str, Any]:
     return checked_attributes({**(plan.attributes or {}), **present})
 
 
 def _changed_journal(
-    plan: JobPlan,
+    plan: FilesPlan,
     present: Mapping[str, Any],
     *,
     is_first: bool,
@@ -244,7 +244,7 @@ def _changed_journal(
     return {JOURNAL: journal.to_json()}
 
 
-async def _copies(plan: JobPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
+async def _copies(plan: FilesPlan, handle: NodeHandle, group_documents: Mapping[str, bytes]) -> GroupCopies:
     """Return the documents of the group, and copies of all documents below."""
     format_, path = handle.format, handle.path
     keys = format_.document_keys(path)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
-from zarrasync.bulk.files.records.claim import Claim
 from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.running.publish import is_inline_stored, publish_arrays, publish_group
 from zarrasync.bulk.files.running.tasks import planned_array
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.metadata import ArrayMetadata
@@ -29,7 +29,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def publication_record(plan: JobPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:
+def publication_record(plan: FilesPlan, handle: NodeHandle, *, is_independent: bool) -> dict[str, Any]:
     """Return what ``publish_again`` needs to know.
 
     Args:
@@ -67,7 +67,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     if record is None:
         return []
     try:
-        plan = JobPlan.from_json(record.get("plan", {}))
+        plan = FilesPlan.from_json(record.get("plan", {}))
     except MetadataError as error:
         raise claim.folder.damaged_record(error) from error
     place = NodeHandle(handle.store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
@@ -98,7 +98,7 @@ def publish_again(claim: Claim, handle: NodeHandle) -> list[str]:
     return []
 
 
-async def _is_recorded(plan: JobPlan, handle: NodeHandle) -> bool:
+async def _is_recorded(plan: FilesPlan, handle: NodeHandle) -> bool:
     """Return whether the journal contains the files of a plan. Others may have removed their rows since."""
     (value,) = await read_sources(handle.store, [join(handle.path, plan.place)])
     journal = Journal.of(value.get(JOURNAL))
@@ -107,7 +107,7 @@ async def _is_recorded(plan: JobPlan, handle: NodeHandle) -> bool:
     return bool(named) and all(own == row for own, row in named)
 
 
-def _change(plan: JobPlan, array: ArrayPlan, node: FoundNode | None, place: NodeHandle) -> str:
+def _change(plan: FilesPlan, array: ArrayPlan, node: FoundNode | None, place: NodeHandle) -> str:
     """Return how an array differs from both its state before and after the publication; empty if it does not."""
     target = planned_array(plan, array, place.store, place.config)
     if node is None:

@@ -16,13 +16,13 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.files.records.plan import ArrayPlan, JobPlan, Part
-from zarrasync.bulk.files.records.runs import Permit, Run
+from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.files.sources.times import convert_times
+from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
@@ -45,14 +45,14 @@ _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
 
 
-def planned_array(plan: JobPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+def planned_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
     """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
     format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
     handle = NodeHandle(store, path, format_, config, is_format_known=True)
     return AsyncArray(handle, planned_metadata(plan, array, format_))
 
 
-def planned_metadata(plan: JobPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
+def planned_metadata(plan: FilesPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
     """Return the metadata that an array will have after the job."""
     path = join(plan.path, array.name)
     documents = {
@@ -76,7 +76,7 @@ class TaskRunner:
         unaligned: Whether tasks may share chunks.
     """
 
-    plan: JobPlan
+    plan: FilesPlan
     store: Store
     config: Config
     files: OpenFiles

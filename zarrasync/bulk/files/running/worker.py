@@ -10,11 +10,11 @@ from functools import partial
 from typing import TypeAlias
 
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync.bulk.files.records.plan import JobPlan
-from zarrasync.bulk.files.records.runs import Permit
+from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
+from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.stores import Store
@@ -46,7 +46,7 @@ class SentTasks:
     The other attributes are parameters of ``TaskRunner``.
     """
 
-    plans: Sequence[JobPlan]
+    plans: Sequence[FilesPlan]
     marks: Sequence[str]
     open_store: Callable[[], Store]
     config: Config

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.files.records.runs import read_content
+from zarrasync.bulk.jobs.runs import read_content
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK

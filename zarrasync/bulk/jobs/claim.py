@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.files.records import runs
-from zarrasync.bulk.files.records.claim_folder import ClaimFolder
-from zarrasync.bulk.files.records.runs import Permit
+from zarrasync.bulk.jobs import runs
+from zarrasync.bulk.jobs.claim_folder import ClaimFolder
+from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed

@@ -248,8 +248,8 @@ PUBLIC = {
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
 }
 FUNCTIONS = (
-    "consolidate_metadata copy create create_array create_group create_hierarchy ingest list_nodes load manifest open "
-    "open_array open_group open_plan plan_copy pyramid register_codec register_data_type register_storage_transformer save validate"
+    "consolidate_metadata copy create create_array create_group create_hierarchy ingest ingest_files list_nodes load "
+    "manifest open open_array open_group open_plan plan_copy plan_ingest pyramid register_codec register_data_type register_storage_transformer save validate"
 )
 
 
@@ -259,7 +259,19 @@ def names(thing: type) -> str:
 
 def test_public_names():
     assert sorted(za.__all__) == sorted(
-        [*PUBLIC, *FUNCTIONS.split(), "Config", "ZarrError", "__version__", "codecs", "config", "errors", "stores"]
+        [
+            *PUBLIC,
+            *FUNCTIONS.split(),
+            "Config",
+            "FileOptions",
+            "Layout",
+            "ZarrError",
+            "__version__",
+            "codecs",
+            "config",
+            "errors",
+            "stores",
+        ]
     )
     for name, members in PUBLIC.items():
         assert names(getattr(za, name)) == members

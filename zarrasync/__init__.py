@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zarrasync import codecs, config, errors, stores
     from zarrasync.bulk.copy import copy, plan_copy
+    from zarrasync.bulk.files.options import FileOptions, Layout
     from zarrasync.bulk.ingest import ingest
+    from zarrasync.bulk.ingest_files import ingest_files, plan_ingest
     from zarrasync.bulk.jobs.plan import AsyncJobPlan
     from zarrasync.bulk.manifest import manifest
     from zarrasync.bulk.plans import open_plan
@@ -60,6 +62,8 @@ __all__ = [
     "AsyncJobPlan",
     "AsyncSelection",
     "Config",
+    "FileOptions",
+    "Layout",
     "ZarrError",
     "__version__",
     "codecs",
@@ -72,6 +76,7 @@ __all__ = [
     "create_hierarchy",
     "errors",
     "ingest",
+    "ingest_files",
     "list_nodes",
     "load",
     "manifest",
@@ -80,6 +85,7 @@ __all__ = [
     "open_group",
     "open_plan",
     "plan_copy",
+    "plan_ingest",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -96,12 +102,16 @@ _HOME_MODULES = {
     "AsyncJobPlan": "bulk.jobs.plan",
     "AsyncSelection": "nodes.selection",
     "Config": "config",
+    "FileOptions": "bulk.files.options",
+    "Layout": "bulk.files.options",
     "ZarrError": "errors",
     "copy": "bulk.copy",
     "ingest": "bulk.ingest",
+    "ingest_files": "bulk.ingest_files",
     "manifest": "bulk.manifest",
     "open_plan": "bulk.plans",
     "plan_copy": "bulk.copy",
+    "plan_ingest": "bulk.ingest_files",
     "pyramid": "bulk.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",

@@ -21,10 +21,13 @@ from zarrasync import config
 from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
+from zarrasync.bulk import ingest_files as _ingest_files
 from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.copy import functions as _copy
 from zarrasync.bulk.digests import Manifest
+from zarrasync.bulk.files.options import FileOptions, Layout
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk.jobs.plan import Task
 from zarrasync.bulk.pyramid import PyramidReport
@@ -70,6 +73,7 @@ __all__ = [
     "create_group",
     "create_hierarchy",
     "ingest",
+    "ingest_files",
     "list_nodes",
     "load",
     "manifest",
@@ -78,6 +82,7 @@ __all__ = [
     "open_group",
     "open_plan",
     "plan_copy",
+    "plan_ingest",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -1332,6 +1337,8 @@ class JobPlan(JobPlanBase):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without credentials.
 
+        Paths are absolute in a document on this machine. Elsewhere they are relative to the current directory.
+
         Raises:
             UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
         """
@@ -1339,7 +1346,7 @@ class JobPlan(JobPlanBase):
 
     def run(
         self,
-        task: int | None = None,
+        task: int | Sequence[int] | None = None,
         *,
         executor: Any = None,
         verify: bool = False,
@@ -1347,11 +1354,11 @@ class JobPlan(JobPlanBase):
         source_options: Mapping[str, Any] | None = None,
         progress: ProgressLike = False,
     ) -> IngestReport:
-        """Run one task, or all that are not finished. A task that is finished already is skipped.
+        """Run a task, or all that are not finished. Tasks that are finished already are skipped.
 
         Args:
-            task: The number of the task. Numbers beyond the last task have nothing to do, because the size of an array job
-                is often chosen before the plan. Default: all tasks.
+            task: The number of the task, or several numbers. Numbers beyond the last task have nothing to do, because the
+                size of an array job is often chosen before the plan. Default: all tasks.
             executor: Where several tasks run, as for ``ingest``. Default: this process.
             verify: Read the values back and compare them.
             storage_options: Options of the filesystem or object store of the destination, such as credentials.
@@ -2008,7 +2015,6 @@ def plan_copy(
     shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
     overwrite: bool = False,
-    verify: bool = False,
     all_files: bool = False,
     plan: Any = None,
     tasks: int = 0,
@@ -2030,7 +2036,6 @@ def plan_copy(
         shards: As for ``copy``.
         compressors: As for ``copy``.
         overwrite: Replace an existing node, which is erased now.
-        verify: Let each task read its values back and compare them.
         all_files: As for ``copy``. These files are copied at the end.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
         tasks: About how many tasks to make. Default: tasks of 256 MiB.
@@ -2069,7 +2074,6 @@ def plan_copy(
         shards=shards,
         compressors=compressors,
         overwrite=overwrite,
-        verify=verify,
         all_files=all_files,
         plan=plan,
         tasks=tasks,
@@ -2248,6 +2252,170 @@ def ingest(
     return run(coroutine_, blocking=store_.blocking)
 
 
+def ingest_files(
+    files: Any,
+    store: StoreLike,
+    *,
+    concat: str | None = None,
+    path: str = "",
+    mode: Mode = "a",
+    append: bool = False,
+    region: Mapping[str, slice] | Literal["auto"] | None = None,
+    on_duplicate: Literal["error", "skip", "replace"] = "error",
+    on_gap: Literal["report", "error", "ignore"] = "report",
+    source: FileOptions | None = None,
+    layout: Layout | None = None,
+    verify: bool = False,
+    executor: Any = None,
+    progress: ProgressLike = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> FilesReport:
+    """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
+
+    Rows are put in order, times get one unit, and the new rows become visible in one step at the end. A value in the store
+    records the files, so that none is ingested twice, and none is left out silently. After an interruption, the same call
+    resumes. It plans the job, runs its tasks, and finishes it; ``plan_ingest`` does only the first.
+
+    Args:
+        files: A path, a URL, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and ``.npz`` files;
+            xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed. Remote files are copied
+            to the temporary directory while they are read; Zarr is read from its store.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
+        path: The path of the group in the store.
+        mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
+            ``"r+"``: change an existing dataset.
+        append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
+        region: The existing rows to write again: ``"auto"`` for the rows with the labels of the files, or
+            ``{"time": slice(0, 24)}``.
+        on_duplicate: What happens if the label of a row, such as its time, exists already: ``"error"``, ``"skip"`` the row,
+            or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
+            rows of files that have changed.
+        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
+        source: How files are opened, and what is taken from them.
+        layout: How new arrays are stored.
+        verify: Read all values back and compare them with the files.
+        executor: Where tasks run: a number of processes of this machine, which share the threads of the settings and may
+            each use ``config.memory_budget`` (a script that uses them must start below ``if __name__ == "__main__"``); a
+            ``concurrent.futures.Executor`` or another object with ``submit``, a client of dask.distributed, the module
+            ``ray``, a ``FunctionExecutor`` of Lithops, or a function ``map(function, items)``. Default: this process.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
+            call, or a ``Monitor``.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
+    Returns:
+        A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
+        that are not stored although no argument excludes them.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If an argument is invalid, or a file cannot be read.
+        ShapeError: If the files do not fit together, or do not fit the dataset.
+        NodeExistsError: If a dataset exists that contains other files, and ``append`` and ``region`` are not given.
+        NodeNotFoundError: If no dataset exists that could be changed.
+        NodeTypeError: If an array exists at the path, or an array's data type cannot represent the values.
+        EncodingError: If the encoding of an array cannot represent values.
+        ChecksumError: If ``verify`` is set and values read back differ.
+        WriteConflictError: If another job writes the dataset, or a plan for it is not finished.
+        StoreError: If the store failed.
+    """
+    store_ = resolve(store, storage_options, config)
+    coroutine_ = _ingest_files.ingest_files(
+        files,
+        store_,
+        concat=concat,
+        path=path,
+        mode=mode,
+        append=append,
+        region=region,
+        on_duplicate=on_duplicate,
+        on_gap=on_gap,
+        source=source,
+        layout=layout,
+        verify=verify,
+        executor=executor,
+        progress=progress,
+        config=config,
+    )
+    return run(coroutine_, blocking=store_.blocking)
+
+
+def plan_ingest(
+    files: Any,
+    store: Any,
+    *,
+    concat: str | None = None,
+    path: str = "",
+    mode: Mode = "a",
+    append: bool = False,
+    region: Mapping[str, slice] | Literal["auto"] | None = None,
+    on_duplicate: Literal["error", "skip", "replace"] = "error",
+    on_gap: Literal["report", "error", "ignore"] = "report",
+    source: FileOptions | None = None,
+    layout: Layout | None = None,
+    plan: Any = None,
+    tasks: int = 0,
+    executor: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> JobPlan:
+    """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``JobPlan`` for plans.
+
+    The headers of all files are read and compared. If all files were ingested before, the plan has no tasks.
+
+    Args:
+        files: As for ``ingest_files``.
+        store: As for ``ingest_files``.
+        concat: As for ``ingest_files``.
+        path: As for ``ingest_files``.
+        mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
+        append: As for ``ingest_files``.
+        region: As for ``ingest_files``.
+        on_duplicate: As for ``ingest_files``.
+        on_gap: As for ``ingest_files``.
+        source: As for ``ingest_files``.
+        layout: As for ``ingest_files``.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
+        tasks: About how many tasks to make. Default: a number that suits the size.
+        executor: Where headers are read, as for ``ingest_files``.
+        storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
+        config: As for ``ingest_files``. The settings are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UnsupportedOperation: If ``plan`` is given and the destination is not a path or a URL, or no plan can be made for the
+            destination, such as an archive.
+        WriteConflictError: If another job writes the dataset, or another plan for it is not finished.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Other errors are those of ``ingest_files``.
+    """
+    coroutine_ = _ingest_files.plan_ingest(
+        files,
+        store,
+        concat=concat,
+        path=path,
+        mode=mode,
+        append=append,
+        region=region,
+        on_duplicate=on_duplicate,
+        on_gap=on_gap,
+        source=source,
+        layout=layout,
+        plan=plan,
+        tasks=tasks,
+        executor=executor,
+        storage_options=storage_options,
+        config=config,
+    )
+    result: JobPlan = to_sync(run(coroutine_, blocking=False))
+    return result
+
+
 def manifest(
     store: StoreLike, *, path: str = "", storage_options: Mapping[str, Any] | None = None, config: ConfigLike = None
 ) -> Manifest:
@@ -2284,18 +2452,25 @@ def manifest(
 
 
 def open_plan(
-    plan: Any, *, path: str = "", storage_options: Mapping[str, Any] | None = None, config: ConfigLike = None
+    plan: Any,
+    *,
+    path: str = "",
+    source_root: Any = ".",
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
 ) -> JobPlan:
     """Open a plan that ``plan_ingest``, ``plan_copy`` or ``plan_pyramid`` has made.
 
     Args:
         plan: The path or the URL of its document, or its destination: a path, a URL, or anything that represents a store.
         path: The path of the group or array in the destination.
+        source_root: The directory from which relative paths in the document start. Only documents that were not stored on
+            the machine of the plan contain any, relative to the directory in which the plan was made.
         storage_options: Options of the filesystem or object store of the URL, and of the destination.
         config: Settings for the tasks. They are not part of the document.
 
     Returns:
-        The plan.
+        The plan. If its document is lost, it can only be abandoned.
 
     Raises:
         NodeNotFoundError: If there is no plan.
@@ -2311,7 +2486,9 @@ def open_plan(
         ('copy', 1)
         >>> plan.abandon()
     """
-    coroutine_ = _plans.open_plan(plan, path=path, storage_options=storage_options, config=config)
+    coroutine_ = _plans.open_plan(
+        plan, path=path, source_root=source_root, storage_options=storage_options, config=config
+    )
     result: JobPlan = to_sync(run(coroutine_, blocking=False))
     return result
 

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.files.functions import FilesRequest, ingest_files
 from zarrasync.bulk.files.records.journal import Journal
+from zarrasync.bulk.files.request import FilesRequest, ingest_files
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.stores import resolve
 

@@ -53,6 +53,9 @@ from zarrasync.bulk.copy import functions as _copy
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import functions as _functions
 from zarrasync.bulk import ingest as _ingest
+from zarrasync.bulk import ingest_files as _ingest_files
+from zarrasync.bulk.files.options import FileOptions, Layout
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.nodes import selection as _selection
 from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk.jobs import plan as _plan
@@ -94,6 +97,7 @@ MODULES = {
     "functions": "nodes/functions.py",
     "copy": "bulk/copy/functions.py",
     "ingest": "bulk/ingest.py",
+    "ingest_files": "bulk/ingest_files.py",
     "manifest": "bulk/manifest.py",
     "plans": "bulk/plans.py",
     "pyramid": "bulk/pyramid/functions.py",

@@ -12,7 +12,7 @@ import numpy as np
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.short_tracebacks import short_tracebacks
-from zarrasync.bulk.files.functions import FilesRequest, ingest_files
+from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
 from zarrasync.bulk.ingest_array import ingest_array
 from zarrasync.bulk.source_records import identify_source
@@ -192,7 +192,7 @@ async def ingest(
             config=config,
             options=options,
         )
-        return await ingest_files(request)
+        return await run_request(request)
     if isinstance(region, str | Mapping):
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:

@@ -11,6 +11,9 @@ from zarrasync import config as settings
 from zarrasync._util.redact import redacted_errors
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.copy.planned import CopyWork
+from zarrasync.bulk.files.planned_work import FilesWork
+from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.lost_work import LostWork
 from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, PlannedWork, name_of, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
 from zarrasync.errors import MetadataError, NodeNotFoundError
@@ -20,8 +23,8 @@ from zarrasync.stores import resolve
 
 __all__ = ["open_plan"]
 
-_Parse = Callable[[Mapping[str, Any], NodePlace, settings.Config], PlannedWork]
-_KINDS: dict[str, _Parse] = {"copy": CopyWork.from_json}
+_Parse = Callable[[Mapping[str, Any], NodePlace, str, settings.Config], PlannedWork]
+_KINDS: dict[str, _Parse] = {"copy": CopyWork.from_json, "ingest": FilesWork.from_json}
 """The work of each kind of job, from its description."""
 
 
@@ -30,6 +33,7 @@ async def open_plan(
     plan: Any,
     *,
     path: str = "",
+    source_root: Any = ".",
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncJobPlan:
@@ -38,11 +42,13 @@ async def open_plan(
     Args:
         plan: The path or the URL of its document, or its destination: a path, a URL, or anything that represents a store.
         path: The path of the group or array in the destination.
+        source_root: The directory from which relative paths in the document start. Only documents that were not stored on
+            the machine of the plan contain any, relative to the directory in which the plan was made.
         storage_options: Options of the filesystem or object store of the URL, and of the destination.
         config: Settings for the tasks. They are not part of the document.
 
     Returns:
-        The plan.
+        The plan. If its document is lost, it can only be abandoned.
 
     Raises:
         NodeNotFoundError: If there is no plan.
@@ -59,21 +65,29 @@ async def open_plan(
         >>> await plan.abandon()
     """
     with redacted_errors({"plan": plan if isinstance(plan, str) else None}, storage_options):
-        return await run_blocking(partial(_open, plan, normalize_path(path), storage_options, settings.resolve(config)))
+        values = settings.resolve(config)
+        return await run_blocking(partial(_open, plan, normalize_path(path), source_root, storage_options, values))
 
 
-def _open(plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config) -> AsyncJobPlan:
-    place, document = _find(plan, path, options, config)
+def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, config: settings.Config) -> AsyncJobPlan:
+    root = os.path.abspath(root)
+    try:
+        place, document = _find(plan, path, options, config)
+    except NodeNotFoundError:
+        dest = NodePlace(resolve(plan, options, config), path, name_of(plan))
+        if digest := Claim(dest.store.notes, path).planned():
+            return AsyncJobPlan(LostWork(dest, digest), None)
+        raise
     if document.get("version") != VERSION:
         raise MetadataError(f"{place.name or plan!r} is not a plan of version {VERSION}")
     if (parse := _KINDS.get(document.get("kind", ""))) is None:
         raise MetadataError(f"the plan {place.name} is of an unknown kind: {document.get('kind')!r}")
     try:
-        name, own = str(document["dest"]["store"]), normalize_path(document["dest"]["path"])
+        own = normalize_path(document["dest"]["path"])
     except (KeyError, TypeError, ValueError) as error:
         raise MetadataError(f"the plan {place.name} is damaged: it names no destination") from error
     if not place.is_inside:
-        dest = NodePlace(resolve(name, options, config), own, name)
+        dest = NodePlace.of(document["dest"], root, options, config)
     elif own == path:
         dest = NodePlace(place.store, path, name_of(plan))
     elif not path and name_of(plan).endswith(f"/{own}"):  # the store is opened as it was when the plan was made
@@ -81,7 +95,7 @@ def _open(plan: Any, path: str, options: Mapping[str, Any] | None, config: setti
         dest = NodePlace(resolve(name, options, config), own, name)
     else:
         raise MetadataError(f"the plan {place.name} is of /{own}, not of /{path}")
-    return AsyncJobPlan(parse(document, dest, config), place, verify=bool(document.get("verify")))
+    return AsyncJobPlan(parse(document, dest, root, config), place)
 
 
 def _find(
@@ -94,7 +108,7 @@ def _find(
     """
     if not (isinstance(plan, str | os.PathLike) and os.path.isfile(plan)):
         store = resolve(plan, options, config)
-        place = PlanPlace.of(None, store, path, name_of(plan), options, config)
+        place = PlanPlace.of(None, NodePlace(store, path, name_of(plan)), options, config)
         if (document := place.load()) is not None:
             return place, _unfinished(document, place)
     if isinstance(plan, str | os.PathLike):

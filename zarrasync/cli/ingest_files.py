@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync import sync
-from zarrasync.bulk.files.functions import FilesRequest
+from zarrasync.bulk.files.request import FilesRequest
 from zarrasync.bulk.files.sources.identify import is_pattern
 from zarrasync.cli.arguments import FORMATS, count, destination, options, seconds
 from zarrasync.cli.console import Console, show_log

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from zarrasync import config as settings
-from zarrasync._util.redact import has_secrets, public_url
-from zarrasync.bulk.files.functions import plan_files
-from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.planned_job import PlannedJob
-from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync import sync
+from zarrasync.bulk.files.request import plan_request
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     CommandParser,
@@ -28,16 +21,14 @@ from zarrasync.cli.arguments import (
     options,
 )
 from zarrasync.cli.console import INCOMPLETE, Console, show_log
-from zarrasync.cli.messages import error_line
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import report_progress
 from zarrasync.display.text import counted
-from zarrasync.stores import resolve
 
 __all__ = ["is_plan_command", "make_plan_parser"]
 
-_SECRETS = ".secrets"
-"""The suffix of the file next to a plan with URLs and options that contain credentials. Only its owner can read it."""
+_ARRAY_JOBS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
+"""Variables in which schedulers (Slurm, Kubernetes, AWS Batch) pass the number of a task of an array job."""
 _ACTIONS = ("plan", "run", "finish", "abandon")
 
 
@@ -54,9 +45,12 @@ def make_plan_parser() -> argparse.ArgumentParser:
         "plan",
         "write a plan, whose tasks any process or machine can run",
         _plan,
-        examples=["ingest plan 'nc/*.nc' s3://bucket/out.zarr --concat time --tasks 100 --plan plan.json"],
+        examples=[
+            "ingest plan 'nc/*.nc' s3://bucket/out.zarr --concat time --tasks 100",
+            "ingest plan 'nc/*.nc' out.zarr --concat time --plan s3://bucket/plan.json",
+        ],
     )
-    plan.add_argument("--plan", required=True, metavar="FILE", help="the file to write")
+    plan.add_argument("--plan", metavar="FILE", help="the path or URL of the plan (default: inside the destination)")
     plan.add_argument("--tasks", type=count, default=0, metavar="K", help="the number of tasks (default: by size)")
     files.add_arguments(plan)
     add_destination(plan)
@@ -67,29 +61,40 @@ def make_plan_parser() -> argparse.ArgumentParser:
         "run",
         "run tasks of a plan: those that are not finished, or some of them",
         _run,
-        examples=["ingest run plan.json --task 42", "ingest run plan.json --processes 8"],
+        examples=[
+            "ingest run s3://bucket/out.zarr --task 42",
+            "ingest run plan.json --task auto",
+            "ingest run plan.json --processes 8",
+        ],
         of_node=False,
     )
     run.add_argument(
-        "--task", type=count, action="append", metavar="N", help="only this task, from 0 (may be repeated)"
+        "--task",
+        type=_task,
+        action="append",
+        metavar="N|auto",
+        help="only this task, from 0 (may be repeated); auto: the number of this task of an array job of Slurm, Kubernetes "
+        "or AWS Batch",
     )
     run.add_argument("--processes", type=count, default=1, metavar="N", help="share the tasks among N processes")
     finish = commands(
         "finish",
         "check that all tasks of a plan have been run, and make the rows visible",
         _finish,
-        examples=["ingest finish plan.json"],
+        examples=["ingest finish s3://bucket/out.zarr", "ingest finish plan.json"],
         of_node=False,
     )
     abandon = commands(
         "abandon",
         "drop a plan; other jobs can then change the dataset",
         _abandon,
-        examples=["ingest abandon plan.json"],
+        examples=["ingest abandon s3://bucket/out.zarr", "ingest abandon plan.json"],
         of_node=False,
     )
     for command in (run, finish, abandon):
-        command.add_argument("plan", help="the file that `ingest plan` has written")
+        command.add_argument("plan", help="the path or URL of the plan, or its destination")
+        command.add_argument("--path", default="", help="the path of the group or array in the destination")
+        command.add_argument("--source-root", default=".", metavar="DIR", help="where relative paths of files start")
         command.add_argument(
             "--dest-option",
             action="append",
@@ -103,105 +108,64 @@ def make_plan_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _task(text: str) -> int:
+    """Parse the number of a task, or find it in the variables of a scheduler."""
+    if text != "auto":
+        return count(text)
+    for name in _ARRAY_JOBS:
+        if (value := os.environ.get(name)) is not None:
+            return count(value)
+    raise argparse.ArgumentTypeError(f"auto needs one of the variables {', '.join(_ARRAY_JOBS)}, and none is set")
+
+
 def _plan(args: argparse.Namespace, console: Console) -> int:
     files.check_mode(args)
     if args.concat is None:
         args.parser.error("--concat DIM is required, the dimension to join files along")
-    workers = FileWorkers(args.processes)
-    place = _absolute(args.dest)
-
-    def save(plan: FilesPlan) -> None:
-        secrets = {**plan.secrets, **({"dest": place} if has_secrets(place) else {})}
-        document = {
-            "dest": public_url(place),
-            "verify": args.verify,
-            "secrets": bool(secrets),
-        }
-        if secrets:
-            _put(f"{args.plan}{_SECRETS}", secrets)
-        else:
-            Path(f"{args.plan}{_SECRETS}").unlink(missing_ok=True)
-        _put(args.plan, {**document, **plan.public.to_json()})
-
-    try:
-        with destination(args) as dest, show_log("zarrasync.bulk"):
-            request = files.files_request(args, dest)
-            request.tasks = args.tasks
-            plan, report = plan_files(request, workers, save)
-    finally:
-        workers.close()
-    if plan is None:
-        console.data({"tasks": 0, "files": 0, "rows": 0, "notes": []}) if console.as_json else console.text(report)
-        return 0
+    if args.verify:
+        args.parser.error("pass --verify to `ingest run` and `ingest finish`, which write and can compare values")
+    with destination(args) as dest, show_log("zarrasync.bulk"):
+        request = files.files_request(args, dest)
+        request.tasks = args.tasks
+        plan = plan_request(request, args.plan)
+    place, tasks = plan.place, plan.tasks
     if console.as_json:
-        console.data(
-            {
-                "tasks": len(plan.parts),
-                "files": report.files,
-                "rows": report.rows,
-                "notes": report.notes,
-                "left_out": report.left_out,
-            }
-        )
+        console.data({"plan": place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
     else:
-        console.text(f"{counted(len(plan.parts), 'task')} in {args.plan}: run them with")
-        console.text(f"  zarrasync ingest run {args.plan} --task N    (N from 0 to {len(plan.parts) - 1})")
-        console.text("\n".join([f"  zarrasync ingest finish {args.plan}", *report.remarks()]))
-    return INCOMPLETE if report.losses() else 0
+        console.text(f"{counted(len(tasks), 'task')} in {place}: {'run them' if tasks else 'complete it'} with")
+        if tasks:
+            console.text(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
+        console.text("\n".join([f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]))
+    return INCOMPLETE if plan.left_out else 0
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
-    job, verify, name = _load(args)
-    with monitored(args) as watch, report_progress(watch.progress, 0, f"ingest {name}") as progress:
-        workers = FileWorkers(args.processes)
-        try:
-            report = watch.report = job.run_independently(workers, args.task, verify=verify, progress=progress)
-        finally:
-            workers.close()
+    plan = _open(args)
+    with monitored(args) as watch:
+        report = watch.report = plan.run(
+            args.task,
+            executor=args.processes,
+            verify=args.verify,
+            source_options=options(args.option),
+            progress=watch.progress,
+        )
     return console.report(report)
 
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
-    job, verify, name = _load(args)
-    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
-        report = watch.report = job.finish(verify=verify)
+    plan = _open(args)
+    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {args.plan}"):
+        report = watch.report = plan.finish(verify=args.verify)
     return console.report(report)
 
 
 def _abandon(args: argparse.Namespace, console: Console) -> int:
-    job, _, _ = _load(args)
-    job.abandon()
+    _open(args).abandon()
     console.data({"abandoned": args.plan}) if console.as_json else console.text("the plan is abandoned")
     return 0
 
 
-def _put(path: str, document: Mapping[str, Any]) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
-    temporary = Path(f"{path}.partial")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        json.dump(document, file)
-    temporary.replace(path)
-
-
-def _absolute(dest: str) -> str:
-    """Return a destination that means the same in other directories."""
-    path, bar, rest = dest.partition("|")
-    return (path if "://" in path else os.path.abspath(path)) + bar + rest
-
-
-def _load(args: argparse.Namespace) -> tuple[PlannedJob, bool, str]:
-    """Return the job of a plan, whether to verify values, and the name of the destination."""
-    document = files.load_json(args.plan)
-    dest, needs_secrets = document.pop("dest", None), document.pop("secrets", False)
-    verify = document.pop("verify", False) or getattr(args, "verify", False)
-    try:
-        plan = FilesPlan.from_json(document)
-    except ValueError as error:
-        raise ValueError(f"{args.plan} is {error_line(error)}") from error
-    if needs_secrets:
-        secrets = files.load_json(f"{args.plan}{_SECRETS}")
-        plan, dest = plan.with_secrets(secrets), secrets.get("dest", dest)
-    plan.reader.storage_options.update(options(args.option) or {})  # type: ignore[attr-defined]  # a new dict
-    store = resolve(dest, options(args.dest_option))
-    return PlannedJob.of(plan, store, settings.get()), verify, job_name(store, plan.path)
+def _open(args: argparse.Namespace) -> Any:
+    return sync.open_plan(
+        args.plan, path=args.path, source_root=args.source_root, storage_options=options(args.dest_option)
+    )

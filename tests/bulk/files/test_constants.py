@@ -17,7 +17,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.checksum import checksum, slabs, value_checksum
-from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport

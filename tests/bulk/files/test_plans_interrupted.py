@@ -18,8 +18,8 @@ import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
-from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport

@@ -31,8 +31,8 @@ from tests.bulk.files.random_model import Model, Refused, Source
 from tests.property.other_readers import zarr_python_store
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.files.functions import FilesRequest, ingest_files, plan_files
 from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync.bulk.files.request import FilesRequest, ingest_files, plan_files
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES

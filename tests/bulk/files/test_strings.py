@@ -11,7 +11,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.covering import covering
 from zarrasync import stores, sync
-from zarrasync.bulk.files.functions import FilesRequest, make_job
+from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.config import Config

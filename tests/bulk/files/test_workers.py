@@ -20,8 +20,8 @@ from tests.support.api import Api
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, sync
 from zarrasync._concurrency import clock
-from zarrasync.bulk.files.functions import FilesRequest, make_job
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, Segment
+from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running import pool, worker
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers

@@ -51,14 +51,14 @@ def assert_copied(source: Path, dest: Any, **options: Any) -> None:
 
 async def test_tasks_in_any_order(api: Api, source: Path, tmp_path: Path):
     dest = tmp_path / "dest.zarr"
-    plan = await api(api.plan_copy(source, dest, chunks={"x": (80, 5)}, tasks=6, verify=True))
+    plan = await api(api.plan_copy(source, dest, chunks={"x": (80, 5)}, tasks=6))
     assert 4 <= len(plan.tasks) <= 10
     assert [task.number for task in plan.tasks] == list(range(len(plan.tasks)))
     assert sum(task.nbytes for task in plan.tasks) == VALUES.nbytes + 40 * 40 * 2 + 8
     for number in reversed(range(len(plan.tasks))):
         with pytest.raises(NodeNotFoundError):
             sync.open(dest)
-        report = await api(plan.run(number))
+        report = await api(plan.run(number, verify=True))
         assert report.verified == report.blocks
     report = await api(plan.finish())
     assert (report.arrays, report.groups) == (3, 2)
@@ -219,9 +219,9 @@ async def test_verification_finds_values_that_others_changed(api: Api, source: P
             return await self.inner.put(key, bytes(len(bytes(data))) if is_chunk else data, if_version=if_version)
 
     dest = Damaging(stores.LocalStore(tmp_path / "dest.zarr"))
-    plan = await api(api.plan_copy(source, dest, chunks={"x": (80, 5)}, compressors=None, verify=True))
+    plan = await api(api.plan_copy(source, dest, chunks={"x": (80, 5)}, compressors=None))
     with pytest.raises(ChecksumError, match="differs"):
-        await api(plan.run())
+        await api(plan.run(verify=True))
 
 
 async def test_invalid_numbers_of_tasks(api: Api, source: Path, tmp_path: Path):

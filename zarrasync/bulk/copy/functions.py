@@ -172,7 +172,6 @@ async def plan_copy(
     shards: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] | None = "keep",
     compressors: CodecsLike | Mapping[str, CodecsLike] = "keep",
     overwrite: bool = False,
-    verify: bool = False,
     all_files: bool = False,
     plan: Any = None,
     tasks: int = 0,
@@ -194,7 +193,6 @@ async def plan_copy(
         shards: As for ``copy``.
         compressors: As for ``copy``.
         overwrite: Replace an existing node, which is erased now.
-        verify: Let each task read its values back and compare them.
         all_files: As for ``copy``. These files are copied at the end.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
         tasks: About how many tasks to make. Default: tasks of 256 MiB.
@@ -231,8 +229,8 @@ async def plan_copy(
     )  # fmt: skip
     names = name_of(source), name_of(dest)
     work = CopyWork.of(nodes, layout, report, await consolidated_groups(nodes), *names, tasks)
-    place = PlanPlace.of(plan, layout.target.store, layout.target.path, names[1], dest_options, values)
-    return await begin_plan(work, place, verify=verify)
+    place = PlanPlace.of(plan, work.dest, dest_options, values)
+    return await begin_plan(work, place)
 
 
 async def _copy_nodes(

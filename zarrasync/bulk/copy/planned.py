@@ -159,10 +159,10 @@ class CopyWork(ClaimedWork):
 
     # -------------------------------------------------------------- as data
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
         return {
-            "source": self.source.to_json("source"),
-            "dest": self.dest.to_json("destination"),
+            "source": self.source.to_json("source", root),
+            "dest": self.dest.to_json("destination", root),
             "zarr_format": self.format.zarr_format,
             "documents": self.documents,
             "boxes": self.boxes,
@@ -175,12 +175,13 @@ class CopyWork(ClaimedWork):
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, config: settings.Config) -> CopyWork:
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> CopyWork:
         """Return the work that ``to_json`` has described.
 
         Args:
             values: The description.
             dest: The destination.
+            root: The directory from which relative paths start.
             config: The settings.
 
         Raises:
@@ -188,7 +189,7 @@ class CopyWork(ClaimedWork):
         """
         try:
             return cls(
-                NodePlace.of(values["source"], None),
+                NodePlace.of(values["source"], root, None, config),
                 dest,
                 formats.by_name(values["zarr_format"]),
                 {str(path): dict(documents) for path, documents in values["documents"].items()},
@@ -206,7 +207,7 @@ class CopyWork(ClaimedWork):
 
     @cached_property
     def digest(self) -> str:
-        parts = [self.source.name or repr(self.source.store), self.source.path, self.documents, self.boxes]
+        parts = [self.source.path, self.documents, self.boxes, self.files]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
     @cached_property
@@ -249,7 +250,12 @@ class CopyWork(ClaimedWork):
     def sources(self) -> Sequence[Store]:
         return [self.source.store]
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, Any]:
+        arrays = [path for path, metadata in self._planned.items() if isinstance(metadata, ArrayMetadata)]
+        return {"files": self._origin, "arrays": arrays, "zarr_format": self.format.zarr_format}
+
+    @property
+    def _origin(self) -> str:
         return f"/{self.source.path} in {self.source.store!r}"
 
     @property
@@ -284,7 +290,7 @@ class CopyWork(ClaimedWork):
         assert isinstance(planned, ArrayMetadata)
         if not isinstance(source, AsyncArray) or source.shape != planned.shape:
             raise ShapeError(
-                f"/{box.array} of {self.describe()} has changed since the copy was planned; abandon the plan, and make a new one",
+                f"/{box.array} of {self._origin} has changed since the copy was planned; abandon the plan, and make a new one",
                 found=getattr(source, "shape", ()),
                 wanted=planned.shape,
             )

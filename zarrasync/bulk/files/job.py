@@ -122,7 +122,7 @@ class Job:
     def plan_only(
         self,
         workers: FileWorkers,
-        save: Callable[[FilesPlan], None] = lambda plan: None,
+        save: Callable[[FilesPlan, FilesReport], None] = lambda plan, report: None,
         transaction: Transaction | None = None,
     ) -> tuple[FilesPlan | None, FilesReport]:
         """Return a plan whose tasks other processes run. No other job can change the dataset until it is finished.
@@ -131,7 +131,8 @@ class Job:
 
         Args:
             workers: Where to read the headers of the files.
-            save: Keeps the plan. It is called before other jobs are kept out for longer than this process runs.
+            save: Stores the plan with its report, before other jobs are kept out for longer than this process runs, and
+                before anything is changed.
             transaction: The transaction that the destination belongs to, which other processes can continue.
 
         Raises:
@@ -148,18 +149,17 @@ class Job:
             with in_terms_of(*self._advice):
                 job, report, _ = self._make_plan(workers)
             if job is not None and job.plan.digest == in_progress:
-                save(job.plan)
+                save(job.plan, report)
                 return job.plan, report
         with self._claim:
             self._claim.acquire(self._wait)
             with in_terms_of(*self._advice):
-                job, report = self._plan(workers)
+                job, report = self._plan(workers, save)
             if job is not None:
                 job.prepare()
                 job.forget_finish()
                 if transaction is not None:
                     self._claim.folder.save_transaction(transaction.state())
-                save(job.plan)
                 self._claim.plan_only()
         return None if job is None else job.plan, report
 
@@ -176,7 +176,9 @@ class Job:
             add_stored_forms(target, headers[0], read)
         return plan_job(headers, target, parameters)
 
-    def _plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport]:
+    def _plan(
+        self, workers: FileWorkers, save: Callable[[FilesPlan, FilesReport], None] = lambda plan, report: None
+    ) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
 
         From now on the claim belongs to this plan. The result of an interrupted job is published before, but a dataset
@@ -192,14 +194,20 @@ class Job:
         plan = job.plan
         if self._transaction is None:
             self._check_unfinished(plan)
-        if self._transaction is not None or self._claim.found.get("plan") != plan.digest:
+        is_another = self._transaction is not None or self._claim.found.get("plan") != plan.digest
+        if is_another:
             self._claim.folder.forget_tasks()
-            if self._mode == "w":
-                self._erase()
+        save(plan, report)
+        if is_another and self._mode == "w":
+            self._erase()
         if plan.is_new:
             self._refuse_members(plan)
         self._claim.update(
-            plan=plan.digest, is_new=plan.is_new, arrays=[a.name for a in plan.arrays], files=_text(files)
+            plan=plan.digest,
+            is_new=plan.is_new,
+            arrays=[array.name for array in plan.arrays],
+            zarr_format=plan.zarr_format,
+            files=_text(files),
         )
         if self._adopted is not None:
             self._run(store_journal(self.handle, *self._adopted))

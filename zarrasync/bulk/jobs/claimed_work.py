@@ -52,8 +52,8 @@ class ClaimedWork(PlannedWork):
         """The stores that tasks read."""
 
     @abstractmethod
-    def describe(self) -> str:
-        """Return what the work reads, for messages."""
+    def describe(self) -> dict[str, Any]:
+        """Return what processes without the document know of the work: ``files`` in words, ``arrays``, and ``zarr_format``."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -98,7 +98,7 @@ class ClaimedWork(PlannedWork):
             claim.folder.forget_tasks()
             save()
             self.prepare()
-            claim.update(plan=self.digest, is_new=True, arrays=[], files=self.describe())
+            claim.update(plan=self.digest, is_new=True, **self.describe())
             claim.plan_only()
 
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
@@ -180,24 +180,23 @@ class ClaimedWork(PlannedWork):
         claim.release()
 
 
-async def begin_plan(work: ClaimedWork, place: PlanPlace, *, verify: bool) -> AsyncJobPlan:
+async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
     """Return the plan for work, after its document was stored and other jobs are kept away from the destination.
 
     Args:
         work: The work.
         place: The place of the document. Without a name of the sources, none is stored in the destination.
-        verify: Whether tasks compare what they have written.
 
     Raises:
         UnsupportedOperation: If the sources have no names, and the document would lie at a place of its own.
     """
-    plan = AsyncJobPlan(work, place, verify=verify)
+    plan = AsyncJobPlan(work, place)
     try:
         document = plan.to_json()
     except UnsupportedOperation:
         if not place.is_inside:
             raise
-        plan, document = AsyncJobPlan(work, None, verify=verify), None
+        plan, document = AsyncJobPlan(work, None), None
 
     def save() -> None:
         if document is not None:

@@ -84,8 +84,11 @@ class PlannedWork(ABC):
         """Return what the plan reads and writes."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
         """Return the plan as JSON values, without credentials.
+
+        Args:
+            root: The directory from which paths become relative; ``None`` if they stay absolute.
 
         Raises:
             UnsupportedOperation: If its sources have no names.
@@ -130,8 +133,8 @@ class AsyncJobPlan:
     It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
     """
 
-    def __init__(self, work: PlannedWork, place: PlanPlace | None, *, verify: bool = False) -> None:
-        self._work, self._place, self._verify = work, place, verify
+    def __init__(self, work: PlannedWork, place: PlanPlace | None) -> None:
+        self._work, self._place = work, place
 
     @property
     def place(self) -> str:
@@ -165,15 +168,18 @@ class AsyncJobPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without credentials.
 
+        Paths are absolute in a document on this machine. Elsewhere they are relative to the current directory.
+
         Raises:
             UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
         """
-        return {"version": VERSION, "kind": self.kind, "verify": self._verify, **self._work.to_json()}
+        root = os.getcwd() if self._place is not None and not self._place.is_local else None
+        return {"version": VERSION, "kind": self.kind, **self._work.to_json(root)}
 
     @short_tracebacks
     async def run(
         self,
-        task: int | None = None,
+        task: int | Sequence[int] | None = None,
         *,
         executor: Any = None,
         verify: bool = False,
@@ -181,11 +187,11 @@ class AsyncJobPlan:
         source_options: Mapping[str, Any] | None = None,
         progress: ProgressLike = False,
     ) -> IngestReport:
-        """Run one task, or all that are not finished. A task that is finished already is skipped.
+        """Run a task, or all that are not finished. Tasks that are finished already are skipped.
 
         Args:
-            task: The number of the task. Numbers beyond the last task have nothing to do, because the size of an array job
-                is often chosen before the plan. Default: all tasks.
+            task: The number of the task, or several numbers. Numbers beyond the last task have nothing to do, because the
+                size of an array job is often chosen before the plan. Default: all tasks.
             executor: Where several tasks run, as for ``ingest``. Default: this process.
             verify: Read the values back and compare them.
             storage_options: Options of the filesystem or object store of the destination, such as credentials.
@@ -202,15 +208,12 @@ class AsyncJobPlan:
             WriteConflictError: If the plan was finished, abandoned or replaced.
             StoreError: If a store failed.
         """
-        given: Any = task
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0):
-            raise ValueError(f"the number of a task must be 0 or larger, found {task!r}")
         count = len(self._work.tasks)
-        numbers = range(count) if task is None else [task] if task < count else []
+        numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
         if not numbers:
             return IngestReport()
         work = self._work.opened(Credentials(storage_options, source_options))
-        call = partial(work.run, numbers, executor=executor, verify=verify or self._verify, progress=progress)
+        call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_blocking(call)
 
     @short_tracebacks
@@ -231,7 +234,7 @@ class AsyncJobPlan:
             StoreError: If the store failed.
         """
         work = self._work.opened(Credentials(storage_options))
-        report = await run_blocking(partial(work.finish, verify=verify or self._verify))
+        report = await run_blocking(partial(work.finish, verify=verify))
         await self._erase()
         return report
 
@@ -260,6 +263,19 @@ class AsyncJobPlan:
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()  # the protocol of notebooks
+
+
+def _numbers(task: Any) -> list[int]:
+    """Return the numbers of tasks.
+
+    Raises:
+        ValueError: If one is not a number of at least 0.
+    """
+    values = list(task) if isinstance(task, Sequence) and not isinstance(task, str) else [task]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            raise ValueError(f"the number of a task must be 0 or larger, found {value!r}")
+    return [int(value) for value in values]
 
 
 async def run_blocking(call: Callable[[], T]) -> T:

@@ -38,10 +38,20 @@ class NodePlace:
     name: str = ""
 
     @classmethod
-    def of(cls, value: Mapping[str, Any], options: Mapping[str, Any] | None) -> NodePlace:
-        """Return the place that ``to_json`` has described, opened with some options."""
+    def of(
+        cls, value: Mapping[str, Any], root: str, options: Mapping[str, Any] | None, config: ConfigLike
+    ) -> NodePlace:
+        """Return the place that ``to_json`` has described.
+
+        Args:
+            value: The description.
+            root: The directory from which relative paths start.
+            options: Options of the filesystem or object store of a URL.
+            config: Settings of the store.
+        """
         name = str(value["store"])
-        return cls(resolve(name, options), str(value["path"]), name)
+        name = name if "://" in name else os.path.normpath(os.path.join(root, name))
+        return cls(resolve(name, options, config), str(value["path"]), name)
 
     def opened(self, options: Mapping[str, Any] | None) -> NodePlace:
         """Return the place, opened with some options.
@@ -55,8 +65,12 @@ class NodePlace:
             raise UnsupportedOperation(f"{self.store!r} was not opened by a URL, so it cannot be opened with options")
         return replace(self, store=resolve(self.name, options))
 
-    def to_json(self, what: str) -> dict[str, str]:
+    def to_json(self, what: str, root: str | None) -> dict[str, str]:
         """Return the place as JSON values.
+
+        Args:
+            what: What it is, for messages.
+            root: The directory from which paths become relative; ``None`` if they stay absolute.
 
         Raises:
             UnsupportedOperation: If the store has no name.
@@ -66,7 +80,8 @@ class NodePlace:
                 f"the {what} {self.store!r} has no name by which other processes can open it; pass a path or a URL, or send "
                 "the plan itself to them, which can be pickled"
             )
-        return {"store": self.name, "path": self.path}
+        is_moved = root is not None and "://" not in self.name
+        return {"store": os.path.relpath(self.name, root) if is_moved else self.name, "path": self.path}
 
 
 @dataclass(frozen=True)
@@ -86,31 +101,33 @@ class PlanPlace:
     is_inside: bool
 
     @classmethod
-    def of(
-        cls, plan: Any, store: Store, path: str, name: str, options: Mapping[str, Any] | None, config: ConfigLike
-    ) -> PlanPlace:
+    def of(cls, plan: Any, dest: NodePlace, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanPlace:
         """Return the place of a plan.
 
         Args:
             plan: The path or the URL of the document; ``None`` for one in the destination.
-            store: The store of the destination.
-            path: The path of its node.
-            name: The path or the public URL of the store; empty without one.
+            dest: The destination.
             options: Options of the filesystem or object store of the URL.
             config: Settings of the store.
 
         Raises:
             ValueError: If the argument is not the path or the URL of a file.
-            UnsupportedOperation: If the destination takes no such document.
+            UnsupportedOperation: If the destination takes no such document, or has no name that the document could contain.
         """
+        store = dest.store
         if plan is not None:
+            if not dest.name:
+                raise UnsupportedOperation(
+                    f"{store!r} was not opened by a path or URL, so that a document elsewhere cannot name it; omit plan"
+                )
             return place_of(plan, options, config)
         if store.notes is not store or not store.writeable:
             raise UnsupportedOperation(
                 f"{store!r} takes no files that are not part of a Zarr node, such as the document of a plan; pass plan, the path or "
                 "the URL of a file for it"
             )
-        return cls(store, f"{join(path, JOB_FOLDER)}/{JOB_PLAN}", join(name, path) if name else "", is_inside=True)
+        name = join(dest.name, dest.path) if dest.name else ""
+        return cls(store, f"{join(dest.path, JOB_FOLDER)}/{JOB_PLAN}", name, is_inside=True)
 
     @property
     def is_local(self) -> bool:

@@ -237,27 +237,23 @@ class FilesPlan:
             left_out=(),
         )
 
-    @property
-    def secrets(self) -> dict[str, Any]:
-        """The URLs of files with a user, a password or a query, and engine options with credentials; empty without any."""
-        urls = {str(number): file.url for number, file in enumerate(self.files) if file.name != file.url}
-        options = self.reader.engine_options
-        return {**({"files": urls} if urls else {}), **({"options": dict(options)} if has_secrets(options) else {})}
+    def public(self, root: str | None = None) -> FilesPlan:
+        """Return the plan without credentials, for its document.
 
-    @property
-    def public(self) -> FilesPlan:
-        """The plan without its secrets."""
-        files = [SourceFile(file.name, file.size, file.stamp, file.real) for file in self.files]
+        Args:
+            root: The directory from which paths of files become relative; ``None`` if they stay absolute.
+        """
         options = {} if has_secrets(self.reader.engine_options) else self.reader.engine_options
-        return replace(self, files=files, reader=replace(self.reader, storage_options={}, engine_options=options))
+        reader = replace(self.reader, storage_options={}, engine_options=options)
+        return replace(self, files=[file.public(root) for file in self.files], reader=reader)
 
-    def with_secrets(self, secrets: Mapping[str, Any]) -> FilesPlan:
-        """Return the plan with the secrets that ``public`` has left out."""
-        files = list(self.files)
-        for number, url in secrets.get("files", {}).items():
-            files[int(number)] = replace(files[int(number)], url=url)
-        options = secrets.get("options", self.reader.engine_options)
-        return replace(self, files=files, reader=replace(self.reader, engine_options=options))
+    def under(self, root: str) -> FilesPlan:
+        """Return the plan with absolute paths of files.
+
+        Args:
+            root: The directory from which relative paths start.
+        """
+        return replace(self, files=[file.under(root) for file in self.files])
 
     # -------------------------------------------------------------- JSON
 

@@ -108,9 +108,6 @@ class PlannedJob:
             progress.report = report
         permit = self._claim.permit_for_plan(plan.digest)
         self._check_transaction()
-        for number in numbers or ():
-            if not 0 <= number < len(plan.parts):
-                raise ValueError(f"the plan has the tasks 0 to {len(plan.parts) - 1}, not {number}")
         with (
             in_terms_of(_NEW_PLAN),
             redacted_errors(plan.reader.storage_options, plan.reader.engine_options),

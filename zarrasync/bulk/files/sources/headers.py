@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,16 +84,39 @@ class SourceFile:
         size: The size in bytes, or ``None`` if it is unknown.
         stamp: The ETag, or the time of the last change. Empty if neither is known.
         real: The path without symbolic links, if it differs from ``url``; otherwise empty. It does not count in comparisons.
+        identity: The recorded ``url`` and ``real``, if this process finds the file at another path than the one that made
+            the plan. They do not count in comparisons.
     """
 
     url: str
     size: int | None = None
     stamp: str = ""
     real: str = field(default="", compare=False)
+    identity: Sequence[str] = field(default=(), compare=False)
 
     def to_json(self) -> list[Any]:
         """Return the identity as JSON values."""
-        return [self.url, self.size, self.stamp, *([self.real] * bool(self.real))]
+        others = [self.real, list(self.identity)] if self.identity else [self.real] * bool(self.real)
+        return [self.url, self.size, self.stamp, *others]
+
+    def public(self, root: str | None) -> SourceFile:
+        """Return the file without credentials in its URL.
+
+        Args:
+            root: The directory from which the path of a local file becomes relative; ``None`` if it stays absolute.
+        """
+        is_moved = root is not None and "://" not in self.url
+        url = os.path.relpath(self.url, root) if is_moved else self.name
+        if url == self.url:
+            return self
+        recorded = self.recorded
+        return SourceFile(url, self.size, self.stamp, identity=(recorded.url, recorded.real))
+
+    def under(self, root: str) -> SourceFile:
+        """Return the file with an absolute path, if its path is relative to a directory."""
+        if "://" in self.url or os.path.isabs(self.url):
+            return self
+        return replace(self, url=os.path.normpath(os.path.join(root, self.url)))
 
     @property
     def place(self) -> str:
@@ -122,6 +146,8 @@ class SourceFile:
         """
         if self.is_recorded:
             return self
+        if self.identity:
+            return SourceFile(self.identity[0], self.size, self.stamp, self.identity[1])
         return SourceFile(_recorded(self.url), self.size, self.stamp, _recorded(self.real) if self.real else "")
 
 

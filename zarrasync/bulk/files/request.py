@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,6 +12,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
+from zarrasync.bulk.files.planned_work import FilesWork
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.pool import FileWorkers
@@ -20,6 +21,8 @@ from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import label_of
 from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options
@@ -27,7 +30,7 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, resolve
 
-__all__ = ["FilesRequest", "ingest_files", "make_job", "plan_files"]
+__all__ = ["FilesRequest", "make_job", "plan_request", "run_request"]
 
 _ON_DUPLICATE = ("error", "skip", "replace")
 _ON_GAP = ("report", "error", "ignore")
@@ -41,7 +44,7 @@ class FilesRequest:
         sources: A pattern, a path, or a list of them.
         store: The destination, as users pass it.
         options: ``chunks``, ``shards`` and other parameters of new arrays.
-        tasks: The number of tasks; 0 for a default.
+        tasks: The number of tasks of a plan; 0 for a default.
         small_bytes: The largest size of values that are read with the headers.
         start_method: How processes start; see ``engine_of``.
 
@@ -79,7 +82,7 @@ class FilesRequest:
     start_method: str = "spawn"
 
 
-async def ingest_files(request: FilesRequest) -> FilesReport:
+async def run_request(request: FilesRequest) -> FilesReport:
     """Ingest files; see ``ingest``."""
     return _ingest(request) if driven() else await run_in_new_thread(partial(_ingest, request))
 
@@ -124,15 +127,41 @@ def _run(request: FilesRequest) -> FilesReport:
     return report
 
 
-def plan_files(
-    request: FilesRequest, workers: FileWorkers, save: Callable[[FilesPlan], None]
-) -> tuple[FilesPlan | None, FilesReport]:
-    """Return a plan whose tasks other processes run, and a report; see ``Job.plan_only``."""
-    with redacted_errors(*_confidential(request)):
+def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
+    """Return a plan for files, after its document was stored and other jobs are kept away from the destination.
+
+    Args:
+        request: The arguments of ``ingest``.
+        plan: The path or the URL of the document; ``None`` for one in the destination.
+
+    Raises:
+        UnsupportedOperation: If the destination is no path or URL, and the document would lie at a place of its own; or if
+            other processes cannot write to it.
+    """
+    with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:
         store = resolve(request.store, request.storage_options, request.config)
         transaction = store.detach()
         own = store if transaction is None else transaction.store
-        return make_job(replace(request, store=own, storage_options=None)).plan_only(workers, save, transaction)
+        job = make_job(replace(request, store=own, storage_options=None))
+        dest = NodePlace(store, job.handle.path, name_of(request.store))
+        place = PlanPlace.of(plan, dest, request.storage_options, request.config)
+
+        def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
+            work = FilesWork(files, dest, job.handle.config, report.known, tuple(report.notes), tuple(report.left_out))
+            return AsyncJobPlan(work, place)
+
+        def save(files: FilesPlan | None, report: FilesReport) -> None:
+            place.save(planned(files, report).to_json())
+
+        try:
+            files, report = job.plan_only(workers, save, transaction)
+            if files is None:
+                save(files, report)
+        except BaseException:
+            if not place.is_inside:
+                place.erase()
+            raise
+        return planned(files, report)
 
 
 def make_job(request: FilesRequest) -> Job:

@@ -1,0 +1,72 @@
+"""Groups of rarer arguments of functions that ingest files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from zarrasync.metadata.create import DEFAULT
+
+__all__ = ["FileOptions", "Layout"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How files are opened, and what is taken from them.
+
+    Attributes:
+        labels: The pattern of names of files with the times of their rows, such as ``"ndvi_%Y%m%d"``, if the files do not
+            contain them.
+        variables: The names of the variables to store, with the coordinates and bounds that belong to them. Default: all.
+        group: The group inside the files.
+        dims: The names of the axes of ``.npy``, ``.npz`` and HDF5 arrays without names.
+        decode: Unpack values with ``scale_factor`` and ``add_offset``. Default: the packed numbers are stored.
+        engine: xarray's engine. Default: chosen by the content of the file.
+        engine_options: Arguments of ``xarray.open_dataset``.
+        storage_options: Options of the filesystem or object store of URLs.
+    """
+
+    labels: str | None = None
+    variables: Sequence[str] | str | None = None
+    group: str = ""
+    dims: Sequence[str] | str | None = None
+    decode: bool = False
+    engine: str | None = None
+    engine_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How new arrays of a dataset are stored. The defaults are those of ``create_array``, if not stated otherwise.
+
+    Attributes:
+        chunks: The shape of chunks, or a mapping such as ``{"time": 24, "lat": 90}``. Dimensions that it does not contain
+            are not divided.
+        shards: The shape of shards, or such a mapping. Default: no shards.
+        compressors: As for ``create_array``.
+        filters: As for ``create_array``.
+        serializer: As for ``create_array``.
+        fill_value: As for ``create_array``.
+        order: As for ``create_array``.
+        chunk_key_encoding: As for ``create_array``.
+        zarr_format: 2 or 3.
+        encoding: The same parameters, ``dtype`` and ``attributes`` for single variables, by their names.
+    """
+
+    chunks: Any = DEFAULT
+    shards: Any = DEFAULT
+    compressors: Any = DEFAULT
+    filters: Any = DEFAULT
+    serializer: Any = DEFAULT
+    fill_value: Any = DEFAULT
+    order: Any = DEFAULT
+    chunk_key_encoding: Any = DEFAULT
+    zarr_format: Any = DEFAULT
+    encoding: Mapping[str, Mapping[str, Any]] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the parameters of ``create_array`` that are set."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "encoding"}
+        return {name: value for name, value in values.items() if value is not DEFAULT}

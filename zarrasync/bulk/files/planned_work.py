@@ -1,0 +1,172 @@
+"""``FilesWork``: the ingestion of files as a plan whose tasks run anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from zarrasync import config as settings
+from zarrasync import formats
+from zarrasync._util.redact import has_secrets
+from zarrasync.bulk.files.records.plan import FilesPlan, Part
+from zarrasync.bulk.files.running.planned_job import PlannedJob
+from zarrasync.bulk.files.running.pool import FileWorkers
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.tasks import planned_metadata
+from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
+from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.display.text import counted
+from zarrasync.errors import MetadataError
+from zarrasync.indexing.axis_cuts import count_touched
+
+__all__ = ["FilesWork"]
+
+
+@dataclass(frozen=True)
+class FilesWork(PlannedWork):
+    """The ingestion of files, whose tasks write the rows of files.
+
+    Attributes:
+        plan: The plan; ``None`` if all files were ingested before.
+        dest: The destination.
+        config: The settings.
+        known: The number of files that were ingested before.
+    """
+
+    plan: FilesPlan | None
+    dest: NodePlace
+    config: settings.Config
+    known: int = 0
+    notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    kind = "ingest"
+
+    # -------------------------------------------------------------- as data
+
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
+        plan = self.plan
+        missing = "" if plan is None else _missing_credentials(plan)
+        return {
+            "dest": self.dest.to_json("destination", root),
+            "plan": None if plan is None else plan.public(root).to_json(),
+            "known": self.known,
+            "notes": [*self.notes, *([missing] * bool(missing))],
+            "left_out": self.left_out,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> FilesWork:
+        """Return the work that ``to_json`` has described.
+
+        Args:
+            values: The description.
+            dest: The destination.
+            root: The directory from which relative paths start.
+            config: The settings.
+
+        Raises:
+            MetadataError: If the values are not such a description.
+        """
+        try:
+            plan = None if values["plan"] is None else FilesPlan.from_json(values["plan"]).under(root)
+            return cls(plan, dest, config, int(values["known"]), tuple(values["notes"]), tuple(values["left_out"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the plan of the ingestion is damaged: {error}") from error
+
+    def opened(self, credentials: Credentials) -> FilesWork:
+        plan = self.plan
+        if plan is not None and credentials.source_options:
+            options = {**plan.reader.storage_options, **credentials.source_options}
+            plan = replace(plan, reader=replace(plan.reader, storage_options=options))
+        return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
+
+    # -------------------------------------------------------------- what it does
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        plan, most = self.plan, self.config.memory_budget
+        if plan is None:
+            return ()
+        sizes = [plan.task_bytes(part) for part in plan.parts]
+        return [
+            Task(number, _text(plan, part), size, min(size, most))
+            for number, (part, size) in enumerate(zip(plan.parts, sizes, strict=True))
+        ]
+
+    def explain(self) -> PlanExplanation:
+        total = sum(task.nbytes for task in self.tasks)
+        return PlanExplanation(
+            self.kind,
+            self.dest.name or repr(self.dest.store),
+            [(task.name, task.nbytes, task.memory) for task in self.tasks],
+            read_bytes=total,
+            written_bytes=total,
+            requests=0 if self.plan is None else _requests(self.plan),
+            notes=[*self.notes, *self.left_out],
+        )
+
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> FilesReport:
+        name = f"ingest {job_name(self.dest.store, self.dest.path)}"
+        with closing(FileWorkers(executor)) as workers, report_progress(progress, 0, name) as watch:
+            workers.check_stores(self.dest.store)
+            return self._job().run_independently(workers, numbers, verify=verify, progress=watch)
+
+    def finish(self, *, verify: bool) -> FilesReport:
+        if self.plan is None:
+            return FilesReport(known=self.known, notes=list(self.notes), left_out=list(self.left_out))
+        report = self._job().finish(verify=verify)
+        report.known = self.known
+        return report
+
+    def abandon(self) -> None:
+        if self.plan is not None:
+            self._job().abandon()
+
+    def _job(self) -> PlannedJob:
+        assert self.plan is not None
+        return PlannedJob.of(self.plan, self.dest.store, self.config)
+
+
+def _text(plan: FilesPlan, part: Part) -> str:
+    if part.array:
+        return f"/{part.array}"
+    arrays = [array for array in plan.arrays if array.kind == "rows"]
+    return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(arrays), 'array')}"
+
+
+def _requests(plan: FilesPlan) -> int:
+    """Return about how many requests the tasks make: one per file and part, and one per stored value."""
+    format_, count = formats.by_name(plan.zarr_format), 0
+    for array in plan.arrays:
+        if array.kind == "inline":
+            continue
+        grid = planned_metadata(plan, array, format_).grid
+        for part in plan.parts:
+            if part.array != (array.name if array.kind == "whole" else ""):
+                continue
+            region = [slice(0, axis.extent) for axis in grid.axes]
+            if array.axis is not None and not part.array:
+                region[array.axis] = slice(part.start, part.stop)
+            own = 1
+            for selector, axis in zip(region, grid.axes, strict=True):
+                own *= count_touched(selector, axis)[0]
+            count += own + len(plan.segments_of(part.start, part.stop))
+    return count
+
+
+def _missing_credentials(plan: FilesPlan) -> str:
+    """Return a remark about credentials that the document of a plan leaves out; empty without any."""
+    urls = sum(file.name != file.url for file in plan.files)
+    places = [
+        *([f"the URLs of {counted(urls, 'file')}"] * bool(urls)),
+        *(["the options of the engine"] * has_secrets(plan.reader.engine_options)),
+    ]
+    if not places:
+        return ""
+    return f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"

@@ -1,0 +1,191 @@
+"""``ingest_files`` and ``plan_ingest``: many files become the variables of one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+from zarrasync._util.short_tracebacks import short_tracebacks
+from zarrasync.bulk.files.options import FileOptions, Layout
+from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
+from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, run_blocking
+from zarrasync.display.progress import ProgressLike
+from zarrasync.nodes.open_nodes import ConfigLike, Mode
+from zarrasync.stores import StoreLike
+
+__all__ = ["ingest_files", "plan_ingest"]
+
+
+@short_tracebacks
+async def ingest_files(
+    files: Any,
+    store: StoreLike,
+    *,
+    concat: str | None = None,
+    path: str = "",
+    mode: Mode = "a",
+    append: bool = False,
+    region: Mapping[str, slice] | Literal["auto"] | None = None,
+    on_duplicate: Literal["error", "skip", "replace"] = "error",
+    on_gap: Literal["report", "error", "ignore"] = "report",
+    source: FileOptions | None = None,
+    layout: Layout | None = None,
+    verify: bool = False,
+    executor: Any = None,
+    progress: ProgressLike = False,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> FilesReport:
+    """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
+
+    Rows are put in order, times get one unit, and the new rows become visible in one step at the end. A value in the store
+    records the files, so that none is ingested twice, and none is left out silently. After an interruption, the same call
+    resumes. It plans the job, runs its tasks, and finishes it; ``plan_ingest`` does only the first.
+
+    Args:
+        files: A path, a URL, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and ``.npz`` files;
+            xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed. Remote files are copied
+            to the temporary directory while they are read; Zarr is read from its store.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
+        path: The path of the group in the store.
+        mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
+            ``"r+"``: change an existing dataset.
+        append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
+        region: The existing rows to write again: ``"auto"`` for the rows with the labels of the files, or
+            ``{"time": slice(0, 24)}``.
+        on_duplicate: What happens if the label of a row, such as its time, exists already: ``"error"``, ``"skip"`` the row,
+            or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
+            rows of files that have changed.
+        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
+        source: How files are opened, and what is taken from them.
+        layout: How new arrays are stored.
+        verify: Read all values back and compare them with the files.
+        executor: Where tasks run: a number of processes of this machine, which share the threads of the settings and may
+            each use ``config.memory_budget`` (a script that uses them must start below ``if __name__ == "__main__"``); a
+            ``concurrent.futures.Executor`` or another object with ``submit``, a client of dask.distributed, the module
+            ``ray``, a ``FunctionExecutor`` of Lithops, or a function ``map(function, items)``. Default: this process.
+        progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
+            call, or a ``Monitor``.
+        storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
+
+    Returns:
+        A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
+        that are not stored although no argument excludes them.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If an argument is invalid, or a file cannot be read.
+        ShapeError: If the files do not fit together, or do not fit the dataset.
+        NodeExistsError: If a dataset exists that contains other files, and ``append`` and ``region`` are not given.
+        NodeNotFoundError: If no dataset exists that could be changed.
+        NodeTypeError: If an array exists at the path, or an array's data type cannot represent the values.
+        EncodingError: If the encoding of an array cannot represent values.
+        ChecksumError: If ``verify`` is set and values read back differ.
+        WriteConflictError: If another job writes the dataset, or a plan for it is not finished.
+        StoreError: If the store failed.
+    """
+    request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
+    request.verify, request.executor, request.progress = verify, executor, progress
+    request.storage_options, request.config = storage_options, config
+    return await run_request(request)
+
+
+@short_tracebacks
+async def plan_ingest(
+    files: Any,
+    store: Any,
+    *,
+    concat: str | None = None,
+    path: str = "",
+    mode: Mode = "a",
+    append: bool = False,
+    region: Mapping[str, slice] | Literal["auto"] | None = None,
+    on_duplicate: Literal["error", "skip", "replace"] = "error",
+    on_gap: Literal["report", "error", "ignore"] = "report",
+    source: FileOptions | None = None,
+    layout: Layout | None = None,
+    plan: Any = None,
+    tasks: int = 0,
+    executor: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncJobPlan:
+    """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``AsyncJobPlan`` for plans.
+
+    The headers of all files are read and compared. If all files were ingested before, the plan has no tasks.
+
+    Args:
+        files: As for ``ingest_files``.
+        store: As for ``ingest_files``.
+        concat: As for ``ingest_files``.
+        path: As for ``ingest_files``.
+        mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
+        append: As for ``ingest_files``.
+        region: As for ``ingest_files``.
+        on_duplicate: As for ``ingest_files``.
+        on_gap: As for ``ingest_files``.
+        source: As for ``ingest_files``.
+        layout: As for ``ingest_files``.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
+        tasks: About how many tasks to make. Default: a number that suits the size.
+        executor: Where headers are read, as for ``ingest_files``.
+        storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
+        config: As for ``ingest_files``. The settings are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UnsupportedOperation: If ``plan`` is given and the destination is not a path or a URL, or no plan can be made for the
+            destination, such as an archive.
+        WriteConflictError: If another job writes the dataset, or another plan for it is not finished.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Other errors are those of ``ingest_files``.
+    """
+    request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
+    request.tasks, request.executor = tasks, executor
+    request.storage_options, request.config = storage_options, config
+    return await run_blocking(partial(plan_request, request, plan))
+
+
+def _request(
+    files: Any,
+    store: Any,
+    concat: str | None,
+    path: str,
+    mode: Mode,
+    append: bool,
+    region: Any,
+    on_duplicate: str,
+    on_gap: str,
+    source: FileOptions | None,
+    layout: Layout | None,
+) -> FilesRequest:
+    """Return the arguments that both functions have."""
+    source, layout = source or FileOptions(), layout or Layout()
+    return FilesRequest(
+        files,
+        store,
+        concat,
+        labels=source.labels,
+        path=path,
+        mode=mode,
+        append=append,
+        region=region,
+        on_duplicate=on_duplicate,
+        on_gap=on_gap,
+        variables=source.variables,
+        encoding=layout.encoding,
+        decode=source.decode,
+        dims=source.dims,
+        engine=source.engine,
+        engine_options=source.engine_options,
+        group=source.group,
+        source_options=source.storage_options,
+        options=layout.options(),
+    )

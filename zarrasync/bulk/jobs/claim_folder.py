@@ -10,7 +10,7 @@ from zarrasync._concurrency import bridge
 from zarrasync.bulk.jobs.runs import read_content
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import join
-from zarrasync.nodes.erase import JOB_FOLDER, JOB_RECORD, JOB_TASK
+from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN, JOB_RECORD, JOB_TASK
 from zarrasync.stores import Store
 
 __all__ = ["ClaimFolder"]
@@ -35,6 +35,7 @@ class ClaimFolder:
         self._store, self._prefix = store, f"{path}/" if path else ""
         self.path = join(path, JOB_FOLDER)
         self.claim_key = f"{self.path}/claim"
+        self._plan_key = f"{self.path}/{JOB_PLAN}"
         self.is_enabled = store.conditional and store.writeable
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -90,6 +91,7 @@ class ClaimFolder:
         if is_interrupted:
             self._run(self._store.remove_unfinished(self._prefix))
         self.erase([self.claim_key])
+        self.erase([self._plan_key])  # afterwards, because a plan without a document counts as lost
         self.remove(above)
 
     # -------------------------------------------------------------- tasks
@@ -120,9 +122,9 @@ class ClaimFolder:
             yield self._run(self._store.get(self.task_key(digest, number))) or b""
 
     def forget_tasks(self) -> None:
-        """Remove all but the claim, because the result is published, or other tasks will replace the values."""
+        """Remove marks and notes, because the result is published, or other tasks will replace the values."""
         if self._has_marks:
-            self.erase([key for key in self._keys() if key != self.claim_key])
+            self.erase([key for key in self._keys() if key not in (self.claim_key, self._plan_key)])
 
     # -------------------------------------------------------------- notes for other processes
 

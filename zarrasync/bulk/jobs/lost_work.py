@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Never
 
+from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.jobs.claim import Claim
@@ -15,6 +16,8 @@ from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 from zarrasync.model.paths import join
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["LostWork"]
 
@@ -72,11 +75,17 @@ class LostWork(PlannedWork):
                 )
             claim.folder.forget_tasks()
             if claim.found.get("is_new") and not store.bounded:
-                format_ = formats.by_name(claim.found.get("zarr_format", 3))
-                for name in filter(None, claim.found.get("arrays", ())):
-                    for prefix in format_.erase_prefixes(join(self.dest.path, str(name))):
-                        bridge.run(store.erase_prefix(prefix), blocking=store.blocking)
+                bridge.run(self._erase(claim.found), blocking=store.blocking)
         except BaseException:
             claim.restore()
             raise
         claim.release()
+
+    async def _erase(self, found: Mapping[str, Any]) -> None:
+        """Erase the values of arrays whose documents are not stored."""
+        store, format_ = self.dest.store, formats.by_name(found.get("zarr_format", 3))
+        handle = NodeHandle(store, self.dest.path, format_, settings.get())
+        paths = [join(self.dest.path, str(name)) for name in found.get("arrays", ()) if name]
+        for path, node in zip(paths, await find_all(handle, paths, (format_,), strict=False), strict=True):
+            for prefix in format_.erase_prefixes(path) if node is None else ():
+                await store.erase_prefix(prefix)

@@ -106,6 +106,7 @@ class ClaimedWork(PlannedWork):
             return
         with claim:
             claim.acquire(_WAIT)
+            claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()
             self.prepare()

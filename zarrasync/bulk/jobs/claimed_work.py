@@ -177,7 +177,7 @@ class ClaimedWork(PlannedWork):
             claim.end_runs(_WAIT)
             finished = claim.folder.finished(self.digest)
             missing = [task.number for task in self.tasks if task.number not in finished]
-            if claim.is_enabled and missing:
+            if claim.is_enabled and missing and not claim.is_committed:  # an earlier call was killed after that
                 raise NodeNotFoundError(
                     f"{task_text(len(missing))} of {len(self.tasks):,} have not been run, the first is {missing[0]}; run "
                     "them, then finish again. Nothing was published",
@@ -185,6 +185,7 @@ class ClaimedWork(PlannedWork):
                 )
             claim.check()
             report = self.publish()
+            claim.note_commit()  # before the marks of tasks are erased
         except BaseException:
             claim.restore()
             raise

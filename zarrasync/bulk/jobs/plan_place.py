@@ -168,6 +168,8 @@ class PlanPlace:
         """Erase the document. Where that is not allowed, it becomes one that says that the plan has ended."""
         try:
             self._run(self.store.erase(self.key))
+            if self.is_inside:
+                self._run(self.store.remove_empty_directory(f"{self.key.rpartition('/')[0]}/"))
         except StoreError:
             self._run(self.store.put(self.key, b'{"finished": true}'))
 

@@ -179,7 +179,7 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
 
     Args:
         plan: The path or the URL of the document.
-        options: Options of the filesystem or object store of the URL.
+        options: Options of the filesystem or object store of a URL.
         config: Settings of the store.
 
     Raises:
@@ -192,4 +192,5 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
         raise ValueError(
             f"the plan {public_url(text)!r} must be the path or the URL of a file, such as 's3://bucket/plan.json'"
         )
-    return PlanPlace(resolve(folder, options, config), name, public_url(text), is_inside=False)
+    own = options if is_url else None  # they may be those of the destination
+    return PlanPlace(resolve(folder, own, config), name, public_url(text), is_inside=False)

@@ -22,10 +22,9 @@ PLACES = ["local", "s3", "plain", "icechunk"]
 
 
 class PlainStore(stores.LocalStore):
-    """A store without conditional writes and locks, like most filesystems of fsspec."""
+    """A store without conditional writes, like most filesystems of fsspec."""
 
     conditional = False
-    locks = False
 
 
 @pytest.fixture(params=PLACES)

@@ -57,6 +57,11 @@ class Workers:
         return self._engine is None
 
     @property
+    def is_on_this_machine(self) -> bool:
+        """Whether calls run on this machine, as far as known, so that they can use its files."""
+        return self._engine is None or isinstance(self._engine, Processes)
+
+    @property
     def count(self) -> int:
         """The number of processes that share the processors of this machine."""
         return 1 if self._engine is None else self._engine.count

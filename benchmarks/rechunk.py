@@ -88,7 +88,12 @@ TASKS: dict[str, Callable[..., None]] = {
     "zarr-python, loop": with_loop,
     "dask, p2p": with_dask,
 }
-BUDGETS = {"zarrasync": (96, 192, 431), "zarrasync, 2 processes": (192,), "zarr-python, loop": (192, 431), "dask, p2p": (0,)}
+BUDGETS = {
+    "zarrasync": (96, 192, 431),
+    "zarrasync, 2 processes": (192,),
+    "zarr-python, loop": (192, 431),
+    "dask, p2p": (0,),
+}
 
 
 class Usage(threading.Thread):

@@ -152,9 +152,9 @@ def test_one_stage_suffices(source: tuple[int, ...], target: tuple[int, ...], me
 def test_an_intermediate_array_always_saves_decoding():
     chance, count = np.random.default_rng(3), 0
     for _ in range(300):
-        shape = tuple(int(n) for n in chance.integers(1, 200, 3))
+        shape = tuple(int(n) for n in chance.integers(1, 2000, 3))
         source, target = (tuple(int(chance.integers(1, n + 1)) for n in shape) for _ in range(2))
-        grid, most = regular_grid(shape, target), int(chance.integers(100, 20_000))
+        grid, most = regular_grid(shape, target), int(10 ** chance.uniform(2, 8))
         chunks, direct = intermediate_chunks(shape, source, target, most), BlockShapes(grid, source).passes(most)
         if chunks is None:
             continue

@@ -70,9 +70,9 @@ async def copy_decoded(
     async with _intermediate_array(target, target.shape, chunks) as middle:
         needed = await _chosen_values(source, middle, is_new=True)
         if resume:
-            missing = await _missing_values(target, chosen)
-            read = coarser_chunks(missing, target.metadata.grid, middle.metadata.grid, (1,) * target.ndim)
-            needed = read if needed is None else needed & read
+            box = await _missing_box(target, chosen)
+            within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
+            needed = within if needed is None else needed & within
         await _copy_blocks(
             source, middle, needed, IngestReport(), ignore_progress, resume=False, is_new=True, workers=workers
         )
@@ -165,10 +165,15 @@ async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool
     return chosen | coarser_chunks(present, source.metadata.grid, grid, (1,) * source.ndim)
 
 
-async def _missing_values(target: AsyncArray, chosen: Chosen) -> set[tuple[int, ...]]:
-    """Return the grid coordinates of the values to write that are not stored."""
+async def _missing_box(target: AsyncArray, chosen: Chosen) -> Region | None:
+    """Return the smallest region with all values to write that are not stored, or ``None`` if all are stored."""
     every = lazy_product([range(n) for n in target.metadata.grid.shape]) if chosen is None else chosen
-    return set(every) - await stored_chunks(target)
+    stored = await stored_chunks(target)
+    missing = [coords for coords in every if coords not in stored]
+    if not missing:
+        return None
+    axes = list(zip(*missing, strict=True))
+    return target.metadata.grid.box(tuple(map(min, axes)), tuple(map(max, axes)))
 
 
 # ------------------------------------------------------------------ the intermediate array

@@ -58,8 +58,8 @@ class Workers:
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether calls run on this machine, as far as known, so that they can use its files."""
-        return self._engine is None or isinstance(self._engine, Processes)
+        """Whether calls are known to run on this machine, so that they can use its files."""
+        return self._engine is None or self._engine.is_on_this_machine
 
     @property
     def count(self) -> int:

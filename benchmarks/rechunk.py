@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import statistics
 import subprocess
@@ -112,11 +113,16 @@ class Usage(threading.Thread):
                 sizes[process.pid] = process.memory_info().rss
         return sizes
 
+    @staticmethod
+    def _cpu() -> float:
+        usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(item.ru_utime + item.ru_stime for item in usage)
+
     def begin(self) -> None:
         """Begin, after the imports."""
         self._imports = self._sizes()
         self._own = self._imports[self._process.pid]
-        self.begin_time = time.perf_counter()
+        self._begin, self._begin_cpu = time.perf_counter(), self._cpu()
         self.start()
 
     def run(self) -> None:
@@ -125,11 +131,11 @@ class Usage(threading.Thread):
             self.peak = max(self.peak, sum(max(0, n - self._imports.get(pid, self._own)) for pid, n in sizes))
 
     def end(self) -> dict[str, float]:
-        """Return the seconds and the peak in MiB."""
-        seconds = time.perf_counter() - self.begin_time
+        """Return the seconds, the seconds of the processors, and the peak in MiB."""
+        seconds, cpu = time.perf_counter() - self._begin, self._cpu() - self._begin_cpu
         self._ended.set()
         self.join()
-        return {"seconds": seconds, "memory": self.peak / MIB}
+        return {"seconds": seconds, "cpu": cpu, "memory": self.peak / MIB}
 
 
 def run_task(name: str, source: Path, target: Path, budget: int) -> None:
@@ -172,10 +178,10 @@ def main() -> None:
     print(f"\n{machine()}. {nbytes / MIB:.0f} MiB, medians of {args.rounds} rounds.\n")
     rows = [
         (name, f"{budget} MiB" if budget else "", *(f"{statistics.median(item[key] for item in items):.{digits}f}"
-         for key, digits in (("seconds", 1), ("memory", 0))))
+         for key, digits in (("seconds", 1), ("cpu", 1), ("memory", 0))))
         for (name, budget), items in results.items()
     ]  # fmt: skip
-    print(markdown_table(("", "budget", "seconds", "memory, MiB"), rows, labels=2))
+    print(markdown_table(("", "budget", "seconds", "CPU seconds", "memory, MiB"), rows, labels=2))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _CHUNKS_IN_FLIGHT = 32
 
 
 class Cost(NamedTuple):
-    """What it costs to read all blocks. Costs along several axes are multiplied; the first number counts most.
+    """The cost of reading all blocks. Costs along several axes are multiplied; the first number counts most.
 
     Attributes:
         decoded: The number of chunks of the source that are decoded; a chunk counts once for each block that touches it.
@@ -143,7 +143,7 @@ class BlockShapes:
         self._chunks = math.prod(-(-n // chunk) for n, chunk in zip(extent, decoded, strict=True))
 
     def within(self, most: int) -> BlockShape:
-        """Return the shape with the lowest cost among those of at most ``most`` elements, or else the smallest shape."""
+        """Return the cheapest shape of at most ``most`` elements. If all shapes are larger, return the smallest one."""
         position = bisect_right(self._shapes, most, key=lambda shape: shape.elements)
         return self._shapes[max(position - 1, 0)]
 
@@ -256,7 +256,7 @@ def _touched(starts: Sequence[int], chunk: int, extent: int) -> int:
 
 
 def _combine(one: BlockShape, other: BlockShape) -> BlockShape:
-    """Return the shape of blocks with the axis of one shape followed by those of another one."""
+    """Return the shape of blocks whose axes are the axes of both shapes, in this order."""
     cost = Cost(*(a * b for a, b in zip(one.cost, other.cost, strict=True)))
     return BlockShape(one.elements * other.elements, cost, one.counts + other.counts)
 

@@ -190,7 +190,7 @@ def _intermediate_chunks(
     Args:
         source: The array to copy.
         target: The new array.
-        shape: The shape of what is copied.
+        shape: The shape of the array or region to copy.
         workers: Where the blocks are copied.
     """
     itemsize = target.metadata.dtype.itemsize

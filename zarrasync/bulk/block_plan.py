@@ -84,6 +84,8 @@ class BlockPlan:
             concurrency: The maximum, which is returned if all chunks can be decoded equally often.
             least: The minimum.
         """
+        if self._source.in_memory:  # blocks are views
+            return concurrency
         fewest = self._shapes.passes(self._most_elements(least))
         while concurrency > least:
             most = self._most_elements(concurrency)

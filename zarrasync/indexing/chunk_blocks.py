@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from zarrasync.indexing.regions import Region, clip
 from zarrasync.model.chunk_grids import Axis, Grid, RegularAxis, regular_grid
@@ -218,7 +221,9 @@ def _axis_options(axis: Axis, start: int, stop: int, decoded: int, requested: in
         decoded: The length of the source's chunks.
         requested: The length of the source's stored values.
     """
-    total = axis.find(stop - 1) - axis.find(start) + 1 if start < stop else 1
+    if start >= stop:
+        return [BlockShape(1, Cost(1, 1, 1), (1,))]
+    total = axis.find(stop - 1) - axis.find(start) + 1
     counts, blocks = {1}, 1
     while blocks <= total:
         counts.add(-(-total // blocks))
@@ -229,30 +234,31 @@ def _axis_options(axis: Axis, start: int, stop: int, decoded: int, requested: in
     for count in counts:
         if count <= total:
             length, starts = _block_starts(axis, start, stop, count)
-            cost = Cost(_touched(starts, decoded, stop - start), _touched(starts, requested, stop - start), len(starts))
-            options.append(BlockShape(length, cost, (count,)))
+            chunks, values = (_touched(starts, size, stop - start) for size in (decoded, requested))
+            options.append(BlockShape(length, Cost(chunks, values, len(starts)), (count,)))
     return _useful(options)
 
 
-def _block_starts(axis: Axis, start: int, stop: int, count: int) -> tuple[int, Sequence[int]]:
+def _block_starts(axis: Axis, start: int, stop: int, count: int) -> tuple[int, range | npt.NDArray[np.int64]]:
     """Return the length of the longest block of ``count`` chunks, and the distances of all blocks from the start."""
     if isinstance(axis, RegularAxis):
         length = count * axis.chunk
-        return min(length, max(stop - start, 1)), range(0, max(stop - start, 1), length)
-    cuts = _cuts(axis, start, stop, count) or [slice(start, start + 1)]
-    return max(cut.stop - cut.start for cut in cuts), [cut.start - start for cut in cuts]
+        return min(length, stop - start), range(0, stop - start, length)
+    chunks = np.arange(axis.find(start), axis.find(stop - 1) + 1, count)
+    starts = np.maximum(axis.start_all(chunks) - start, 0)
+    return int(np.diff(starts, append=stop - start).max()), starts
 
 
-def _touched(starts: Sequence[int], chunk: int, extent: int) -> int:
+def _touched(starts: range | npt.NDArray[np.int64], chunk: int, extent: int) -> int:
     """Return the number of pairs of a block and a chunk of the source that it touches, along one axis.
 
     The starts of blocks and chunks cut the axis into as many pieces. Starts that coincide count once.
     """
     if isinstance(starts, range):
-        common = len(range(0, max(extent, 1), math.lcm(starts.step, chunk)))
+        common = len(range(0, extent, math.lcm(starts.step, chunk)))
     else:
-        common = sum(start % chunk == 0 for start in starts)
-    return len(starts) + len(range(0, max(extent, 1), chunk)) - common
+        common = int(np.count_nonzero(starts % chunk == 0))
+    return len(starts) + len(range(0, extent, chunk)) - common
 
 
 def _combine(one: BlockShape, other: BlockShape) -> BlockShape:

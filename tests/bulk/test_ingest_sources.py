@@ -87,7 +87,7 @@ async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
     assert report.blocks == report.verified > 0
     assert report.stored > 1000
     assert report.requests >= 20
-    assert "blocks written" in str(report)
+    assert "written" in str(report)
     if kind == "xarray":
         assert array.dimension_names == ("y", "x")
         assert dict(array.attrs) == {"unit": "K"}

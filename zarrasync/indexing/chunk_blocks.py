@@ -18,7 +18,7 @@ import numpy.typing as npt
 from zarrasync.indexing.regions import Region, clip
 from zarrasync.model.chunk_grids import Axis, Grid, RegularAxis, regular_grid
 
-__all__ = ["BlockShape", "BlockShapes", "Blocks", "Box", "intermediate_chunks", "join_chunks"]
+__all__ = ["BlockShapes", "Blocks", "intermediate_chunks", "join_chunks"]
 
 Coords = tuple[int, ...]
 Box = tuple[Coords, Coords]

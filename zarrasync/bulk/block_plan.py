@@ -109,8 +109,7 @@ class BlockPlan:
         most = self._most_elements(concurrency)
         small = max(1, min(most // 3, math.prod(self._source.shape) // concurrency))
         is_enough = self._shapes.passes(small) <= _SAME_COST * self._shapes.passes(most)
-        counts = self._shapes.within(small if is_enough else most).counts
-        return Blocks(self._target.metadata.grid, counts, self.start, self.stop)
+        return self._shapes.blocks(small if is_enough else most)
 
     def size(self, region: Region) -> int:
         """Return the size of a region in memory, in bytes."""

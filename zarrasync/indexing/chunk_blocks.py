@@ -136,7 +136,8 @@ class BlockShapes:
         start: Coords | None = None,
         stop: Coords | None = None,
     ) -> None:
-        start, stop = _corners(grid, start, stop)
+        start, stop = self._start, self._stop = _corners(grid, start, stop)
+        self._grid = grid
         extent = [max(b - a, 1) for a, b in zip(start, stop, strict=True)]
         decoded = source_chunks or (1,) * len(extent)
         requested = stored_chunks or decoded
@@ -149,6 +150,10 @@ class BlockShapes:
         """Return the cheapest shape of at most ``most`` elements. If all shapes are larger, return the smallest one."""
         position = bisect_right(self._shapes, most, key=lambda shape: shape.elements)
         return self._shapes[max(position - 1, 0)]
+
+    def blocks(self, most: int) -> Blocks:
+        """Return the blocks of the shape that ``within`` returns."""
+        return Blocks(self._grid, self.within(most).counts, self._start, self._stop)
 
     def passes(self, most: int) -> float:
         """Return how often each chunk of the source is decoded, on average, with blocks of at most ``most`` elements."""

@@ -34,7 +34,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.indexing.axis_cuts import count_touched
-from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
+from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
@@ -375,8 +375,7 @@ def _boxes(
 ) -> Iterator[tuple[Box, tuple[int, int, int]]]:
     for path, source, target in pairs:
         itemsize = target.dtype.itemsize or UNSIZED_BYTES
-        shape = BlockShapes(target.grid, source.chunks, source.write_chunks).within(size // itemsize)
-        for region in Blocks(target.grid, shape.counts):
+        for region in BlockShapes(target.grid, source.chunks, source.write_chunks).blocks(size // itemsize):
             box = Box(path, tuple(part.start for part in region), tuple(part.stop for part in region))
             reads, read = _touched(region, source.grid)
             writes, _ = _touched(region, target.grid)

@@ -196,8 +196,7 @@ def _compared_blocks(source: AsyncArray, target: AsyncArray, region: Region, pro
     metadata = target.metadata
     most = memory_limit(source.config) // processes // 2 // (metadata.dtype.itemsize or UNSIZED_BYTES)
     start, stop = corners(region)
-    shape = BlockShapes(metadata.grid, source.chunks, start=start, stop=stop).within(most)
-    return Blocks(metadata.grid, shape.counts, start, stop)
+    return BlockShapes(metadata.grid, source.chunks, start=start, stop=stop).blocks(most)
 
 
 def _compare_part(source: AsyncArray, target: AsyncArray, regions: Sequence[Region]) -> IngestReport:

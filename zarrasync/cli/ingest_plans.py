@@ -16,8 +16,9 @@ from zarrasync.cli.arguments import (
     RedactingParser,
     add_destination,
     add_layout,
+    check_destination,
     count,
-    destination,
+    is_local_archive,
     options,
 )
 from zarrasync.cli.console import INCOMPLETE, Console, show_log
@@ -124,8 +125,11 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         args.parser.error("--concat DIM is required, the dimension to join files along")
     if args.verify:
         args.parser.error("pass --verify to `ingest run` and `ingest finish`, which write and can compare values")
-    with destination(args) as dest, show_log("zarrasync.bulk"):
-        request = files.files_request(args, dest)
+    check_destination(args)
+    if is_local_archive(args.dest):
+        args.parser.error("a plan needs a directory or an object store, because only one process can write an archive")
+    with show_log("zarrasync.bulk"):
+        request = files.files_request(args, args.dest)
         request.tasks = args.tasks
         plan = plan_request(request, args.plan)
     place, tasks = plan.place, plan.tasks
@@ -154,7 +158,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
     plan = _open(args)
-    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {args.plan}"):
+    name = plan.explain().destination.rstrip("/").rpartition("/")[2]
+    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
         report = watch.report = plan.finish(verify=args.verify)
     return console.report(report)
 

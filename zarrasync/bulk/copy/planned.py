@@ -221,7 +221,7 @@ class CopyWork(ClaimedWork):
     def explain(self) -> PlanExplanation:
         return PlanExplanation(
             self.kind,
-            self.dest.name or repr(self.dest.store),
+            str(self.dest),
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=sum(read for read, _, _ in self.sizes),
             written_bytes=sum(written for _, written, _ in self.sizes),

@@ -103,7 +103,7 @@ class FilesWork(PlannedWork):
         total = sum(task.nbytes for task in self.tasks)
         return PlanExplanation(
             self.kind,
-            self.dest.name or repr(self.dest.store),
+            str(self.dest),
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=total,
             written_bytes=total,

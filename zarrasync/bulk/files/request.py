@@ -150,17 +150,10 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
             work = FilesWork(files, dest, job.handle.config, report.known, tuple(report.notes), tuple(report.left_out))
             return AsyncJobPlan(work, place)
 
-        def save(files: FilesPlan | None, report: FilesReport) -> None:
-            place.save(planned(files, report).to_json())
-
-        try:
-            files, report = job.plan_only(workers, save, transaction)
+        with place.saving() as save:
+            files, report = job.plan_only(workers, lambda *made: save(planned(*made).to_json()), transaction)
             if files is None:
-                save(files, report)
-        except BaseException:
-            if not place.is_inside:
-                place.erase()
-            raise
+                save(planned(files, report).to_json())
         return planned(files, report)
 
 

@@ -249,7 +249,7 @@ PUBLIC = {
 }
 FUNCTIONS = (
     "consolidate_metadata copy create create_array create_group create_hierarchy ingest ingest_files list_nodes load "
-    "manifest open open_array open_group open_plan plan_copy plan_ingest pyramid register_codec register_data_type register_storage_transformer save validate"
+    "manifest open open_array open_group open_plan plan_copy plan_ingest plan_pyramid pyramid register_codec register_data_type register_storage_transformer save validate"
 )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zarrasync.bulk.jobs.plan import AsyncJobPlan
     from zarrasync.bulk.manifest import manifest
     from zarrasync.bulk.plans import open_plan
-    from zarrasync.bulk.pyramid import pyramid
+    from zarrasync.bulk.pyramid import plan_pyramid, pyramid
     from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
@@ -86,6 +86,7 @@ __all__ = [
     "open_plan",
     "plan_copy",
     "plan_ingest",
+    "plan_pyramid",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -112,6 +113,7 @@ _HOME_MODULES = {
     "open_plan": "bulk.plans",
     "plan_copy": "bulk.copy",
     "plan_ingest": "bulk.ingest_files",
+    "plan_pyramid": "bulk.pyramid",
     "pyramid": "bulk.pyramid",
     "register_codec": "metadata.extensions",
     "register_data_type": "metadata.extensions",

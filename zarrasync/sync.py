@@ -83,6 +83,7 @@ __all__ = [
     "open_plan",
     "plan_copy",
     "plan_ingest",
+    "plan_pyramid",
     "pyramid",
     "register_codec",
     "register_data_type",
@@ -2614,6 +2615,111 @@ def pyramid(
         config=config,
     )
     return run(coroutine_, blocking=store_.blocking)
+
+
+def plan_pyramid(
+    store: Any,
+    *,
+    path: str = "",
+    dest: Any = None,
+    dest_path: str = "",
+    levels: int | Literal["auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
+    factors: Factors = None,
+    missing: Any = "auto",
+    axes: Sequence[str] | None = None,
+    scale: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
+    version: Literal["0.4", "0.5", "0.6"] | None = None,
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    plan: Any = None,
+    tasks: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> JobPlan:
+    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` for what is computed, and ``JobPlan`` for plans.
+
+    Each task computes a box of a level from the level before: ``Task.stage`` is the number of the level. A task waits up to
+    ten minutes until all tasks of the stages before are finished, so that all tasks may be started at once, in order.
+
+    Args:
+        store: As for ``pyramid``.
+        path: As for ``pyramid``.
+        dest: As for ``pyramid``.
+        dest_path: As for ``pyramid``.
+        levels: As for ``pyramid``.
+        method: As for ``pyramid``.
+        factors: As for ``pyramid``.
+        missing: As for ``pyramid``.
+        axes: As for ``pyramid``.
+        scale: As for ``pyramid``.
+        units: As for ``pyramid``.
+        convention: As for ``pyramid``.
+        version: As for ``pyramid``.
+        chunks: As for ``pyramid``.
+        shards: As for ``pyramid``.
+        compressors: As for ``pyramid``.
+        overwrite: Replace existing levels, which are erased now.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the group of the pyramid.
+        tasks: About how many tasks to make. Default: tasks that read 256 MiB.
+        storage_options: As for ``pyramid``. They are not part of the document.
+        dest_options: As for ``pyramid``. They are not part of the document.
+        config: As for ``pyramid``. The settings are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UnsupportedOperation: If other processes cannot mark tasks in the destination as finished, or ``plan`` is given and
+            source or destination are not paths or URLs.
+        WriteConflictError: If another job writes the group, or another plan for it is not finished.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Other errors are those of ``pyramid``.
+
+    Example:
+        >>> store = {}
+        >>> array = sync.create_array(store, path="0", data=np.arange(16.0).reshape(4, 4), dimension_names=("y", "x"))
+        >>> plan = sync.plan_pyramid(store, levels=3)
+        >>> [(task.name, task.stage) for task in plan.tasks]
+        [('1[0:2, 0:2]', 1), ('2[0:1, 0:1]', 2)]
+        >>> for task in plan.tasks:
+        ...     done = plan.run(task.number)
+        >>> report = plan.finish()
+        >>> (sync.open_group(store)).info["Levels"]
+        '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
+    """
+    coroutine_ = _pyramid.plan_pyramid(
+        store,
+        path=path,
+        dest=dest,
+        dest_path=dest_path,
+        levels=levels,
+        method=method,
+        factors=factors,
+        missing=missing,
+        axes=axes,
+        scale=scale,
+        units=units,
+        convention=convention,
+        version=version,
+        chunks=chunks,
+        shards=shards,
+        compressors=compressors,
+        overwrite=overwrite,
+        plan=plan,
+        tasks=tasks,
+        storage_options=storage_options,
+        dest_options=dest_options,
+        config=config,
+    )
+    result: JobPlan = to_sync(run(coroutine_, blocking=False))
+    return result
 
 
 def validate(

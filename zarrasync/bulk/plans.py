@@ -16,6 +16,7 @@ from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.lost_work import LostWork
 from zarrasync.bulk.jobs.plan import VERSION, AsyncJobPlan, PlannedWork, name_of, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, place_of
+from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import ConfigLike
@@ -24,7 +25,11 @@ from zarrasync.stores import resolve
 __all__ = ["open_plan"]
 
 _Parse = Callable[[Mapping[str, Any], NodePlace, str, settings.Config], PlannedWork]
-_KINDS: dict[str, _Parse] = {"copy": CopyWork.from_json, "ingest": FilesWork.from_json}
+_KINDS: dict[str, _Parse] = {
+    "copy": CopyWork.from_json,
+    "ingest": FilesWork.from_json,
+    "pyramid": PyramidWork.from_json,
+}
 """The work of each kind of job, from its description."""
 
 

@@ -25,6 +25,7 @@ class PlanExplanation(JobReport):
         tasks: The name, the size in bytes and the memory in bytes of each task.
         read_bytes: The decoded size of what the tasks read, in bytes.
         written_bytes: The decoded size of what the tasks write, in bytes.
+        source_bytes: The decoded size of the sources, in bytes.
         requests: About how many requests the tasks make.
         notes: Remarks about the sources.
     """
@@ -34,13 +35,14 @@ class PlanExplanation(JobReport):
     tasks: Sequence[tuple[str, int, int]] = ()
     read_bytes: int = 0
     written_bytes: int = 0
+    source_bytes: int = 0
     requests: int = 0
     notes: Sequence[str] = field(default_factory=list)
 
     @property
     def passes(self) -> float:
-        """How often the sources are read, compared with the size of what is written."""
-        return self.read_bytes / self.written_bytes if self.written_bytes else 0.0
+        """How often the tasks read their sources."""
+        return self.read_bytes / self.source_bytes if self.source_bytes else 0.0
 
     @property
     def memory(self) -> int:

@@ -225,6 +225,7 @@ class CopyWork(ClaimedWork):
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=sum(read for read, _, _ in self.sizes),
             written_bytes=sum(written for _, written, _ in self.sizes),
+            source_bytes=sum(written for _, written, _ in self.sizes),
             requests=sum(requests for _, _, requests in self.sizes),
             notes=[*self.notes, *self.left_out],
         )

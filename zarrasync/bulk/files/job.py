@@ -109,7 +109,7 @@ class Job:
         begin = clock.monotonic()
         self._claim.acquire(self._wait)
         with in_terms_of(*self._advice):
-            job, report = self._plan(workers)
+            job, report = self._plan(workers, is_short=workers.is_local)
         if progress is not None:
             progress.report = report
         if job is not None:
@@ -153,6 +153,7 @@ class Job:
                 return job.plan, report
         with self._claim:
             self._claim.acquire(self._wait)
+            self._claim.folder.is_own = False
             with in_terms_of(*self._advice):
                 job, report = self._plan(workers, save)
             if job is not None:
@@ -177,7 +178,11 @@ class Job:
         return plan_job(headers, target, parameters)
 
     def _plan(
-        self, workers: FileWorkers, save: Callable[[FilesPlan, FilesReport], None] = lambda plan, report: None
+        self,
+        workers: FileWorkers,
+        save: Callable[[FilesPlan, FilesReport], None] = lambda plan, report: None,
+        *,
+        is_short: bool = False,
     ) -> tuple[PlannedJob | None, FilesReport]:
         """Return the job with its plan, and a report without counts; ``None`` if all files were ingested before.
 
@@ -202,7 +207,8 @@ class Job:
             self._erase()
         if plan.is_new:
             self._refuse_members(plan)
-        self._claim.update(
+        is_short = is_short and not plan.is_new and len(plan.parts) <= 1  # nothing of it is continued after a kill
+        (self._claim.note if is_short else self._claim.update)(
             plan=plan.digest,
             is_new=plan.is_new,
             arrays=[array.name for array in plan.arrays],

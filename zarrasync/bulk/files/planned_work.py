@@ -107,6 +107,7 @@ class FilesWork(PlannedWork):
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=total,
             written_bytes=total,
+            source_bytes=total,
             requests=0 if self.plan is None else _requests(self.plan),
             notes=[*self.notes, *self.left_out],
         )

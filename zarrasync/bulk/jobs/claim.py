@@ -56,6 +56,7 @@ class Claim:
         self.is_published = False
         self._content: dict[str, Any] = {}
         self._version: object = None
+        self._renewed = 0.0
         self._lost: BaseException | None = None
         self._has_permit = False
         self._created = 0
@@ -128,6 +129,7 @@ class Claim:
 
     def _take(self, content: dict[str, Any], version: object, *, for_plan: bool) -> None:
         self.found = content
+        self.folder.is_own = not content
         if not content:
             self._created = max(self._created, self.folder.create())
         created = max(self._created, content.get("created", 0))
@@ -135,6 +137,7 @@ class Claim:
         self._content = {**_with_interruption(content), **own}
         if for_plan:
             self._content["planned"] = True
+        self._renewed = clock.monotonic()
         self._version = self.folder.put_claim(self._content, version)
         self._has_permit = self.is_published = False
         self._stop.clear()
@@ -172,10 +175,16 @@ class Claim:
             self._content.update(values)
             self._put()
 
+    def note(self, **values: Any) -> None:
+        """Change the content of the claim when it is renewed next. That is enough if the job leaves nothing to continue."""
+        with self._lock:
+            self._content.update(values)
+
     def _put(self) -> None:
-        marks = list(self._new_marks)
+        marks, begin = list(self._new_marks), clock.monotonic()
         try:
             self._version = self.folder.put_claim(self._content, self._version)
+            self._renewed = begin
             del self._new_marks[: len(marks)]
         except WriteConflictError as error:
             self._lost = error
@@ -226,7 +235,7 @@ class Claim:
 
     def permit(self) -> Permit | None:
         """Return the permission for other processes to run tasks of this job, until ``end_runs`` is called."""
-        self._has_permit = True
+        self._has_permit, self.folder.is_own = True, False
         return Permit(self.folder.path, self._content["id"]) if self.is_enabled else None
 
     def end_runs(self, wait: float) -> None:
@@ -272,7 +281,7 @@ class Claim:
         Raises:
             WriteConflictError: If one continues for longer.
         """
-        if not self.is_enabled or not self._store.listable:
+        if not self.is_enabled or not self._store.listable or self.folder.is_own:
             return
         if runs.wait_for_runs(self._store, self.folder.path, wait):
             self._content["interrupted"] = True
@@ -312,6 +321,7 @@ class Claim:
 
     def plan_only(self) -> None:
         """Leave the claim to a plan, whose tasks other processes run."""
+        self.folder.is_own = False
         self._content["planned"] = True
         self._end("planned")
 
@@ -336,10 +346,11 @@ class Claim:
         self._end_beats()
         if self._lost is not None:
             return
-        try:
-            self._put()  # if this process was suspended until now, another job may have the claim
-        except WriteConflictError:
-            return
+        if clock.monotonic() - self._renewed > BEAT_SECONDS:
+            try:
+                self._put()  # if this process was suspended until now, another job may have the claim
+            except WriteConflictError:
+                return
         self.folder.remove_claim(
             is_interrupted=bool(self._content.get("interrupted")), above=self._content.get("created", 0)
         )

@@ -29,6 +29,8 @@ class ClaimFolder:
         path: The path of the folder.
         claim_key: The key of the claim.
         is_enabled: Whether the store has what claims need: conditional writes.
+        is_own: Whether the folder contains only what this object has stored, because no claim existed before and no other
+            process has a permission. Then it need not be listed.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -37,6 +39,8 @@ class ClaimFolder:
         self.claim_key = f"{self.path}/claim"
         self._plan_key = f"{self.path}/{JOB_PLAN}"
         self.is_enabled = store.conditional and store.writeable
+        self.is_own = False
+        self._own_keys = dict[str, None]()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self._store.blocking)
@@ -51,7 +55,11 @@ class ClaimFolder:
         return self.is_enabled and self._store.listable
 
     def _keys(self) -> list[str]:
-        return self._run(self._store.list_prefix(f"{self.path}/"))
+        return [*self._own_keys] if self.is_own else self._run(self._store.list_prefix(f"{self.path}/"))
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._own_keys[key] = None
+        self._run(self._store.put(key, data))
 
     # -------------------------------------------------------------- the claim
 
@@ -91,7 +99,8 @@ class ClaimFolder:
         if is_interrupted:
             self._run(self._store.remove_unfinished(self._prefix))
         self.erase([self.claim_key])
-        self.erase([self._plan_key])  # afterwards, because a plan without a document counts as lost
+        if not self.is_own:
+            self.erase([self._plan_key])  # afterwards, because a plan without a document counts as lost
         self.remove(above)
 
     # -------------------------------------------------------------- tasks
@@ -102,11 +111,14 @@ class ClaimFolder:
 
     def mark(self, key: str) -> None:
         """Store the mark of a task."""
-        self._run(self._store.put(key, b""))
+        self._put(key, b"")
 
     def erase(self, keys: Sequence[str]) -> None:
         """Erase values."""
-        self._run(self._store.erase_values(keys))
+        if keys:
+            self._run(self._store.erase_values(keys))
+        for key in keys:
+            self._own_keys.pop(key, None)
 
     def finished(self, digest: str) -> set[int]:
         """Return the numbers of the finished tasks of a plan."""
@@ -130,7 +142,7 @@ class ClaimFolder:
 
     def save_transaction(self, state: bytes) -> None:
         """Keep the state of a transaction for the processes that continue it."""
-        self._run(self._store.put(f"{self.path}/transaction", state))
+        self._put(f"{self.path}/transaction", state)
 
     def transaction(self) -> bytes:
         """Return the state of the transaction of the plan that is not finished; empty without one."""
@@ -138,7 +150,7 @@ class ClaimFolder:
 
     def save_record(self, record: Mapping[str, Any]) -> None:
         """Store what will be published, so that another job can complete it if this process ends meanwhile."""
-        self._run(self._store.put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode()))
+        self._put(f"{self.path}/{JOB_RECORD}", json.dumps(record).encode())
 
     def record(self) -> dict[str, Any] | None:
         """Return what an earlier job has begun to publish; ``None`` if it has published all of it.

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from zarrasync._concurrency import clock
@@ -26,6 +27,7 @@ __all__ = ["ClaimedWork", "begin_plan"]
 
 _WAIT = 600.0
 """Seconds to wait for tasks of other processes."""
+_POLL_SECONDS = 1.0
 
 
 class ClaimedWork(PlannedWork):
@@ -75,6 +77,10 @@ class ClaimedWork(PlannedWork):
     def is_published(self) -> bool:
         """Return whether readers see the result."""
 
+    def must_be_finished(self) -> bool:
+        """Return whether readers may see a part of the result, because publishing it was interrupted."""
+        return self.is_published()
+
     @abstractmethod
     def erase(self) -> None:
         """Erase what tasks have written."""
@@ -90,11 +96,17 @@ class ClaimedWork(PlannedWork):
             save: Stores the plan, before anything is kept or changed.
         """
         claim = self._claim
+        if not (claim.is_enabled and self.store.notes.listable) and len({task.stage for task in self.tasks}) > 1:
+            raise UnsupportedOperation(
+                f"{self.store!r} cannot mark tasks as finished, for which others wait: that needs conditional writes and "
+                "listings; compute the pyramid in one call"
+            )
         if claim.planned() == self.digest:  # the process may have been killed before it returned the plan
             save()
             return
         with claim:
             claim.acquire(_WAIT)
+            claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()
             self.prepare()
@@ -126,17 +138,35 @@ class ClaimedWork(PlannedWork):
                     done(number, self.run_task(number, permit, verify=verify))
             else:
                 workers.check_stores(self.store, *self.sources)
-                workers.run(waiting, lambda number: partial(self.run_task, number, permit, verify=verify), done)
+                for _, stage in groupby(waiting, lambda number: self.tasks[number].stage):
+                    workers.run(stage, lambda number: partial(self.run_task, number, permit, verify=verify), done)
         report.retries, report.seconds = retries.retries, clock.monotonic() - begin
         return report
 
     def run_task(self, number: int, permit: Permit | None, *, verify: bool) -> IngestReport:
-        """Run a task in this process, and mark it."""
+        """Run a task in this process after the stages before, and mark it."""
+        self._wait_for_stages(self.tasks[number].stage)
         with Run(self.store.notes, permit) as run:
             report = self.write(number, verify=verify)
             if mark := self._claim.folder.task_key(self.digest, number):
                 run.mark(mark)
         return report
+
+    def _wait_for_stages(self, stage: int) -> None:
+        """Wait until all tasks of the stages before are finished.
+
+        Raises:
+            NodeNotFoundError: If they are not finished in time.
+        """
+        needed = {task.number for task in self.tasks if task.stage < stage}
+        end, folder = clock.monotonic() + _WAIT, self._claim.folder
+        while missing := needed - folder.finished(self.digest):
+            if clock.monotonic() > end:
+                raise NodeNotFoundError(
+                    f"{task_text(len(missing))} of the stages before have not been run, the first is {min(missing)}; run them first",
+                    path=self.path,
+                )
+            clock.sleep_blocking(_POLL_SECONDS)
 
     def finish(self, *, verify: bool) -> JobReport:
         claim = self._claim
@@ -167,7 +197,7 @@ class ClaimedWork(PlannedWork):
         claim.acquire(_WAIT, self.digest)
         try:
             claim.end_runs(_WAIT)
-            if self.is_published():
+            if self.must_be_finished():
                 raise WriteConflictError(
                     f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",
                     key=self.path,

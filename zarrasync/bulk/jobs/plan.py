@@ -30,19 +30,21 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a plan. It is independent of the others, and may run again.
+    """One task of a plan. It is independent of others of its stage, and may run again.
 
     Attributes:
         number: Its number, from 0.
         name: What it writes.
         nbytes: The decoded size of the values that it writes, in bytes.
         memory: The largest size of values that it has in memory at a time, in bytes.
+        stage: Its stage. It waits for all tasks of the stages before. Only pyramids have several, one for each level.
     """
 
     number: int
     name: str
     nbytes: int
     memory: int
+    stage: int = 0
 
 
 @dataclass(frozen=True)

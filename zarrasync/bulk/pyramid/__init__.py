@@ -1,5 +1,6 @@
-"""Pyramids: copies of an array with fewer and fewer elements, for viewers."""
+"""Pyramids: coarser levels of an array for viewers."""
 
-from zarrasync.bulk.pyramid.functions import LevelReport, PyramidReport, pyramid
+from zarrasync.bulk.pyramid.functions import plan_pyramid, pyramid
+from zarrasync.bulk.pyramid.report import PyramidReport
 
-__all__ = ["LevelReport", "PyramidReport", "pyramid"]
+__all__ = ["PyramidReport", "plan_pyramid", "pyramid"]

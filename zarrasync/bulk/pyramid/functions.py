@@ -4,129 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from zarrasync import config as settings
-from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_array
+from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.overwrite_guard import overlap
-from zarrasync.bulk.pyramid.companions import Companions, copy_companions, find_companions
-from zarrasync.bulk.pyramid.downsample import Method, check_method
+from zarrasync.bulk.pyramid.companions import copy_companions
+from zarrasync.bulk.pyramid.downsample import Method
 from zarrasync.bulk.pyramid.levels import Reduction, compute_level
-from zarrasync.bulk.pyramid.plan import Factors, plan_levels
-from zarrasync.bulk.pyramid.source import AxisChanges, PyramidSource, find_source
-from zarrasync.bulk.pyramid.target import PyramidTarget
+from zarrasync.bulk.pyramid.plan import Factors
+from zarrasync.bulk.pyramid.planned import PyramidWork
+from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
+from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
+from zarrasync.bulk.pyramid.source import AxisChanges
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, report_progress, skip_of
-from zarrasync.display.report import JobReport
-from zarrasync.display.text import Table, counted, duration_text, printable, size_text
-from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.chunk_shapes import ChunksLike
-from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.ome_versions import is_version_for
 from zarrasync.metadata.convert import LayoutChanges
-from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.functions import CodecsLike, open, open_group
+from zarrasync.nodes.functions import CodecsLike, open
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Store, StoreLike, resolve
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["LevelReport", "PyramidReport", "pyramid"]
-
-_FIRST = "0"
-"""The name of the finest level in a new group."""
-_VERSIONS = ("0.4", "0.5", "0.6")
-
-
-@dataclass
-class LevelReport:
-    """The result of computing one level.
-
-    Attributes:
-        path: The path of its array, relative to the group of the pyramid.
-        shape: Its shape.
-        blocks: The number of blocks that were written.
-        skipped: The number of stored values that an earlier run had written.
-        nbytes: The decoded size of the written elements, in bytes.
-        seconds: The duration in seconds.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    blocks: int = 0
-    skipped: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        skipped = f", {self.skipped:,} were there" if self.skipped else ""
-        size = " x ".join(f"{n:,}" for n in self.shape)
-        done = f"{counted(self.blocks, 'block')} written{skipped}, {size_text(self.nbytes)}"
-        return f"{self.path}: {size}: {done}, {self.seconds:.1f} s"
-
-
-@dataclass
-class PyramidReport(JobReport):
-    """The result of computing a pyramid.
-
-    Attributes:
-        path: The path of its group.
-        convention: ``"ome"`` or ``"zarr-conventions"``.
-        method: The method.
-        levels: The levels that were computed or copied.
-        notes: Conversions of metadata that the format cannot express.
-        left_out: Coordinates that the levels lack, with the reason.
-        seconds: The duration in seconds.
-    """
-
-    path: str
-    convention: str
-    method: str
-    levels: list[LevelReport] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return asdict(self)
-
-    def summary(self) -> str:
-        return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
-
-    def remarks(self) -> Sequence[str]:
-        return [*self.notes, *self.left_out]
-
-    def losses(self) -> Sequence[str]:
-        return self.left_out
-
-    def tables(self) -> Sequence[Table]:
-        columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")
-        rows = [
-            (
-                printable(level.path),
-                " x ".join(f"{n:,}" for n in level.shape),
-                f"{level.blocks:,}",
-                f"{level.skipped:,}",
-                size_text(level.nbytes),
-                duration_text(level.seconds),
-            )
-            for level in self.levels
-        ]
-        return [Table(columns, rows)] if rows else []
-
-    def __str__(self) -> str:
-        return "\n".join([*map(str, self.levels), *self.remarks(), self.summary()])
+__all__ = ["plan_pyramid", "pyramid"]
 
 
 @short_tracebacks
@@ -226,20 +137,17 @@ async def pyramid(
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
     begin, values = clock.monotonic(), settings.resolve(config)
-    if version not in (None, *_VERSIONS):
-        raise ValueError(f"version must be one of {', '.join(_VERSIONS)}; found {version!r}")
-    if convention not in ("auto", "ome", "zarr-conventions"):
-        raise ValueError(f"convention must be 'auto', 'ome' or 'zarr-conventions'; found {convention!r}")
+    names = list(axes) if axes is not None else None
+    request = PyramidRequest(
+        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
+        LayoutChanges(chunks, shards, compressors), overwrite,
+    )  # fmt: skip
     mode: Any = "r+" if dest is None else "r"
     node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
     target_store = node.store if dest is None else resolve(dest, dest_options, values)
-    names = list(axes) if axes is not None else None
-    request = _Request(
-        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
-        LayoutChanges(chunks, shards, compressors), overwrite, Workers(executor), concurrency, progress,
-    )  # fmt: skip
-    with closing(request.workers):
-        work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request)
+    run = _Run(Workers(executor), concurrency, progress)
+    with closing(run.workers):
+        work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request, run)
         if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
             report = bridge.run(work, blocking=False)
         else:
@@ -248,69 +156,141 @@ async def pyramid(
     return report
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of ``pyramid`` that do not specify places."""
+@short_tracebacks
+async def plan_pyramid(
+    store: Any,
+    *,
+    path: str = "",
+    dest: Any = None,
+    dest_path: str = "",
+    levels: int | Literal["auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
+    factors: Factors = None,
+    missing: Any = "auto",
+    axes: Sequence[str] | None = None,
+    scale: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
+    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
+    version: Literal["0.4", "0.5", "0.6"] | None = None,
+    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
+    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
+    compressors: CodecsLike = "keep",
+    overwrite: bool = False,
+    plan: Any = None,
+    tasks: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    dest_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+) -> AsyncJobPlan:
+    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` for what is computed, and ``AsyncJobPlan`` for plans.
 
-    axes: AxisChanges
-    levels: int | Literal["auto"]
-    method: Method | Literal["auto"]
-    factors: Factors
-    missing: Any
-    convention: str
-    version: str | None
-    changes: LayoutChanges
-    overwrite: bool
+    Each task computes a box of a level from the level before: ``Task.stage`` is the number of the level. A task waits up to
+    ten minutes until all tasks of the stages before are finished, so that all tasks may be started at once, in order.
+
+    Args:
+        store: As for ``pyramid``.
+        path: As for ``pyramid``.
+        dest: As for ``pyramid``.
+        dest_path: As for ``pyramid``.
+        levels: As for ``pyramid``.
+        method: As for ``pyramid``.
+        factors: As for ``pyramid``.
+        missing: As for ``pyramid``.
+        axes: As for ``pyramid``.
+        scale: As for ``pyramid``.
+        units: As for ``pyramid``.
+        convention: As for ``pyramid``.
+        version: As for ``pyramid``.
+        chunks: As for ``pyramid``.
+        shards: As for ``pyramid``.
+        compressors: As for ``pyramid``.
+        overwrite: Replace existing levels, which are erased now.
+        plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the group of the pyramid.
+        tasks: About how many tasks to make. Default: tasks that read 256 MiB.
+        storage_options: As for ``pyramid``. They are not part of the document.
+        dest_options: As for ``pyramid``. They are not part of the document.
+        config: As for ``pyramid``. The settings are not part of the document.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UnsupportedOperation: If other processes cannot mark tasks in the destination as finished, or ``plan`` is given and
+            source or destination are not paths or URLs.
+        WriteConflictError: If another job writes the group, or another plan for it is not finished.
+        StoreError: If a store failed. Nothing is kept then.
+
+    Other errors are those of ``pyramid``.
+
+    Example:
+        >>> store = {}
+        >>> array = await za.create_array(store, path="0", data=np.arange(16.0).reshape(4, 4), dimension_names=("y", "x"))
+        >>> plan = await za.plan_pyramid(store, levels=3)
+        >>> [(task.name, task.stage) for task in plan.tasks]
+        [('1[0:2, 0:2]', 1), ('2[0:1, 0:1]', 2)]
+        >>> for task in plan.tasks:
+        ...     done = await plan.run(task.number)
+        >>> report = await plan.finish()
+        >>> (await za.open_group(store)).info["Levels"]
+        '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
+    """
+    values, names = settings.resolve(config), list(axes) if axes is not None else None
+    request = PyramidRequest(
+        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
+        LayoutChanges(chunks, shards, compressors), overwrite,
+    )  # fmt: skip
+    mode: Any = "r+" if dest is None else "r"
+    node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
+    target_store = node.store if dest is None else resolve(dest, dest_options, values)
+    is_here = dest is None and not dest_path
+    pyramid = await prepare(node, None if is_here else target_store, dest_path, request)
+    source = NodePlace(node.store, node.path, name_of(store))
+    work = PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), request, tasks)
+    place = PlanPlace.of(plan, work.dest, storage_options if dest is None else dest_options, values)
+    return await begin_plan(work, place)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The arguments of ``pyramid`` about how levels are computed in this call."""
+
     workers: Workers
     concurrency: int
     progress: ProgressLike
 
 
-async def _build(node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: _Request) -> PyramidReport:
-    source = await find_source(node, request.axes)
-    is_geo = source.is_geographic if request.convention == "auto" else request.convention == "zarr-conventions"
-    source = source.as_grid() if is_geo else source.as_image()
-    encoding = source.encoding(request.missing, has_named_axes=is_geo)
-    has_codes = source.meaning.labels is not None or encoding.flags is not None
-    method: Method = ("mode" if has_codes else "mean") if request.method == "auto" else request.method
-    check_method(method, encoding)
-    path = source.path if dest is None else _FIRST
-    planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.factors, method)
-    group = await _open_target(source, dest, dest_path, request.version)
-    origin = {"method": method, **_missing_of(encoding)}
-    companions = Companions() if dest is None else await find_companions(source, planned)
-    target = PyramidTarget(
-        group, source, planned, "geo" if is_geo else "ome", _version(group, request.version), origin, request.overwrite,
-        shared=None if dest is None else companions.shared.keys(),
-    )  # fmt: skip
-    report = PyramidReport(group.path, "zarr-conventions" if is_geo else "ome", method)
-    target.check(report.notes)
-    if dest is None:
-        await _check_names(source, group)
-    report.left_out += source.left_out.values() if dest is None else companions.left_out.values()
-    total = sum(_nbytes(source.array, level.shape) for level in planned[0 if dest is not None else 1 :])
-    with report_progress(
-        request.progress, total, f"pyramid {job_name(source.array.store, source.array.path)}", report=report
-    ) as callback:
-        async with group.store.in_use() if dest is not None else nullcontext():
+async def _build(
+    node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: PyramidRequest, run: _Run
+) -> PyramidReport:
+    pyramid = await prepare(node, dest, dest_path, request)
+    source, target = pyramid.source, pyramid.target
+    report = PyramidReport(target.group.path, pyramid.convention, pyramid.method)
+    report.notes += pyramid.notes
+    report.left_out += pyramid.left_out
+    computed = target.levels[0 if pyramid.is_copied else 1 :]
+    total = sum(_nbytes(source.array, level.shape) for level in computed)
+    name = f"pyramid {job_name(source.array.store, source.array.path)}"
+    with report_progress(run.progress, total, name, report=report) as callback:
+        async with target.group.store.in_use() if pyramid.is_copied else nullcontext():
             finest = source.array
-            if dest is not None:
-                finest = await _copy_finest(source.array, target, request, report, callback or ignore_progress)
-                await copy_companions(companions, group, report.notes, overwrite=request.overwrite)
-            await _compute(finest, target, encoding, request, report, callback or ignore_progress)
+            if pyramid.is_copied:
+                finest = await _copy_finest(pyramid, request, run, report, callback or ignore_progress)
+                await copy_companions(pyramid.companions, target.group, report.notes, overwrite=request.overwrite)
+            await _compute(finest, pyramid, request, run, report, callback or ignore_progress)
             await target.publish(finest)
     return report
 
 
 async def _compute(
     finest: AsyncArray,
-    target: PyramidTarget,
-    encoding: CFEncoding,
-    request: _Request,
+    pyramid: Pyramid,
+    request: PyramidRequest,
+    run: _Run,
     report: PyramidReport,
     progress: Progress,
 ) -> None:
     """Compute all levels after the finest one."""
+    target = pyramid.target
     if request.overwrite:
         await target.remove_other_levels()
     above = finest
@@ -318,10 +298,10 @@ async def _compute(
         begin = clock.monotonic()
         array, is_new = await target.make_level(level, request.changes, report.notes)
         done = await compute_level(
-            Reduction(above, array, level.factors, target.origin["method"], encoding),
+            Reduction(above, array, level.factors, pyramid.method, pyramid.encoding),
             resume=not is_new,
-            workers=request.workers,
-            concurrency=request.concurrency,
+            workers=run.workers,
+            concurrency=run.concurrency,
             progress=progress,
             skip=skip_of(progress),
         )
@@ -331,87 +311,17 @@ async def _compute(
 
 
 async def _copy_finest(
-    source: AsyncArray, target: PyramidTarget, request: _Request, report: PyramidReport, progress: Progress
+    pyramid: Pyramid, request: PyramidRequest, run: _Run, report: PyramidReport, progress: Progress
 ) -> AsyncArray:
     """Copy the finest level into the group, or complete the copy of an interrupted run."""
     begin, copied = clock.monotonic(), CopyReport()
+    target, source = pyramid.target, pyramid.source.array
     finest = target.levels[0]
     array, is_new = await target.make_level(finest, request.changes, report.notes)
-    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, workers=request.workers)
+    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, workers=run.workers)
     seconds = clock.monotonic() - begin
     report.levels.append(LevelReport(finest.path, finest.shape, copied.copied, copied.skipped, copied.nbytes, seconds))
     return array
-
-
-# ------------------------------------------------------------------ places
-
-
-async def _open_target(source: PyramidSource, dest: Store | None, dest_path: str, version: str | None) -> AsyncGroup:
-    """Open or create the group of the pyramid, in format 2 for version 0.4 of OME-Zarr, or as others in the store."""
-    handle = handle_of(source.array)
-    if dest is not None:
-        path = normalize_path(dest_path)
-        if overlap(handle.store, handle.path, dest, path):
-            raise NodeExistsError(
-                f"cannot write the pyramid of {source.array.name} to /{path} in {dest!r}: one contains the other; omit dest "
-                "to add levels to the group of the array",
-                path=path,
-            )
-        try:
-            return await open_group(dest, path=path, mode="r+", config=handle.config)
-        except NodeNotFoundError:
-            format_ = handle.format.zarr_format if dest is handle.store else 2 if version == "0.4" else None
-            return await open_group(dest, path=path, mode="a", zarr_format=format_, config=handle.config)
-    if not handle.path:
-        raise NodeTypeError(
-            f"{source.array.name} in {handle.store!r} is the root of its store and has no group for more levels; pass dest, "
-            "to which the array is copied",
-            path="",
-            found="array",
-            wanted="group",
-        )
-    path = handle.path[: len(handle.path) - len(source.path)].rstrip("/")
-    return await open_group(handle.store, path=path, mode="r+", config=handle.config)
-
-
-async def _check_names(source: PyramidSource, group: AsyncGroup) -> None:
-    """Check that levels can be members of the group: it must not be a dataset, whose arrays share dimensions.
-
-    Raises:
-        NodeTypeError: If the group contains other arrays.
-    """
-    if source.meaning.levels or source.path.endswith("0"):
-        return
-    others = [
-        name for name in await group.array_keys() if name != source.path and not name.startswith(f"{source.path}_")
-    ]
-    if others:
-        raise NodeTypeError(
-            f"the group of {source.array.name} contains other arrays ({', '.join(others[:5])}), so levels of other shapes "
-            "would make it unreadable for xarray; pass dest, such as another path of the same store",
-            path=group.path,
-            found="group",
-            wanted="group",
-        )
-
-
-def _version(group: AsyncGroup, requested: str | None) -> str:
-    """Return the version of OME-Zarr to write.
-
-    Raises:
-        MetadataError: If the format of the group does not allow it.
-    """
-    ome, format_ = group.attrs.get("ome"), formats.by_name(group.zarr_format)
-    present = ome.get("version") if isinstance(ome, Mapping) else None
-    version = requested or (present if isinstance(present, str) else format_.ome_version)
-    if not is_version_for(version, format_):
-        raise MetadataError(
-            f"OME-Zarr {version} cannot be written in Zarr format {group.zarr_format}: version 0.4 needs format 2, and later "
-            "ones need format 3"
-        )
-    if isinstance(present, str) and present[:3] != version[:3]:
-        raise MetadataError(f"the group contains OME-Zarr {present}; omit version, which was {version!r}")
-    return version
 
 
 def _nbytes(array: AsyncArray, shape: Sequence[int]) -> int:
@@ -419,17 +329,3 @@ def _nbytes(array: AsyncArray, shape: Sequence[int]) -> int:
     for n in shape:
         count *= n
     return count
-
-
-def _missing_of(encoding: CFEncoding) -> dict[str, Any]:
-    """Return which numbers are missing, as attributes by which later calls recognize the same computation."""
-    numbers = [_as_json(number) for number in encoding.missing]
-    valid = [None if limit is None else _as_json(limit) for limit in encoding.valid]
-    return {**({"missing": numbers} if numbers else {}), **({"valid": valid} if valid != [None, None] else {})}
-
-
-def _as_json(number: Any) -> Any:
-    """Return a number as an attribute. Infinities and complex numbers become strings."""
-    plain = number.item()
-    is_plain = isinstance(plain, int) or (isinstance(plain, float) and abs(plain) < float("inf"))
-    return plain if is_plain else str(plain)

@@ -101,7 +101,7 @@ class PyramidTarget:
             NodeExistsError: If another node exists.
         """
         handle = handle_of(self.group).child(level.path)
-        planned = self._plan(level, changes, notes)
+        planned = self.plan(level, changes, notes)
         find = partial(find_all, handle.without_consolidated(), [handle.path], (handle.format,))
         (existing,) = await run_on_store(find, handle.store)
         if existing is not None and not self.overwrite:
@@ -119,7 +119,7 @@ class PyramidTarget:
         assert isinstance(created, AsyncArray)
         return created, True
 
-    def _plan(self, level: PyramidLevel, changes: LayoutChanges, notes: list[str]) -> ArrayMetadata:
+    def plan(self, level: PyramidLevel, changes: LayoutChanges, notes: list[str]) -> ArrayMetadata:
         """Return the metadata of a level: the metadata of the finest array, with another shape and layout."""
         array, target = self.source.array, handle_of(self.group).format
         finest, source_format = array.metadata, handle_of(array).format
@@ -180,6 +180,16 @@ class PyramidTarget:
             if level.path not in kept:
                 handle = handle_of(self.group).child(level.path)
                 await run_on_store(partial(erase_node, handle), handle.store)
+
+    async def erase_levels(self, *, is_copied: bool) -> None:
+        """Erase the arrays of the levels, except for a finest one that was not copied."""
+        for level in self.levels[0 if is_copied else 1 :]:
+            handle = handle_of(self.group).child(level.path)
+            await run_on_store(partial(erase_node, handle), handle.store)
+
+    def is_published(self) -> bool:
+        """Return whether the attributes of the group describe the levels."""
+        return dict(self.group.attrs) == self._group_attributes()
 
     async def publish(self, finest: AsyncArray) -> None:
         """Write the attributes of the finest array and of the group, after which readers find all levels."""

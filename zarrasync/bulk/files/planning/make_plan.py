@@ -14,6 +14,7 @@ from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.planning.matching import match_files
 from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.planning.rewriting import rewriting_notes
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
@@ -64,7 +65,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         dict(headers[0].attributes) if is_new else None,
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
-        [*variables.notes, *match.notes],
+        [*variables.notes, *match.notes, *rewriting_notes((array.plan, array.metadata) for array in arrays)],
         variables.left_out,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
     )

@@ -70,6 +70,7 @@ class PlannedJob:
         self.plan = plan
         self._handle, self._claim, self._wait, self._is_independent = handle, claim, wait, is_independent
         self._transaction, self._published = transaction, published or handle
+        self._done = set[int]()  # tasks that this process has run
 
     @classmethod
     def of(cls, plan: FilesPlan, store: Store, config: Config) -> PlannedJob:
@@ -291,7 +292,8 @@ class PlannedJob:
             runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
             mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
             part = runner.run(plan.parts[number], mark, permit, written)
-            if permit is None:
+            self._done.add(number)
+            if permit is None and len(plan.parts) > 1:
                 self._claim.mark(plan.digest, number)
             done(part)
 
@@ -311,7 +313,7 @@ class PlannedJob:
         """
         plan = self.plan
         self._claim.end_runs(self._wait)
-        finished = self._claim.folder.finished(plan.digest)
+        finished = self._claim.folder.finished(plan.digest) | self._done
         missing = [number for number in range(len(plan.parts)) if number not in finished]
         if self._claim.is_enabled and missing:
             raise NodeNotFoundError(

@@ -1,0 +1,110 @@
+"""Plans of pyramids, whose tasks wait for the levels before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import stores, sync
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
+
+VALUES = np.random.default_rng(0).normal(size=(3, 96, 160)).astype("f4")
+RUN = "import sys; from zarrasync import sync; sync.open_plan(sys.argv[1]).run(int(sys.argv[2]))"
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image.zarr"
+    names = ("c", "y", "x")
+    sync.create_array(path, path="0", data=VALUES, chunks=(1, 16, 16), dimension_names=names)
+    return path
+
+
+def levels_of(place: Any, **options: Any) -> list[np.ndarray]:
+    return [sync.open_array(place, path=str(number), **options)[...] for number in range(3)]
+
+
+async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
+    expected = tmp_path / "expected.zarr"
+    sync.pyramid(image, dest=expected, levels=3, shards=None)
+    plan = await api(api.plan_pyramid(image, levels=3, tasks=6, shards=None))
+    assert sorted({task.stage for task in plan.tasks}) == [1, 2]
+    assert [task.stage for task in plan.tasks] == sorted(task.stage for task in plan.tasks)
+    assert len(plan.tasks) >= 4
+    for task in plan.tasks:
+        assert "multiscales" not in str(sync.open_group(image).attrs)
+        await api((await api(api.open_plan(image))).run(task.number))
+    report = await api(plan.finish())
+    assert report.convention == "ome"
+    for one, other in zip(levels_of(image), levels_of(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert dict(sync.open_group(image).attrs) == dict(sync.open_group(expected).attrs)
+    assert not (image / ".ingest").exists()
+    again = await api(api.plan_pyramid(image, levels=3, shards=None))
+    await api(again.abandon())  # the levels of the earlier plan stay
+    np.testing.assert_array_equal(levels_of(image)[2], levels_of(expected)[2])
+
+
+@pytest.mark.processes
+def test_all_tasks_at_once(image: Path, tmp_path: Path):
+    """Tasks of a coarse level wait for those of the level before, also in a copy with other chunks."""
+    expected, dest = tmp_path / "expected.zarr", tmp_path / "dest.zarr"
+    sync.pyramid(image, dest=expected, levels=3, chunks=(1, 8, 40))
+    plan = sync.plan_pyramid(image, dest=dest, levels=3, tasks=4, chunks=(1, 8, 40), plan=tmp_path / "plan")
+    assert sorted({task.stage for task in plan.tasks}) == [0, 1, 2]
+    started = [
+        subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "plan"), str(task.number)])
+        for task in reversed(plan.tasks)
+    ]
+    assert [process.wait() for process in started] == [0] * len(started)
+    sync.open_plan(tmp_path / "plan").finish()
+    for one, other in zip(levels_of(dest), levels_of(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert dict(sync.open_group(dest).attrs) == dict(sync.open_group(expected).attrs)
+
+
+@pytest.mark.processes
+def test_tasks_on_an_executor(image: Path, tmp_path: Path):
+    expected = tmp_path / "expected.zarr"
+    sync.pyramid(image, dest=expected, levels=3, shards=None)
+    plan = sync.plan_pyramid(image, levels=3, tasks=8, shards=None)
+    plan.run(executor=2)
+    plan.finish()
+    np.testing.assert_array_equal(levels_of(image)[2], levels_of(expected)[2])
+
+
+async def test_a_plan_that_is_abandoned(api: Api, image: Path):
+    plan = await api(api.plan_pyramid(image, levels=3))
+    await api(plan.run(0))
+    with pytest.raises(NodeNotFoundError, match="1 task of 2"):
+        await api(plan.finish())
+    await api(plan.abandon())
+    assert sorted(path.name for path in image.iterdir()) == ["0", "zarr.json"]
+
+
+async def test_damaged_documents(api: Api, image: Path):
+    plan = await api(api.plan_pyramid(image, levels=2))
+    file = image / ".ingest" / "plan.json"
+    document = json.loads(file.read_text())
+    for change in ({"request": {"axes": {}, "levels": 2, "color": 1}}, {"boxes": [[1]]}, {"levels": 3}):
+        file.write_text(json.dumps({**document, **change}))
+        with pytest.raises(MetadataError, match="damaged"):
+            await api(api.open_plan(image))
+    file.write_text(json.dumps(document))
+    await api(plan.abandon())
+
+
+async def test_stores_without_marks(api: Api, image: Path):
+    class Plain(stores.WrapperStore):
+        conditional = False
+
+    store = Plain(stores.LocalStore(image))
+    with pytest.raises(UnsupportedOperation, match="cannot mark tasks"):
+        await api(api.plan_pyramid(store, levels=3))

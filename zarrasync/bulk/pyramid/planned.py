@@ -1,0 +1,348 @@
+"""Pyramids as plans: boxes of levels that any process can compute, one level after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeVar
+
+from zarrasync import config as settings
+from zarrasync._concurrency import bridge
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.plan import Credentials, Task
+from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.pyramid.companions import copy_companions
+from zarrasync.bulk.pyramid.levels import Reduction, Work
+from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
+from zarrasync.bulk.pyramid.report import PyramidReport
+from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.progress import IngestReport
+from zarrasync.display.values import strict
+from zarrasync.errors import MetadataError, NodeNotFoundError
+from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.coverage import touched_chunks
+from zarrasync.indexing.regions import Region
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.functions import open
+from zarrasync.nodes.node import run_on_store
+from zarrasync.stores import Store
+
+__all__ = ["PyramidWork"]
+
+T = TypeVar("T")
+_TASK_BYTES = 256 << 20
+"""The decoded size of what a task reads, unless a single stored value of a level needs more."""
+
+
+class LevelBox(NamedTuple):
+    """A part of one level.
+
+    Attributes:
+        level: The number of the level; 0 for the finest one.
+        start: The first index along each axis.
+        stop: The index after the last one along each axis.
+    """
+
+    level: int
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def region(self) -> Region:
+        """The part as slices."""
+        return tuple(map(slice, self.start, self.stop))
+
+
+@dataclass(frozen=True)
+class PyramidWork(ClaimedWork):
+    """A pyramid whose tasks compute boxes of levels. A task needs all tasks of the levels before.
+
+    Attributes:
+        source: The node of the finest level.
+        dest: The group of the pyramid.
+        is_copied: Whether the finest level is copied into the group.
+        request: What to compute.
+        levels: The paths of the levels, from the finest one on, relative to the group.
+        boxes: The box of each task.
+        sizes: The decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+        zarr_format: The format of the levels.
+        config: The settings.
+    """
+
+    source: NodePlace
+    dest: NodePlace
+    is_copied: bool
+    request: PyramidRequest
+    levels: Sequence[str]
+    boxes: Sequence[LevelBox]
+    sizes: Sequence[tuple[int, int, int]]
+    zarr_format: Any
+    config: settings.Config
+    notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    kind = "pyramid"
+
+    @classmethod
+    def of(
+        cls, pyramid: Pyramid, source: NodePlace, dest_name: str, request: PyramidRequest, tasks: int = 0
+    ) -> PyramidWork:
+        """Return the work for a pyramid.
+
+        Args:
+            pyramid: The pyramid.
+            source: The node that was the argument.
+            dest_name: The path or URL of the store of its group; empty without one.
+            request: What to compute.
+            tasks: About how many tasks to make; 0 for a number that suits the size.
+        """
+        target, array, notes = pyramid.target, pyramid.source.array, list(pyramid.notes)
+        handle = handle_of(target.group)
+        metadata = [target.plan(level, request.changes, notes) for level in target.levels]
+        boxes, sizes = _make_tasks(
+            [array.metadata, *metadata[1:]],
+            [level.factors for level in target.levels],
+            metadata[0] if pyramid.is_copied else None,
+            tasks,
+        )
+        return cls(
+            source,
+            NodePlace(handle.store, handle.path, dest_name),
+            pyramid.is_copied,
+            request,
+            [level.path for level in target.levels],
+            boxes,
+            sizes,
+            handle.format.zarr_format,
+            handle.config,
+            tuple(dict.fromkeys(notes)),
+            tuple(pyramid.left_out),
+        )
+
+    # -------------------------------------------------------------- as data
+
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
+        return {
+            "source": self.source.to_json("source", root),
+            "dest": self.dest.to_json("destination", root),
+            "is_copied": self.is_copied,
+            "request": strict(self.request.to_json()),
+            "levels": self.levels,
+            "boxes": self.boxes,
+            "sizes": self.sizes,
+            "zarr_format": self.zarr_format,
+            "notes": self.notes,
+            "left_out": self.left_out,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: settings.Config) -> PyramidWork:
+        """Return the work that ``to_json`` has described.
+
+        Args:
+            values: The description.
+            dest: The group of the pyramid.
+            root: The directory from which relative paths start.
+            config: The settings.
+
+        Raises:
+            MetadataError: If the values are not such a description.
+        """
+        try:
+            return cls(
+                NodePlace.of(values["source"], root, None, config),
+                dest,
+                bool(values["is_copied"]),
+                PyramidRequest.from_json(values["request"]),
+                [str(path) for path in values["levels"]],
+                [LevelBox(int(level), tuple(start), tuple(stop)) for level, start, stop in values["boxes"]],
+                [(int(read), int(written), int(requests)) for read, written, requests in values["sizes"]],
+                values["zarr_format"],
+                config,
+                tuple(values["notes"]),
+                tuple(values["left_out"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the plan of the pyramid is damaged: {error}") from error
+
+    @cached_property
+    def digest(self) -> str:
+        parts = [self.source.path, self.levels, self.boxes, strict(self.request.to_json())]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:
+        most = self.config.memory_budget
+        return [
+            Task(number, self._text(box), written, min(read + written, most), box.level)
+            for number, (box, (read, written, _)) in enumerate(zip(self.boxes, self.sizes, strict=True))
+        ]
+
+    def _text(self, box: LevelBox) -> str:
+        bounds = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
+        return f"{self.levels[box.level]}[{bounds}]"
+
+    def explain(self) -> PlanExplanation:
+        return PlanExplanation(
+            self.kind,
+            self.dest.name or repr(self.dest.store),
+            [(task.name, task.nbytes, task.memory) for task in self.tasks],
+            read_bytes=sum(read for read, _, _ in self.sizes),
+            written_bytes=sum(written for _, written, _ in self.sizes),
+            source_bytes=sum(read for read, _, _ in self.sizes),
+            requests=sum(requests for _, _, requests in self.sizes),
+            notes=[*self.notes, *self.left_out],
+        )
+
+    def opened(self, credentials: Credentials) -> PyramidWork:
+        return replace(
+            self,
+            source=self.source.opened(credentials.source_options or credentials.storage_options),
+            dest=self.dest.opened(credentials.storage_options),
+        )
+
+    # -------------------------------------------------------------- what tasks and commands do
+
+    @property
+    def store(self) -> Store:
+        return self.dest.store
+
+    @property
+    def path(self) -> str:
+        return self.dest.path
+
+    @property
+    def sources(self) -> Sequence[Store]:
+        return [self.source.store]
+
+    def describe(self) -> dict[str, Any]:
+        origin = f"/{self.source.path} in {self.source.store!r}"
+        return {"files": origin, "arrays": list(self.levels), "zarr_format": self.zarr_format}
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self.store.blocking and self.source.store.blocking)
+
+    async def _pyramid(self) -> Pyramid:
+        mode: Any = "r" if self.is_copied else "r+"
+        opening = partial(open, self.source.store, path=self.source.path, mode=mode, config=self.config)
+        node = await run_on_store(opening, self.source.store)
+        return await prepare(node, self.store if self.is_copied else None, self.path, self.request)
+
+    async def _level(self, number: int, pyramid: Pyramid) -> AsyncArray:
+        if number == 0 and not self.is_copied:
+            return pyramid.source.array
+        path = join(self.path, self.levels[number])
+        array = await run_on_store(partial(open, self.store, path=path, mode="r+", config=self.config), self.store)
+        if not isinstance(array, AsyncArray):
+            raise NodeNotFoundError(f"the level /{path} in {self.store!r} is no array any more", path=path)
+        return array
+
+    def prepare(self) -> None:
+        self._run(self._prepare())
+
+    async def _prepare(self) -> None:
+        pyramid = await self._pyramid()
+        target = pyramid.target
+        if self.request.overwrite:
+            await target.remove_other_levels()
+        for level in target.levels[0 if self.is_copied else 1 :]:
+            await target.make_level(level, self.request.changes, [])
+        await copy_companions(pyramid.companions, target.group, [], overwrite=self.request.overwrite)
+
+    def write(self, number: int, *, verify: bool) -> IngestReport:
+        return self._run(self._write(self.boxes[number], verify=verify))
+
+    async def _write(self, box: LevelBox, *, verify: bool) -> IngestReport:
+        pyramid = await self._pyramid()
+        target = await self._level(box.level, pyramid)
+        if box.level == 0:
+            report = IngestReport()
+            await copy_box(pyramid.source.array, target, box.region, report)
+            if verify:
+                await compare_box(pyramid.source.array, target, box.region)
+                report.verified = report.blocks
+            return report
+        above = await self._level(box.level - 1, pyramid)
+        factors = pyramid.target.levels[box.level].factors
+        reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
+        work = Work(list(touched_chunks(box.region, target.metadata.grid)), None)
+        return await reduction.run(work, ignore_progress, 0, is_new=False)
+
+    def publish(self) -> PyramidReport:
+        return self._run(self._publish())
+
+    async def _publish(self) -> PyramidReport:
+        pyramid = await self._pyramid()
+        await pyramid.target.publish(await self._level(0, pyramid))
+        return PyramidReport(
+            self.path,
+            pyramid.convention,
+            pyramid.method,
+            notes=list(self.notes),
+            left_out=list(self.left_out),
+        )
+
+    def must_be_finished(self) -> bool:
+        return False  # one document shows all levels
+
+    def is_published(self) -> bool:
+        return self._run(self._is_published())
+
+    async def _is_published(self) -> bool:
+        pyramid = await self._pyramid()
+        return pyramid.target.is_published()
+
+    def erase(self) -> None:
+        self._run(self._erase())
+
+    async def _erase(self) -> None:
+        target = (await self._pyramid()).target
+        if not target.is_published():  # by an earlier job
+            await target.erase_levels(is_copied=self.is_copied)
+
+
+def _make_tasks(
+    metadata: Sequence[ArrayMetadata], factors: Sequence[Sequence[int]], copied: ArrayMetadata | None, count: int
+) -> tuple[list[LevelBox], list[tuple[int, int, int]]]:
+    """Divide levels into tasks of whole stored values.
+
+    Args:
+        metadata: The metadata of all levels, from the finest one on, which is the source.
+        factors: The factors of each level from the one before.
+        copied: The metadata of the copy of the finest level; ``None`` if it is not copied.
+        count: About how many tasks to make; 0 for a number that suits the size.
+
+    Returns:
+        The boxes; and the decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+    """
+    levels = [*([(0, copied, (1,) * copied.ndim)] if copied is not None else [])]
+    levels += [(number, metadata[number], tuple(factors[number])) for number in range(1, len(metadata))]
+    itemsize = metadata[0].dtype.itemsize or 16
+    total = sum(math.prod(level.shape) * math.prod(own) for _, level, own in levels) * itemsize
+    size = max(1, -(-total // count)) if count else _TASK_BYTES
+    boxes, sizes = [], []
+    for number, level, own in levels:
+        scale = math.prod(own)
+        above = copied if number == 1 and copied is not None else metadata[max(number - 1, 0)]
+        near = tuple(max(1, chunk // factor) for chunk, factor in zip(above.write_chunks, own, strict=True))
+        for region in plan_blocks(level.grid, near, max(1, size // (itemsize * scale))):
+            box = LevelBox(number, tuple(part.start for part in region), tuple(part.stop for part in region))
+            written = math.prod(b - a for a, b in zip(box.start, box.stop, strict=True)) * itemsize
+            reads = math.prod(
+                -(-((b - a) * f) // chunk)
+                for a, b, f, chunk in zip(box.start, box.stop, own, above.write_chunks, strict=True)
+            )
+            writes = math.prod(
+                -(-(b - a) // chunk) for a, b, chunk in zip(box.start, box.stop, level.write_chunks, strict=True)
+            )
+            boxes.append(box)
+            sizes.append((written * scale, written, reads + writes))
+    return boxes, sizes

@@ -20,7 +20,7 @@ from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.display.plan_explanation import PlanExplanation
-from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_cuts import count_touched
@@ -89,7 +89,7 @@ class FilesWork(PlannedWork):
     # -------------------------------------------------------------- what it does
 
     @cached_property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         plan, most = self.plan, self.config.memory_budget
         if plan is None:
             return ()
@@ -112,7 +112,11 @@ class FilesWork(PlannedWork):
             notes=[*self.notes, *self.left_out],
         )
 
-    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> FilesReport:
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
+        if self.plan is None:
+            return FilesReport(known=self.known)
+        if not numbers:
+            return IngestReport()
         name = f"ingest {job_name(self.dest.store, self.dest.path)}"
         with closing(FileWorkers(executor)) as workers, report_progress(progress, 0, name) as watch:
             workers.check_stores(self.dest.store)

@@ -148,12 +148,17 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
 
         def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
             work = FilesWork(files, dest, job.handle.config, report.known, tuple(report.notes), tuple(report.left_out))
-            return AsyncJobPlan(work, place)
+            return AsyncJobPlan(work, place if dest.name else None)
 
-        with place.saving() as save:
-            files, report = job.plan_only(workers, lambda *made: save(planned(*made).to_json()), transaction)
+        with place.saving() as save_document:
+
+            def save(files: FilesPlan | None, report: FilesReport) -> None:
+                if dest.name:
+                    save_document(planned(files, report).to_json())
+
+            files, report = job.plan_only(workers, save, transaction)
             if files is None:
-                save(planned(files, report).to_json())
+                save(files, report)
         return planned(files, report)
 
 

@@ -212,8 +212,6 @@ class AsyncJobPlan:
         """
         count = len(self._work.tasks)
         numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
-        if not numbers:
-            return IngestReport()
         work = self._work.opened(Credentials(storage_options, source_options))
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_blocking(call)

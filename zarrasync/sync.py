@@ -1347,7 +1347,7 @@ class JobPlan(JobPlanBase):
 
     def run(
         self,
-        task: int | Sequence[int] | None = None,
+        task: int | Task | Sequence[int | Task] | None = None,
         *,
         executor: Any = None,
         verify: bool = False,
@@ -1358,7 +1358,7 @@ class JobPlan(JobPlanBase):
         """Run a task, or all that are not finished. Tasks that are finished already are skipped.
 
         Args:
-            task: The number of the task, or several numbers. Numbers beyond the last task have nothing to do, because the
+            task: The task or its number, or several ones. Numbers beyond the last task have nothing to do, because the
                 size of an array job is often chosen before the plan. Default: all tasks.
             executor: Where several tasks run, as for ``ingest``. Default: this process.
             verify: Read the values back and compare them.

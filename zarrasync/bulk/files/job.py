@@ -136,7 +136,7 @@ class Job:
             transaction: The transaction that the destination belongs to, which other processes can continue.
 
         Raises:
-            UnsupportedOperation: If other processes cannot write to the store.
+            UnsupportedOperation: If other processes cannot write to the store, or it cannot mark tasks as finished.
         """
         self._transaction = transaction
         if self.handle.store.bounded and transaction is None:
@@ -144,6 +144,7 @@ class Job:
                 f"a plan cannot be made for {self.handle.store!r}, because other processes cannot continue this session; pass "
                 "the URL of the repository, or ingest the files in one call"
             )
+        self._claim.folder.check_marks()
         in_progress = self._claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
             with in_terms_of(*self._advice):

@@ -289,12 +289,12 @@ class Claim:
     # -------------------------------------------------------------- publishing
 
     def note_commit(self) -> None:
-        """Note that the transaction was committed."""
+        """Note that the result is published completely, such as by the commit of a transaction."""
         self.update(committed=True)
 
     @property
     def is_committed(self) -> bool:
-        """Whether the transaction of an earlier owner of this claim was committed."""
+        """Whether an earlier owner of this claim has published its result completely."""
         return bool(self.found.get("committed"))
 
     def begin_publishing(self, record: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.jobs.runs import read_content
-from zarrasync.errors import StoreError
+from zarrasync.errors import StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN, JOB_RECORD, JOB_TASK
 from zarrasync.stores import Store
@@ -104,6 +104,18 @@ class ClaimFolder:
         self.remove(above)
 
     # -------------------------------------------------------------- tasks
+
+    def check_marks(self) -> None:
+        """Check that tasks can be marked as finished. Without marks, nobody could know whether all of a plan have run.
+
+        Raises:
+            UnsupportedOperation: If the store lacks what marks and claims need.
+        """
+        if not self._has_marks:
+            raise UnsupportedOperation(
+                f"no plan can be made for {self.dataset}: the store has no conditional writes or no listings, which keep other jobs "
+                "away and mark tasks as finished; run the job in one call"
+            )
 
     def task_key(self, digest: str, number: int) -> str:
         """Return the key of the value that marks a task of a plan as finished; empty without claims."""

@@ -96,11 +96,7 @@ class ClaimedWork(PlannedWork):
             save: Stores the plan, before anything is kept or changed.
         """
         claim = self._claim
-        if not (claim.is_enabled and self.store.notes.listable) and len({task.stage for task in self.tasks}) > 1:
-            raise UnsupportedOperation(
-                f"{self.store!r} cannot mark tasks as finished, for which others wait: that needs conditional writes and "
-                "listings; compute the pyramid in one call"
-            )
+        claim.folder.check_marks()
         if claim.planned() == self.digest:  # the process may have been killed before it returned the plan
             save()
             return
@@ -148,8 +144,7 @@ class ClaimedWork(PlannedWork):
         self._wait_for_stages(self.tasks[number].stage)
         with Run(self.store.notes, permit) as run:
             report = self.write(number, verify=verify)
-            if mark := self._claim.folder.task_key(self.digest, number):
-                run.mark(mark)
+            run.mark(self._claim.folder.task_key(self.digest, number))
         return report
 
     def _wait_for_stages(self, stage: int) -> None:
@@ -177,7 +172,7 @@ class ClaimedWork(PlannedWork):
             claim.end_runs(_WAIT)
             finished = claim.folder.finished(self.digest)
             missing = [task.number for task in self.tasks if task.number not in finished]
-            if claim.is_enabled and missing:
+            if missing and not claim.is_committed:  # an earlier call was killed after that
                 raise NodeNotFoundError(
                     f"{task_text(len(missing))} of {len(self.tasks):,} have not been run, the first is {missing[0]}; run "
                     "them, then finish again. Nothing was published",
@@ -185,6 +180,7 @@ class ClaimedWork(PlannedWork):
                 )
             claim.check()
             report = self.publish()
+            claim.note_commit()  # before the marks of tasks are erased
         except BaseException:
             claim.restore()
             raise

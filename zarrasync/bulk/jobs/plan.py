@@ -181,7 +181,7 @@ class AsyncJobPlan:
     @short_tracebacks
     async def run(
         self,
-        task: int | Sequence[int] | None = None,
+        task: int | Task | Sequence[int | Task] | None = None,
         *,
         executor: Any = None,
         verify: bool = False,
@@ -192,7 +192,7 @@ class AsyncJobPlan:
         """Run a task, or all that are not finished. Tasks that are finished already are skipped.
 
         Args:
-            task: The number of the task, or several numbers. Numbers beyond the last task have nothing to do, because the
+            task: The task or its number, or several ones. Numbers beyond the last task have nothing to do, because the
                 size of an array job is often chosen before the plan. Default: all tasks.
             executor: Where several tasks run, as for ``ingest``. Default: this process.
             verify: Read the values back and compare them.
@@ -271,7 +271,8 @@ def _numbers(task: Any) -> list[int]:
     Raises:
         ValueError: If one is not a number of at least 0.
     """
-    values = list(task) if isinstance(task, Sequence) and not isinstance(task, str) else [task]
+    items = list(task) if isinstance(task, Sequence) and not isinstance(task, str) else [task]
+    values = [item.number if isinstance(item, Task) else item for item in items]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
             raise ValueError(f"the number of a task must be 0 or larger, found {value!r}")

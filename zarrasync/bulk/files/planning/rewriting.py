@@ -20,7 +20,8 @@ def rewriting_notes(arrays: Iterable[tuple[ArrayPlan, ArrayMetadata]]) -> list[s
     Args:
         arrays: The arrays of a job, with their metadata after it.
     """
-    total, added, names, unit = 0, 0, [], "chunks"
+    total, added, unit = 0, 0, "chunks"
+    names: list[str] = []
     for array, metadata in arrays:
         if array.shape is None or array.axis is None:
             continue

@@ -210,8 +210,6 @@ class PlanPlace:
             return
         try:
             self._run(self.store.erase(self.key))
-            if self.is_inside:
-                self._run(self.store.remove_empty_directory(f"{self.key.rpartition('/')[0]}/"))
         except StoreError:
             self._run(self.store.put(self.key, b'{"finished": true}'))
 
@@ -221,11 +219,7 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
 
     Args:
         plan: The path or the URL of the document.
-<<<<<<< HEAD
-        options: Options of the filesystem or object store of a URL. Paths need none.
-=======
         options: Options of the filesystem or object store of a URL.
->>>>>>> main
         config: Settings of the store.
 
     Raises:
@@ -238,9 +232,5 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
         raise ValueError(
             f"the plan {public_url(text)!r} must be the path or the URL of a file, such as 's3://bucket/plan.json'"
         )
-<<<<<<< HEAD
-    return PlanPlace(resolve(folder, options if is_url else None, config), name, public_url(text), is_inside=False)
-=======
     own = options if is_url else None  # they may be those of the destination
     return PlanPlace(resolve(folder, own, config), name, public_url(text), is_inside=False)
->>>>>>> main

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zarrasync import sync
+from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.request import plan_request
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -132,15 +133,20 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         request = files.files_request(args, args.dest)
         request.tasks = args.tasks
         plan = plan_request(request, args.plan)
-    place, tasks = plan.place, plan.tasks
+    place, tasks = _name(args), plan.tasks
     if console.as_json:
-        console.data({"plan": place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
+        console.data({"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
     else:
         console.text(f"{counted(len(tasks), 'task')} in {place}: {'run them' if tasks else 'complete it'} with")
         if tasks:
             console.text(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
         console.text("\n".join([f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]))
     return INCOMPLETE if plan.left_out else 0
+
+
+def _name(args: argparse.Namespace) -> str:
+    """Return the argument of the other commands that names the plan, as the user has written it."""
+    return public_url(args.plan or "/".join([args.dest.rstrip("/"), *filter(None, [args.dest_path.strip("/")])]))
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:

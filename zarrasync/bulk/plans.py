@@ -108,7 +108,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
 def _find(
     plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config
 ) -> tuple[PlanPlace, dict[str, Any]]:
-    """Return the place and the document of a plan, in a destination or at a path or URL of its own.
+    """Return the place and the document of a plan, in a destination or elsewhere.
 
     Raises:
         NodeNotFoundError: If there is none.

@@ -17,7 +17,17 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["APPENDS", "JOB_FOLDER", "JOB_PLAN", "JOB_RECORD", "JOB_TASK", "MOVES", "erase_node", "is_of_job", "leftover_chunks"]
+__all__ = [
+    "APPENDS",
+    "JOB_FOLDER",
+    "JOB_PLAN",
+    "JOB_RECORD",
+    "JOB_TASK",
+    "MOVES",
+    "erase_node",
+    "is_of_job",
+    "leftover_chunks",
+]
 
 APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""

@@ -86,7 +86,7 @@ class FilesWork(PlannedWork):
             plan = replace(plan, reader=replace(plan.reader, storage_options=options))
         return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
 
-    # -------------------------------------------------------------- what it does
+    # -------------------------------------------------------------- tasks and commands
 
     @cached_property
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once

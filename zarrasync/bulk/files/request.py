@@ -135,7 +135,7 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
         plan: The path or the URL of the document; ``None`` for one in the destination.
 
     Raises:
-        UnsupportedOperation: If the destination is no path or URL, and the document would lie at a place of its own; or if
+        UnsupportedOperation: If the destination is not a path or URL, and ``plan`` is one; or if
             other processes cannot write to it.
     """
     with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:

@@ -214,7 +214,7 @@ async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
         place: The place of the document. Without a name of the sources, none is stored in the destination.
 
     Raises:
-        UnsupportedOperation: If the sources have no names, and the document would lie at a place of its own; or if the
+        UnsupportedOperation: If the sources have no names, and the document would lie outside the destination; or if the
             destination is written by transactions.
     """
     if not work.store.writeable:

@@ -17,7 +17,6 @@ from zarrasync import stores, sync
 from zarrasync.cli import main
 from zarrasync.codecs import BytesCodec
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, StoreError, UnsupportedByFormat
-from zarrasync.indexing.chunk_blocks import plan_chosen_blocks
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 FIELD = np.random.default_rng(4).normal(size=(31, 17)).astype("f4")
@@ -176,10 +175,11 @@ async def test_a_copy_goes_on_where_it_was_interrupted(api: Api, tmp_path: Path)
         await api(api.copy(source, tmp_path, chunks=25))
     with pytest.raises(NodeExistsError, match=r"cannot resume the copy to .*: the existing node differs"):
         await api(api.copy(source, tmp_path, chunks=20, resume=True))
+    missing = 80 - len(list(tmp_path.glob("*/c/*")))
     counting = stores.CountingStore(stores.LocalStore(tmp_path))
     report = await api(api.copy(source, counting, chunks=25, resume=True, verify=True, config=small))
     assert report.skipped > 0
-    assert counting.counts.puts == report.copied
+    assert counting.counts.puts == missing
     loaded_ = await api(api.load(tmp_path))
     assert all((values == np.arange(1000)).all() for values in loaded_.values())
     assert (await api(api.copy(source, tmp_path, chunks=25, resume=True))).copied == 0
@@ -542,23 +542,3 @@ async def test_a_chunk_of_a_sparse_source_is_read_once(api: Api):
     want = np.zeros((1000, 1000), "i4")
     want[250:500, :250] = part
     np.testing.assert_array_equal(await api(copied.view.read(progress=False)), want)
-
-
-def test_regions_of_a_few_stored_values():
-    """The regions cover each selected element once, and no others."""
-    chance = np.random.default_rng(0)
-    for _ in range(100):
-        ndim = int(chance.integers(0, 4))
-        shape, chunks, read_by = (
-            tuple(int(n) for n in chance.integers(1, most, ndim)) for most in (30, 9, 25)
-        )  # chunk shapes that do not divide each other
-        metadata = sync.create_array({}, shape=shape, chunks=chunks, dtype="i4")._async.metadata
-        grid = list(np.ndindex(*metadata.grid.shape))
-        wanted = [at for at in grid if chance.random() < 0.7]
-        found, expected = np.zeros(shape, int), np.zeros(shape, int)
-        limit = int(chance.integers(1, 3000))
-        for region in plan_chosen_blocks(metadata.grid, wanted, read_by, limit // 4, (0,) * ndim, shape):
-            found[region] += 1
-        for at in wanted:
-            expected[metadata.grid.box(at)] = 1
-        np.testing.assert_array_equal(found, expected)

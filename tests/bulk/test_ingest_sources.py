@@ -84,10 +84,10 @@ async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
     np.testing.assert_array_equal(await api(array[...]), VALUES)
     assert array.dtype == VALUES.dtype
     assert report.nbytes == sum(seen) == VALUES.nbytes
-    assert report.blocks == report.verified > 1
+    assert report.blocks == report.verified > 0
     assert report.stored > 1000
     assert report.requests >= 20
-    assert "blocks written" in str(report)
+    assert "written" in str(report)
     if kind == "xarray":
         assert array.dimension_names == ("y", "x")
         assert dict(array.attrs) == {"unit": "K"}

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.chunk_blocks import plan_blocks, plan_chosen_blocks, whole_block
+from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
 from zarrasync.indexing.coverage import partial_chunks, touched_chunks
-from zarrasync.indexing.regions import Region, resolve_corners, split_region
+from zarrasync.indexing.regions import Region, resolve_corners
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 
-__all__ = ["BlockPlan", "memory_limit"]
+__all__ = ["UNSIZED_BYTES", "BlockPlan", "memory_limit"]
 
 _SPARSE = 8
 """If fewer than one in this many stored values are written, the plan visits only those."""
-_UNSIZED_BYTES = 16
+_SAME_COST = 1.05
+"""Smaller blocks may decode chunks of the source this many times as often, because they share the memory better."""
+UNSIZED_BYTES = 16
 """Assumed size in bytes of an element whose data type has no fixed size."""
 
 
@@ -72,24 +74,42 @@ class BlockPlan:
         """Maximum bytes of blocks in memory at a time."""
         return memory_limit(self._target.config)
 
-    def fit_memory(self, concurrency: int) -> int:
-        """Return the number of smallest blocks to write at a time, at most ``concurrency``.
+    def fit_memory(self, concurrency: int, least: int = 1) -> int:
+        """Return the number of blocks to have in memory at a time.
 
-        A few blocks that contain whole chunks of the source are better than many that share them, because each block
-        reads and decodes its chunks of the source. The threads then share the chunks of each block.
+        A few large blocks are better than many small ones that decode the same chunks of the source. The threads then share
+        the chunks of each block.
+
+        Args:
+            concurrency: The maximum, which is returned if all chunks can be decoded equally often.
+            least: The minimum.
         """
         if self._source.in_memory:  # blocks are views
             return concurrency
-        unit = self._whole_bytes or max(self._target.metadata.chain.nbytes, 1)
-        return max(1, min(concurrency, self.memory_limit // unit))
+        fewest = self._shapes.passes(self._most_elements(least))
+        while concurrency > least:
+            most = self._most_elements(concurrency)
+            if self._shapes.within(most).elements <= most and self._shapes.passes(most) <= _SAME_COST * fewest:
+                return concurrency
+            concurrency //= 2
+        return least
+
+    def _most_elements(self, concurrency: int) -> int:
+        return self.memory_limit // concurrency // (self._target.metadata.dtype.itemsize or UNSIZED_BYTES)
 
     @cached_property
-    def _whole_bytes(self) -> int:
-        """Bytes of the smallest block that contains whole chunks of the source; 0 if memory does not suffice for it."""
-        extent = [b - a for a, b in zip(self.start, self.stop, strict=True)]
-        shape = whole_block(self._target.metadata.grid, self._source.chunks, extent)
-        nbytes = 0 if shape is None else math.prod(shape) * (self._target.dtype.itemsize or _UNSIZED_BYTES)
-        return nbytes if nbytes <= self.memory_limit else 0
+    def _shapes(self) -> BlockShapes:
+        source = self._source
+        return BlockShapes(
+            self._target.metadata.grid, source.chunks, source.layout.get("shards"), self.start, self.stop
+        )
+
+    def _blocks(self, concurrency: int) -> Blocks:
+        """Return the blocks for a number of them in memory. They are only as large as saves decoding."""
+        most = self._most_elements(concurrency)
+        small = max(1, min(most // 3, math.prod(self._source.shape) // concurrency))
+        is_enough = self._shapes.passes(small) <= _SAME_COST * self._shapes.passes(most)
+        return self._shapes.blocks(small if is_enough else most)
 
     def size(self, region: Region) -> int:
         """Return the size of a region in memory, in bytes."""
@@ -105,33 +125,25 @@ class BlockPlan:
             concurrency: The number of regions that are written at a time.
             skip: Called with the number of bytes that are skipped.
         """
-        grid, dtype, chosen = self._target.metadata.grid, self._target.metadata.dtype, self._chosen
-        itemsize = dtype.itemsize or _UNSIZED_BYTES
-        most = self._target.config.memory_budget // (4 * concurrency) // itemsize
-        if concurrency * self._whole_bytes <= self.memory_limit:
-            most = max(most, self._whole_bytes // itemsize)
-        corners = self.start, self.stop
-        if chosen is not None and len(chosen) < grid.size // _SPARSE:
-            blocks = list(plan_chosen_blocks(grid, chosen, self._source.chunks, most, *corners))
-            skip(self.nbytes - sum(map(self.size, blocks)))
+        grid, chosen, blocks = self._target.metadata.grid, self._chosen, self._blocks(concurrency)
+        if chosen is None and not self._stored:
             yield from blocks
             return
-        for block in plan_blocks(grid, self._source.chunks, most, *corners, concurrency):
-            yield from self._remaining_parts(block, skip)
+        groups: Iterable[tuple[int, Collection[tuple[int, ...]]]]
+        if chosen is not None and len(chosen) < grid.size // _SPARSE:
+            groups = [(self.nbytes, chosen)]
+        else:
+            groups = ((self.size(block), self._chosen_chunks(block)) for block in blocks)
+        for nbytes, chunks in groups:
+            missing = blocks.of_chunks(coords for coords in chunks if coords not in self._stored)
+            parts = [*missing, *blocks.of_chunks(self._stored.intersection(chunks))]
+            skip(nbytes - sum(map(self.size, parts)))
+            yield from parts
 
-    def _remaining_parts(self, block: Region, skip: Callable[[int], None]) -> Iterator[Region]:
-        """Yield a block, or only the parts of it that must be written, one per stored value."""
-        if not self._stored and self._chosen is None:
-            yield block
-            return
-        parts = dict(split_region(block, self._target.metadata.grid))
-        chosen = [coords for coords in parts if self._chosen is None or coords in self._chosen]
-        stored = sum(coords in self._stored for coords in chosen)
-        if len(chosen) == len(parts) and stored in (0, len(parts)):
-            yield block
-            return
-        skip(self.size(block) - sum(self.size(parts[coords]) for coords in chosen))
-        yield from (parts[coords] for coords in chosen)
+    def _chosen_chunks(self, region: Region) -> list[tuple[int, ...]]:
+        """Return the grid coordinates of the stored values to write in a region."""
+        touched = touched_chunks(region, self._target.metadata.grid)
+        return [coords for coords in touched if self._chosen is None or coords in self._chosen]
 
     def is_stored(self, region: Region) -> bool:
         """Return whether an earlier run has stored all of a region. Always false if the region cuts stored values."""

@@ -33,6 +33,8 @@ from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jo
 __all__ = ["Ingestion", "for_job", "ignore_progress", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
+_BLOCKS_PER_PROCESS = 8
+"""The memory of a process is divided among this many blocks if that costs nothing, so that all processes have some."""
 Bounds: TypeAlias = tuple[tuple[int, int], ...]
 """A region as a dictionary key: the start and the stop along each axis."""
 
@@ -158,18 +160,19 @@ class Ingestion:
             regions = [tuple(slice(start, stop) for start, stop in bounds) for bounds in self._checksums]
             await runner.run_regions(self._compare, regions)
 
-    async def remaining(self, progress: Progress, *, resume: bool, concurrency: int) -> list[Region]:
+    async def remaining(self, progress: Progress, *, resume: bool, processes: int) -> list[Region]:
         """Return the regions to write, for ``run_regions`` in other processes. The source must not be an iterable.
 
         Args:
             progress: The progress of the job, which also counts skipped bytes.
             resume: Leave out blocks that are already stored.
-            concurrency: The number of regions that each process may have in memory.
+            processes: The number of processes that share the memory. Each of them has one region in memory.
         """
         skip = skip_of(progress)
         if resume:
             await self.plan.leave_out_stored()
-        regions = list(self.plan.regions(self.plan.fit_memory(concurrency), skip))
+        concurrency = self.plan.fit_memory(_BLOCKS_PER_PROCESS * processes, processes)
+        regions = list(self.plan.regions(concurrency, skip))
         stored = [region for region in regions if self.plan.is_stored(region)]
         self.report.skipped += len(stored)
         skip(sum(map(self.plan.size, stored)))

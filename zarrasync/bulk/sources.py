@@ -45,7 +45,7 @@ class Source:
         pairs: An iterable of regions and their values, instead of ``read``.
         asynchronous: Whether ``read`` returns an awaitable, or ``pairs`` is an asynchronous iterable.
         in_memory: Whether the values of a region are a view of an array in memory.
-        chunks: The shape of regions that are fastest to read.
+        chunks: The shape of chunks that are decoded as a whole.
         layout: ``chunks`` and ``shards`` as parameters of ``create_array``.
         properties: ``dimension_names``, ``attributes`` and ``fill_value``, if the source has them.
         fill_is_missing: Whether the fill value marks missing values, as in formats that can leave it undefined.
@@ -173,7 +173,7 @@ def _zarr_source(array: AsyncArray) -> Source:
     source = Source(array.shape, metadata.dtype, lambda region: array.view[(*region, ...)].read(), asynchronous=True)
     layout = (array.chunks, array.shards) if metadata.edges is None else None
     _add_zarr_properties(source, array, handle_of(array).format, layout)
-    source.chunks = metadata.write_chunks
+    source.chunks = metadata.chunks
     return source
 
 
@@ -207,7 +207,7 @@ def _array_source(value: Any) -> Source:
 def _add_zarr_python_properties(source: Source, array: Any) -> None:
     try:
         layout = (array.chunks, getattr(array, "shards", None))
-        source.chunks = layout[1] or layout[0]
+        source.chunks = layout[0]
     except NotImplementedError:  # chunks of different sizes
         layout = None
         source.chunks = tuple(map(max, array.read_chunk_sizes))

@@ -236,14 +236,14 @@ def test_copies_of_a_process_that_was_killed_are_deleted(tmp_path: Path, tempora
     url = path.as_uri()
     assert in_child(fetch_and_die, url) == -signal.SIGKILL
     assert len(list(temporary.glob("*/*.nc"))) == 1
-    (temporary / "zarrasync-copies-of-others").mkdir()
+    (temporary / "zarrasync-scratch-of-others").mkdir()
     one, two = LocalCopies({}), LocalCopies({})
     for copies in (one, two):
         copies.fetch([SourceFile(url)])
     assert len(list(temporary.glob("*/*.nc"))) == 2
     for copies in (one, two):
         copies.close()
-    assert [folder.name for folder in temporary.iterdir()] == ["zarrasync-copies-of-others"]
+    assert [folder.name for folder in temporary.iterdir()] == ["zarrasync-scratch-of-others"]
 
 
 @pytest.mark.processes

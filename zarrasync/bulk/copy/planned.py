@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
+from zarrasync.bulk.block_plan import UNSIZED_BYTES
 from zarrasync.bulk.copy.files import copy_files
 from zarrasync.bulk.copy.nodes import (
     CopyPlan,
@@ -33,7 +34,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.indexing.axis_cuts import count_touched
-from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
@@ -53,8 +54,6 @@ T = TypeVar("T")
 _TASK_BYTES = 256 << 20
 """The decoded size of a task, unless a single stored value is larger or there would be too many tasks."""
 _MOST_TASKS = 10_000
-_UNSIZED_BYTES = 16
-"""Assumed size in bytes of an element whose data type has no fixed size."""
 
 
 class Box(NamedTuple):
@@ -375,8 +374,8 @@ def _boxes(
     pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], size: int
 ) -> Iterator[tuple[Box, tuple[int, int, int]]]:
     for path, source, target in pairs:
-        itemsize = target.dtype.itemsize or _UNSIZED_BYTES
-        for region in plan_blocks(target.grid, source.write_chunks, max(1, size // itemsize)):
+        itemsize = target.dtype.itemsize or UNSIZED_BYTES
+        for region in BlockShapes(target.grid, source.chunks, source.write_chunks).blocks(size // itemsize):
             box = Box(path, tuple(part.start for part in region), tuple(part.stop for part in region))
             reads, read = _touched(region, source.grid)
             writes, _ = _touched(region, target.grid)
@@ -391,4 +390,4 @@ def _touched(region: Region, grid: Grid) -> tuple[int, int]:
 
 
 def _nbytes(metadata: ArrayMetadata, shape: Sequence[int]) -> int:
-    return math.prod(shape) * (metadata.dtype.itemsize or _UNSIZED_BYTES)
+    return math.prod(shape) * (metadata.dtype.itemsize or UNSIZED_BYTES)

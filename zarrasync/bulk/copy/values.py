@@ -12,14 +12,15 @@ import numpy as np
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.gather import for_each
-from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.block_plan import UNSIZED_BYTES, memory_limit
+from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.copy.rechunk import copy_decoded, copy_decoded_box, is_blocking
 from zarrasync.bulk.jobs.workers import Workers, share
 from zarrasync.bulk.reports import CopyReport, add_reports
-from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, skip_of
-from zarrasync.errors import ChecksumError, UnsupportedOperation
-from zarrasync.indexing.chunk_blocks import plan_blocks
-from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
+from zarrasync.errors import ChecksumError
+from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
+from zarrasync.indexing.coverage import touched_chunks
 from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
@@ -35,10 +36,9 @@ _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
 _ALONE = 8 << 20
 """Bytes of an array that this process copies in less time than sharing the work would take."""
-_BLOCKS_ELSEWHERE = 8
-"""The number of blocks among which the memory of another process is divided, so that arrays have blocks for all processes."""
-_WORTH_LISTING = 64
-"""The number of stored values of a target above which listing the source saves time."""
+
+_COMPARED = 1 << 20
+"""Bytes to compare at a time, because the comparison copies them."""
 
 
 async def copy_array(
@@ -69,33 +69,12 @@ async def copy_array(
         existing = await stored_chunks(target) if resume else set()
         await _copy_stored(source, target, existing, ingested, progress, workers)
     else:
-        await _copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, workers=workers)
+        await copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, workers=workers)
     ingested.seconds = clock.monotonic() - begin
     report.copied += ingested.blocks
     report.skipped += ingested.skipped
     report.nbytes += ingested.nbytes
     report.members[target.name] = ingested
-
-
-async def _copy_decoded(
-    source: AsyncArray,
-    target: AsyncArray,
-    report: IngestReport,
-    progress: Progress,
-    *,
-    resume: bool,
-    is_new: bool,
-    workers: Workers,
-) -> None:
-    """Decode values and encode them again in the layout of the target."""
-    chosen = await _chosen_values(source, target, is_new=is_new)
-    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
-    if workers.is_local:
-        await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
-        return
-    regions = await ingestion.remaining(progress, resume=resume, concurrency=_BLOCKS_ELSEWHERE)
-    jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
-    add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
 
 
 async def copy_box(source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport) -> None:
@@ -107,50 +86,10 @@ async def copy_box(source: AsyncArray, target: AsyncArray, region: Region, repor
         region: The region.
         report: The report to add counts to.
     """
-    touched = touched_chunks(region, target.metadata.grid)
     if has_same_values(source.metadata, target.metadata):
-        await _copy_values(source, target, touched, report, ignore_progress)
-        return
-    chosen = await _chosen_values(source, target, is_new=True) if target.metadata.spec.undefined else None
-    part = source_of(source.view[(*region, ...)], {})
-    part.chunks = source.metadata.write_chunks
-    own = None if chosen is None else chosen.intersection(touched)
-    ingestion = Ingestion(part, target, region, "allow", report, chosen=own)
-    await ingestion.run(ignore_progress, resume=False, is_new=True, verify=False)
-
-
-def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
-    """Copy some regions, in another process."""
-    report = IngestReport()
-    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
-    bridge.run(ingestion.run_regions(regions, is_new=is_new), blocking=_is_blocking(source, target))
-    return report
-
-
-def _is_blocking(source: AsyncArray, target: AsyncArray) -> bool:
-    return source.store.blocking and target.store.blocking
-
-
-async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> set[tuple[int, ...]] | None:
-    """Return the grid coordinates of the values to write, for which the source has stored values. ``None`` for all.
-
-    All other elements have the fill value, and finding that out by reading them is slow if they are many. If the fill
-    value is undefined, reading cannot find it out at all.
-    """
-    source_spec, target_spec, grid = source.metadata.spec, target.metadata.spec, target.metadata.grid
-    same_fill = repr(source_spec.fill_value) == repr(target_spec.fill_value)
-    saves_time = grid.size > _WORTH_LISTING and same_fill
-    if target.config.write_empty_chunks or not (target_spec.undefined or saves_time):
-        return None
-    try:
-        stored = await stored_chunks(source)
-        # Values of the target may have to be erased.
-        existing = set() if is_new or target_spec.undefined else await stored_chunks(target)
-    except UnsupportedOperation:
-        return None
-    chosen = set(filter(grid.__contains__, existing))
-    present = filter(source.metadata.grid.__contains__, stored)
-    return chosen | coarser_chunks(present, source.metadata.grid, grid, (1,) * source.ndim)
+        await _copy_values(source, target, touched_chunks(region, target.metadata.grid), report, ignore_progress)
+    else:
+        await copy_decoded_box(source, target, region, report)
 
 
 async def _copy_stored(
@@ -183,7 +122,7 @@ def _copy_part(source: AsyncArray, target: AsyncArray, coordinates: Sequence[tup
     """Copy some stored values, in another process."""
     report = IngestReport()
     copying = _copy_values(source, target, coordinates, report, ignore_progress)
-    bridge.run(copying, blocking=_is_blocking(source, target))
+    bridge.run(copying, blocking=is_blocking(source, target))
     return report
 
 
@@ -202,7 +141,7 @@ async def _copy_values(
 ) -> None:
     """Copy the stored values at grid coordinates without decoding them."""
     origin, dest = chunks_of(source), chunks_of(target)
-    concurrency = 1 if _is_blocking(source, target) else min(origin.concurrency, dest.concurrency)
+    concurrency = 1 if is_blocking(source, target) else min(origin.concurrency, dest.concurrency)
     chain, size_of = source.metadata.chain, partial(_value_size, source)
     # Absent chunks have a defined value in the source, but readers of the target may fill them with any value.
     becomes_undefined = target.metadata.spec.undefined > source.metadata.spec.undefined
@@ -235,9 +174,7 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray, workers: Worker
     Raises:
         ChecksumError: If the values differ.
     """
-    metadata = target.metadata
-    most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
-    regions = plan_blocks(metadata.grid, source.metadata.write_chunks, most)
+    regions = _compared_blocks(source, target, tuple(slice(0, n) for n in target.shape), workers.count)
     if workers.is_local or source.nbytes <= _ALONE:
         await _compare_regions(source, target, regions)
         return
@@ -251,16 +188,20 @@ async def compare_box(source: AsyncArray, target: AsyncArray, region: Region) ->
     Raises:
         ChecksumError: If the values differ.
     """
+    await _compare_regions(source, target, _compared_blocks(source, target, region, 1))
+
+
+def _compared_blocks(source: AsyncArray, target: AsyncArray, region: Region, processes: int) -> Blocks:
+    """Return blocks of a region of which both arrays fit into the memory of a process."""
     metadata = target.metadata
-    most = source.config.memory_budget // 8 // (metadata.dtype.itemsize or 16)
-    await _compare_regions(
-        source, target, plan_blocks(metadata.grid, source.metadata.write_chunks, most, *corners(region))
-    )
+    most = memory_limit(source.config) // processes // 2 // (metadata.dtype.itemsize or UNSIZED_BYTES)
+    start, stop = corners(region)
+    return BlockShapes(metadata.grid, source.chunks, start=start, stop=stop).blocks(most)
 
 
 def _compare_part(source: AsyncArray, target: AsyncArray, regions: Sequence[Region]) -> IngestReport:
     """Compare some regions, in another process."""
-    bridge.run(_compare_regions(source, target, regions), blocking=_is_blocking(source, target))
+    bridge.run(_compare_regions(source, target, regions), blocking=is_blocking(source, target))
     return IngestReport()
 
 
@@ -279,4 +220,9 @@ def _are_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Return whether two arrays are equal bit by bit."""
     if one.dtype.kind in "TO":
         return bool(one.shape == other.shape and one.astype(object).tolist() == other.astype(object).tolist())
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    pairs = zip(
+        *(np.array_split(values.reshape(-1), values.nbytes // _COMPARED + 1) for values in (one, other)), strict=True
+    )
+    return all(a.tobytes() == b.tobytes() for a, b in pairs)

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -35,6 +35,8 @@ class Engine:
     """The number of processes that share the processors of this machine."""
     may_share_memory = True
     """Whether calls may run in this process. If they do not, a store in memory refuses to be written by them."""
+    is_on_this_machine = False
+    """Whether calls are known to run on this machine, so that they can use its files."""
 
     @property
     def width(self) -> int:
@@ -107,6 +109,7 @@ class Processes(Engine):
     """
 
     may_share_memory = False
+    is_on_this_machine = True
 
     def __init__(self, count: int, start_method: str = "spawn") -> None:
         self.count, self._start_method = count, start_method
@@ -184,6 +187,7 @@ class _Executor(Engine):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.may_share_memory = not isinstance(executor, ProcessPoolExecutor)
+        self.is_on_this_machine = isinstance(executor, ProcessPoolExecutor | ThreadPoolExecutor)
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
         return [self._executor.submit(call) for call in calls]

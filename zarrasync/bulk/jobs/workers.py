@@ -57,6 +57,11 @@ class Workers:
         return self._engine is None
 
     @property
+    def is_on_this_machine(self) -> bool:
+        """Whether calls are known to run on this machine, so that they can use its files."""
+        return self._engine is None or self._engine.is_on_this_machine
+
+    @property
     def count(self) -> int:
         """The number of processes that share the processors of this machine."""
         return 1 if self._engine is None else self._engine.count

@@ -25,7 +25,7 @@ from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError
-from zarrasync.indexing.chunk_blocks import plan_blocks
+from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.coverage import touched_chunks
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
@@ -333,7 +333,7 @@ def _make_tasks(
         scale = math.prod(own)
         above = copied if number == 1 and copied is not None else metadata[max(number - 1, 0)]
         near = tuple(max(1, chunk // factor) for chunk, factor in zip(above.write_chunks, own, strict=True))
-        for region in plan_blocks(level.grid, near, max(1, size // (itemsize * scale))):
+        for region in BlockShapes(level.grid, near).blocks(size // (itemsize * scale)):
             box = LevelBox(number, tuple(part.start for part in region), tuple(part.stop for part in region))
             written = math.prod(b - a for a, b in zip(box.start, box.stop, strict=True)) * itemsize
             reads = math.prod(

@@ -18,11 +18,11 @@ from zarrasync.bulk.files.running.worker import (
     run_tasks,
     shared_files,
 )
-from zarrasync.bulk.files.sources.copies import remove_abandoned_copies
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.jobs.workers import Workers
+from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
 from zarrasync.stores import Store
@@ -164,4 +164,4 @@ class FileWorkers(Workers):
         shared_files.forget(self._shared)
         super().close()
         if self.count > 1:
-            remove_abandoned_copies()
+            remove_abandoned_folders()

@@ -26,28 +26,17 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.sources.engines import path_of
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
+from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_folders
 from zarrasync.errors import WriteConflictError
 from zarrasync.stores.local_locks import FileLock
-from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["LocalCopies", "remove_abandoned_copies"]
+__all__ = ["LocalCopies"]
 
 _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 
 _PATIENT_SECONDS = 300.0
 """Time to wait for the download of another process, which may be suspended."""
-
-_PREFIX = "zarrasync-copies-"
-"""How the names of folders of copies begin. The name of their process follows."""
-
-
-def remove_abandoned_copies() -> None:
-    """Delete the copies of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
-        if owner.count(".") == 2 and is_process_gone(owner):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class LocalCopies:
@@ -157,9 +146,7 @@ class LocalCopies:
 
     def _new_path(self, file: SourceFile) -> str:
         if self._folder is None:
-            remove_abandoned_copies()
-            prefix = f"{_PREFIX}{process_name()}-"
-            self._folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+            self._folder = new_scratch_folder()
         self._count += 1  # names are not unique, and libraries detect formats by the suffix
         return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 
@@ -194,7 +181,7 @@ def _shared_name(file: SourceFile) -> str:
 def _link(file: SourceFile, path: str) -> bool:
     """Make a copy from a complete copy of a process of this user. Return whether one exists."""
     name = _shared_name(file)
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+    for folder in scratch_folders():
         with suppress(OSError):  # another process may delete it now
             if not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid():
                 os.link(folder / name, path)

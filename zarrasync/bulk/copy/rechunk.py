@@ -1,0 +1,222 @@
+"""Copying values that are decoded and encoded again, in one stage or by way of an intermediate array.
+
+A copy to chunks of another orientation would decode each chunk of the source many times if memory is small. Then the
+values are first written to an intermediate array of raw chunks in a temporary local folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+from zarrasync._concurrency import bridge
+from zarrasync._concurrency.offload import compute
+from zarrasync.bulk.block_plan import memory_limit
+from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.jobs.workers import Workers, share
+from zarrasync.bulk.reports import add_reports
+from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
+from zarrasync.bulk.sources import Source, source_of
+from zarrasync.display.progress import IngestReport
+from zarrasync.errors import UnsupportedOperation
+from zarrasync.indexing.chunk_blocks import intermediate_chunks
+from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
+from zarrasync.indexing.regions import Region
+from zarrasync.model.chunk_grids import lazy_product
+from zarrasync.nodes.access import handle_of, stored_chunks
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create_array import create_array_at
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import resolve
+from zarrasync.transfer.threads import Progress
+
+__all__ = ["copy_decoded", "copy_decoded_box", "is_blocking"]
+
+Chosen = set[tuple[int, ...]] | None
+"""The grid coordinates of the stored values to write; ``None`` for all."""
+_WORTH_LISTING = 64
+"""The number of stored values of a target above which listing the source saves time."""
+
+
+async def copy_decoded(
+    source: AsyncArray,
+    target: AsyncArray,
+    report: IngestReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    workers: Workers,
+) -> None:
+    """Decode values and encode them again in the layout of the target.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        report: The report to add counts to.
+        progress: Called with the number of bytes copied since the last call. Writing an intermediate array does not count.
+        resume: Whether to keep the stored values of the target.
+        is_new: Whether the target has no other stored values.
+        workers: Where the blocks are copied.
+    """
+    chosen = await _chosen_values(source, target, is_new=is_new)
+    chunks = _intermediate_chunks(source, target, target.shape, workers)
+    if chunks is None:
+        await _copy_blocks(source, target, chosen, report, progress, resume=resume, is_new=is_new, workers=workers)
+        return
+    async with _intermediate_array(target, target.shape, chunks) as middle:
+        needed = await _chosen_values(source, middle, is_new=True)
+        if resume:
+            box = await _missing_box(target, chosen)
+            within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
+            needed = within if needed is None else needed & within
+        await _copy_blocks(
+            source, middle, needed, IngestReport(), ignore_progress, resume=False, is_new=True, workers=workers
+        )
+        await _copy_blocks(middle, target, chosen, report, progress, resume=resume, is_new=is_new, workers=workers)
+
+
+async def copy_decoded_box(source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport) -> None:
+    """Decode values of a region and encode them again.
+
+    Args:
+        source: The array to copy.
+        target: The new array, which has no stored values in the region.
+        region: The region, which consists of whole stored values of the target.
+        report: The report to add counts to.
+    """
+    chosen = await _chosen_values(source, target, is_new=True) if target.metadata.spec.undefined else None
+    if chosen is not None:
+        chosen.intersection_update(touched_chunks(region, target.metadata.grid))
+    part = source_of(source.view[(*region, ...)], {})
+    part.chunks = source.chunks
+
+    async def write(values: Source, array: AsyncArray, place: Region | None, own: IngestReport, keys: Chosen) -> None:
+        ingestion = Ingestion(values, array, place, "allow", own, chosen=keys)
+        await ingestion.run(ignore_progress, resume=False, is_new=True, verify=False)
+
+    chunks = _intermediate_chunks(source, target, part.shape, Workers())
+    if chunks is None:
+        await write(part, target, region, report, chosen)
+        return
+    async with _intermediate_array(target, part.shape, chunks) as middle:
+        await write(part, middle, None, IngestReport(), None)
+        await write(source_of(middle, {}), target, region, report, chosen)
+
+
+async def _copy_blocks(
+    source: AsyncArray,
+    target: AsyncArray,
+    chosen: Chosen,
+    report: IngestReport,
+    progress: Progress,
+    *,
+    resume: bool,
+    is_new: bool,
+    workers: Workers,
+) -> None:
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
+    if workers.is_local:
+        await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
+        return
+    regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
+    jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
+    add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
+
+
+def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
+    """Copy some regions, in another process."""
+    report = IngestReport()
+    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
+    bridge.run(ingestion.run_regions(regions, is_new=is_new), blocking=is_blocking(source, target))
+    return report
+
+
+def is_blocking(source: AsyncArray, target: AsyncArray) -> bool:
+    """Return whether both arrays are in blocking stores."""
+    return source.store.blocking and target.store.blocking
+
+
+# ------------------------------------------------------------------ values to write
+
+
+async def _chosen_values(source: AsyncArray, target: AsyncArray, *, is_new: bool) -> Chosen:
+    """Return the grid coordinates of the values to write, for which the source has stored values. ``None`` for all.
+
+    All other elements have the fill value, and finding that out by reading them is slow if they are many. If the fill
+    value is undefined, reading cannot find it out at all.
+    """
+    source_spec, target_spec, grid = source.metadata.spec, target.metadata.spec, target.metadata.grid
+    same_fill = repr(source_spec.fill_value) == repr(target_spec.fill_value)
+    saves_time = grid.size > _WORTH_LISTING and same_fill
+    if target.config.write_empty_chunks or not (target_spec.undefined or saves_time):
+        return None
+    try:
+        stored = await stored_chunks(source)
+        # Values of the target may have to be erased.
+        existing = set() if is_new or target_spec.undefined else await stored_chunks(target)
+    except UnsupportedOperation:
+        return None
+    chosen = set(filter(grid.__contains__, existing))
+    present = filter(source.metadata.grid.__contains__, stored)
+    return chosen | coarser_chunks(present, source.metadata.grid, grid, (1,) * source.ndim)
+
+
+async def _missing_box(target: AsyncArray, chosen: Chosen) -> Region | None:
+    """Return the smallest region with all values to write that are not stored, or ``None`` if all are stored."""
+    every = lazy_product([range(n) for n in target.metadata.grid.shape]) if chosen is None else chosen
+    stored = await stored_chunks(target)
+    missing = [coords for coords in every if coords not in stored]
+    if not missing:
+        return None
+    axes = list(zip(*missing, strict=True))
+    return target.metadata.grid.box(tuple(map(min, axes)), tuple(map(max, axes)))
+
+
+# ------------------------------------------------------------------ the intermediate array
+
+
+def _intermediate_chunks(
+    source: AsyncArray, target: AsyncArray, shape: tuple[int, ...], workers: Workers
+) -> tuple[int, ...] | None:
+    """Return the chunk shape of the intermediate array, or ``None`` to copy in one stage.
+
+    Processes of other machines cannot read it, elements without a fixed size cannot be stored raw, and the disk may be too
+    small.
+
+    Args:
+        source: The array to copy.
+        target: The new array.
+        shape: The shape of the array or region to copy.
+        workers: Where the blocks are copied.
+    """
+    itemsize = target.metadata.dtype.itemsize
+    if not itemsize or not workers.is_on_this_machine:
+        return None
+    most = memory_limit(target.config) // workers.count // itemsize
+    chunks = intermediate_chunks(shape, source.chunks, target.metadata.write_chunks, most)
+    return chunks if math.prod(shape) * itemsize <= scratch_space() else None
+
+
+@asynccontextmanager
+async def _intermediate_array(
+    target: AsyncArray, shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> AsyncIterator[AsyncArray]:
+    """Provide an array of raw chunks with the data type and the fill value of the target."""
+    folder = await compute(new_scratch_folder)
+    try:
+        config = replace(target.config, write_empty_chunks=False)
+        yield await create_array_at(
+            NodeHandle(resolve(folder.name), "", handle_of(target).format, config),
+            shape=shape,
+            dtype=target.metadata.dtype,
+            chunks=chunks,
+            filters=None,
+            compressors=None,
+            fill_value=target.metadata.spec.fill_value,
+        )
+    finally:
+        await compute(folder.cleanup)

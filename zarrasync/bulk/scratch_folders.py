@@ -1,0 +1,38 @@
+"""Temporary local folders of jobs. The folders of a process that was killed are deleted by the next one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from zarrasync.stores.temporary_names import is_process_gone, process_name
+
+__all__ = ["new_scratch_folder", "remove_abandoned_folders", "scratch_folders", "scratch_space"]
+
+_PREFIX = "zarrasync-scratch-"
+"""How the names of folders begin. The name of their process follows."""
+
+
+def new_scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder in the directory for temporary files, which the environment variable ``TMPDIR`` can set."""
+    remove_abandoned_folders()
+    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{process_name()}-", ignore_cleanup_errors=True)
+
+
+def scratch_space() -> int:
+    """Return the number of free bytes on the disk of these folders."""
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def scratch_folders() -> list[Path]:
+    """Return the folders of all processes of this machine."""
+    return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"))
+
+
+def remove_abandoned_folders() -> None:
+    """Delete the folders of processes that were killed."""
+    for folder in scratch_folders():
+        owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
+        if owner.count(".") == 2 and is_process_gone(owner):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -482,6 +482,7 @@ ELSEWHERE = {
     "plans, whose tasks run anywhere": "help",
     "pass --resume or --overwrite, not both": "tests/cli/test_ingest_command.py",
     "zarrasync ingest run {} --task N": "tests/cli/test_ingest_files_command.py",
+    "pass --verify to `ingest run` and": "tests/cli/test_ingest_files_command.py",
     "(pass|use) zarr_format": "a pattern",
     "use `zarrasync convert` with": "the text for the pattern",
     "pass --axes, such as": "tests/cli/test_pyramid_command.py",

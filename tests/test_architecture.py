@@ -44,7 +44,7 @@ ORDER = [
     "__main__",
 ]
 # The same inside of ``bulk.files``.
-FILES_ORDER = ["sources", "records", "planning", "running", "job", "functions"]
+FILES_ORDER = ["sources", "records", "planning", "running", "job", "options", "planned_work", "request"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 

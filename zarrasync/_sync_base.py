@@ -303,7 +303,7 @@ class JobPlanBase(Facade):
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
     finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
-    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    ``.ingest/plan.json`` in the destination, or at the place that ``plan`` names; ``open_plan`` opens it on other machines.
     It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
 
     Example:

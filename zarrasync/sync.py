@@ -1291,7 +1291,7 @@ class JobPlan(JobPlanBase):
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
     finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
-    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    ``.ingest/plan.json`` in the destination, or at the place that ``plan`` names; ``open_plan`` opens it on other machines.
     It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
 
     Example:
@@ -1318,7 +1318,7 @@ class JobPlan(JobPlanBase):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The tasks, with the sizes of what they write and of the memory that they need, in bytes."""
+        """The tasks, with the sizes of the values that they write and of the memory that they need, in bytes."""
         return self._async.tasks
 
     @property

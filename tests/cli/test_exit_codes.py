@@ -64,7 +64,9 @@ def test_errors():
         ("ingest", "nc/day0.nc", "out.zarr", *JOIN, "--wait", "-1"),
         ("ingest", "nc/day0.nc", "out.zarr", *JOIN, "--on-duplicate", "x"),
         ("ingest", "nc/day0.nc", "out.zarr", *JOIN, "--report", "none/r.html"),
-        ("ingest", "plan", "nc/*.nc", "out.zarr", *JOIN),  # no --plan
+        ("ingest", "plan", "nc/*.nc", "out.zarr", *JOIN, "--verify"),  # an option of run and finish
+        ("ingest", "plan", "nc/*.nc", "out.zip", *JOIN),
+        ("ingest", "run", "out.zarr", "--task", "auto"),  # not in an array job
         ("ingest", "plan", "nc/*.nc", "out.zarr", "--plan", "job.plan"),  # no --concat
         ("ingest", "run"),
         ("ingest", "run", "job.plan", "other.plan"),

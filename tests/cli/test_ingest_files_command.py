@@ -50,30 +50,91 @@ def test_encoding(tmp_path: Path):
     assert (t2m.dtype, t2m.chunks) == (np.dtype("f8"), (48, 2, 8))
 
 
-def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    paths = write_days(tmp_path / "nc", range(6))
-    out, plan = tmp_path / "out.zarr", tmp_path / "plan.json"
+@pytest.mark.parametrize("is_apart", [True, False])
+def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_apart: bool):
+    paths, out = write_days(tmp_path / "nc", range(6)), tmp_path / "out.zarr"
+    plan = tmp_path / "plan.json" if is_apart else out
     words = (tmp_path / "nc/*.nc", out, "--concat", "time", "--chunks", "time=24")
-    assert run("plan", *words, "--tasks", 3, "--plan", plan) == 0
-    assert "3 tasks" in capsys.readouterr().out
+    assert run("plan", *words, "--tasks", 3, *(["--plan", plan] if is_apart else [])) == 0
+    assert f"3 tasks in {plan}: run them with\n  zarrasync ingest run {plan} --task N" in capsys.readouterr().out
     assert run(*words, "--wait", 0) == 1
     assert "is not finished" in capsys.readouterr().err
     assert run("run", plan, "--task", 2) == 0
     assert run("finish", plan) == 1
     assert "2 tasks of 3 have not been run, the first is 0" in capsys.readouterr().err
     assert not (out / "zarr.json").exists()
-    assert run("run", plan, "--task", 9) == 1
-    assert "tasks 0 to 2, not 9" in capsys.readouterr().err
+    assert run("run", plan, "--task", 9) == 0  # an array job may be larger than the plan
+    assert "0 blocks" in capsys.readouterr().out
     assert run("run", plan, "--json") == 0
     assert json.loads(capsys.readouterr().out)["skipped"] == 1
     assert run("finish", plan) == 0
     assert "6 files with 144 rows" in capsys.readouterr().out
     assert_same(out, joined(paths))
     assert not (out / ".ingest").exists()
+    for action in ("run", "finish", "abandon"):
+        assert run(action, plan) == 1
+        assert "there is no plan" in capsys.readouterr().err
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize("name", ["SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX"])
+def test_tasks_of_an_array_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
+    assert run("plan", *paths, out, "--concat", "time", "--chunks", "time=24", "--tasks", 3) == 0
+    for number in reversed(range(5)):  # more than the plan has
+        monkeypatch.setenv(name, str(number))
+        assert run("run", out, "--task", "auto") == 0
+    assert run("finish", out) == 0
+    assert_same(out, joined(paths))
+
+
+def test_a_plan_is_verified_by_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths, out = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr"
+    with pytest.raises(SystemExit, match="2"):
+        run("plan", *paths, out, "--concat", "time", "--verify")
+    assert "pass --verify to `ingest run` and `ingest finish`" in capsys.readouterr().err
+    assert run("plan", *paths, out, "--concat", "time") == 0
+    assert run("run", out, "--verify") == 0
+    assert "verified" in capsys.readouterr().out
+    assert run("finish", out, "--verify") == 0
+    assert_same(out, joined(paths))
+
+
+def test_an_archive_has_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths = write_days(tmp_path / "nc", range(2))
+    out = tmp_path / "out.zip"
+    for words in ([], ["--plan", tmp_path / "plan.json"]):
+        with pytest.raises(SystemExit, match="2"):
+            run("plan", *paths, out, "--concat", "time", *words)
+        assert "only one process can write an archive" in capsys.readouterr().err
+        assert run("plan", *paths, f"{out}|zip:", "--concat", "time", *words) == 1
+        assert "only one process can write an archive" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["nc"]
+
+
+def test_a_lost_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths, out, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr", tmp_path / "plan.json"
+    assert run("plan", *paths, out, "--concat", "time", "--plan", plan) == 0
+    assert run("run", plan) == 0
+    plan.unlink()
+    assert run("finish", out) == 1
+    assert "is lost; abandon the plan, and make it again" in capsys.readouterr().err
+    assert run("abandon", out) == 0
+    assert not out.exists()
+    assert run(*paths, out, "--concat", "time") == 0
+
+
+def test_another_plan_in_the_same_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The file still contains the first plan."""
+    paths, out, plan = write_days(tmp_path / "nc", range(2)), tmp_path / "out.zarr", tmp_path / "plan.json"
+    assert run("plan", paths[0], out, "--concat", "time", "--plan", plan) == 0
+    first = plan.read_text()
+    assert run("plan", *paths, out, "--concat", "time", "--plan", plan, "--wait", "0") == 1
+    assert "is not finished" in capsys.readouterr().err
+    assert plan.read_text() == first
+    assert run("run", plan) == 0
     assert run("finish", plan) == 0
-    assert "was finished before" in capsys.readouterr().out
-    assert run("run", plan) == 1
-    assert "was finished, abandoned, or replaced" in capsys.readouterr().err
+    assert_same(out, joined(paths[:1]))
 
 
 def test_an_abandoned_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

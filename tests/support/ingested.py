@@ -8,7 +8,7 @@ from typing import Any
 
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.request import FilesRequest, ingest_files
+from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.stores import resolve
 
@@ -19,7 +19,7 @@ def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **argumen
     """Ingest files like ``sync.ingest``, in as many tasks as possible."""
     options = {name: arguments.pop(name) for name in arguments.keys() - _ARGUMENTS}
     request = FilesRequest(sources, store, concat, tasks=1 << 20, options=options, **arguments)
-    return run(ingest_files(request), blocking=True)
+    return run(run_request(request), blocking=True)
 
 
 def journal_key(store: Any) -> str:

@@ -75,11 +75,13 @@ async def open_plan(
 
 
 def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, config: settings.Config) -> AsyncJobPlan:
-    root = os.path.abspath(root)
+    root, own_options = os.path.abspath(root), options
+    if isinstance(plan, str | os.PathLike) and "://" not in os.fspath(plan):
+        own_options = None  # they are for the destination, which the document names
     try:
-        place, document = _find(plan, path, options, config)
+        place, document = _find(plan, path, own_options, config)
     except NodeNotFoundError:
-        dest = NodePlace(resolve(plan, options, config), path, name_of(plan))
+        dest = NodePlace(resolve(plan, own_options, config), path, name_of(plan))
         if digest := Claim(dest.store.notes, path).planned():
             return AsyncJobPlan(LostWork(dest, digest), None)
         raise
@@ -97,7 +99,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
         dest = NodePlace(place.store, path, name_of(plan))
     elif not path and name_of(plan).endswith(f"/{own}"):  # the store is opened as it was when the plan was made
         name = name_of(plan).removesuffix(f"/{own}")
-        dest = NodePlace(resolve(name, options, config), own, name)
+        dest = NodePlace(resolve(name, own_options, config), own, name)
     else:
         raise MetadataError(f"the plan {place.name} is of /{own}, not of /{path}")
     return AsyncJobPlan(parse(document, dest, root, config), place)
@@ -106,7 +108,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
 def _find(
     plan: Any, path: str, options: Mapping[str, Any] | None, config: settings.Config
 ) -> tuple[PlanPlace, dict[str, Any]]:
-    """Return the place and the document of a plan, in a destination or at a path or URL of its own.
+    """Return the place and the document of a plan, in a destination or elsewhere.
 
     Raises:
         NodeNotFoundError: If there is none.

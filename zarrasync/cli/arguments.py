@@ -33,9 +33,11 @@ __all__ = [
     "add_raw",
     "add_shapes",
     "arrays_of",
+    "check_destination",
     "codec",
     "count",
     "destination",
+    "is_local_archive",
     "levels",
     "open_node",
     "options",
@@ -175,6 +177,17 @@ def add_shapes(command: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def is_local_archive(path: str) -> bool:
+    """Return whether a destination is a ZIP archive of this machine, which may not exist yet."""
+    return is_archive_name(path) and "://" not in path and not os.path.isdir(path)
+
+
+def check_destination(args: argparse.Namespace) -> None:
+    """Exit if the destination is a file that cannot contain nodes."""
+    if os.path.isfile(args.dest) and not is_local_archive(args.dest):
+        args.parser.error(f"the destination {args.dest!r}, the last argument, is a file")
+
+
 @contextmanager
 def destination(args: argparse.Namespace) -> Iterator[Any]:
     """Yield the destination: a path or URL, or the store of a ZIP archive, which is created if necessary."""
@@ -186,9 +199,8 @@ def destination(args: argparse.Namespace) -> Iterator[Any]:
         finally:
             run(store.close(), blocking=store.blocking)
         return
-    if not is_archive_name(path) or "://" in path or os.path.isdir(path):
-        if os.path.isfile(path):
-            args.parser.error(f"the destination {path!r}, the last argument, is a file")
+    if not is_local_archive(path):
+        check_destination(args)
         yield path
         return
     existed = os.path.exists(path)

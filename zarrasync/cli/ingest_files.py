@@ -38,10 +38,10 @@ _FOR_FILES = (
 )
 """Arguments with which a single file also becomes a dataset."""
 PLANS = """plans, whose tasks run anywhere:
-  zarrasync ingest plan FILES… DEST --concat DIM --plan PLAN
-  zarrasync ingest run PLAN --task N
-  zarrasync ingest finish PLAN
-  zarrasync ingest abandon PLAN
+  zarrasync ingest plan FILES… DEST --concat DIM
+  zarrasync ingest run DEST --task N
+  zarrasync ingest finish DEST
+  zarrasync ingest abandon DEST
 """
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zarrasync import sync
+from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.request import plan_request
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
@@ -16,8 +17,9 @@ from zarrasync.cli.arguments import (
     RedactingParser,
     add_destination,
     add_layout,
+    check_destination,
     count,
-    destination,
+    is_local_archive,
     options,
 )
 from zarrasync.cli.console import INCOMPLETE, Console, show_log
@@ -124,19 +126,27 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
         args.parser.error("--concat DIM is required, the dimension to join files along")
     if args.verify:
         args.parser.error("pass --verify to `ingest run` and `ingest finish`, which write and can compare values")
-    with destination(args) as dest, show_log("zarrasync.bulk"):
-        request = files.files_request(args, dest)
+    check_destination(args)
+    if is_local_archive(args.dest):
+        args.parser.error("a plan needs a directory or an object store, because only one process can write an archive")
+    with show_log("zarrasync.bulk"):
+        request = files.files_request(args, args.dest)
         request.tasks = args.tasks
         plan = plan_request(request, args.plan)
-    place, tasks = plan.place, plan.tasks
+    place, tasks = _name(args), plan.tasks
     if console.as_json:
-        console.data({"plan": place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
+        console.data({"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})
     else:
         console.text(f"{counted(len(tasks), 'task')} in {place}: {'run them' if tasks else 'complete it'} with")
         if tasks:
             console.text(f"  zarrasync ingest run {place} --task N    (N from 0 to {len(tasks) - 1})")
         console.text("\n".join([f"  zarrasync ingest finish {place}", *plan.notes, *plan.left_out]))
     return INCOMPLETE if plan.left_out else 0
+
+
+def _name(args: argparse.Namespace) -> str:
+    """Return the argument of the other commands that names the plan, as the user has written it."""
+    return public_url(args.plan or "/".join([args.dest.rstrip("/"), *filter(None, [args.dest_path.strip("/")])]))
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
@@ -154,7 +164,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 def _finish(args: argparse.Namespace, console: Console) -> int:
     plan = _open(args)
-    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {args.plan}"):
+    name = plan.explain().destination.rstrip("/").rpartition("/")[2]
+    with monitored(args) as watch, report_progress(watch.progress, 0, f"finish {name}"):
         report = watch.report = plan.finish(verify=args.verify)
     return console.report(report)
 

@@ -17,7 +17,17 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
-__all__ = ["APPENDS", "JOB_FOLDER", "JOB_PLAN", "JOB_RECORD", "JOB_TASK", "MOVES", "erase_node", "leftover_chunks"]
+__all__ = [
+    "APPENDS",
+    "JOB_FOLDER",
+    "JOB_PLAN",
+    "JOB_RECORD",
+    "JOB_TASK",
+    "MOVES",
+    "erase_node",
+    "is_of_job",
+    "leftover_chunks",
+]
 
 APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""
@@ -34,6 +44,11 @@ JOB_TASK = "task-"
 _JOB_RESULT = re.compile(
     rf"(?:.*/)?(?:{re.escape(APPENDS)}|{re.escape(MOVES)}|{re.escape(JOB_FOLDER)}/(?:{JOB_RECORD}|{JOB_TASK}[^/]*))"
 )
+
+
+def is_of_job(key: str) -> bool:
+    """Return whether a key belongs to the state of a job, which has a meaning only at its place."""
+    return JOB_FOLDER in key.split("/")[:-1]
 
 
 async def erase_node(handle: NodeHandle, *, all_files: bool = False) -> None:

@@ -45,7 +45,7 @@ def plan(paths: list[Path], *words: str, dest: str = "repo|icechunk:", code: int
     """Make a plan, and return the number of its tasks."""
     files = [str(path) for path in paths]
     assert main(["ingest", "plan", *files, dest, "--concat", "time", "--plan", "job", "--tasks", "5", *words]) == code
-    return len(json.loads(Path("job").read_text())["parts"]) if code == 0 else 0
+    return len(json.loads(Path("job").read_text())["plan"]["parts"]) if code == 0 else 0
 
 
 def command(*words: str) -> Any:
@@ -69,13 +69,16 @@ def test_commands(folder: Path, path: str, capsys: pytest.CaptureFixture[str]):
         assert messages(place)[0] == "zarrasync ingest: 3 files with 72 rows"
         xr.testing.assert_equal(stored(place, path), joined(paths[:count]))
         assert notes(place) == []
-        assert main(["ingest", "finish", "job"]) == 0
-        assert "was finished before" in capsys.readouterr().out
-        for action in ("run", "abandon"):
+        assert not Path("job").exists()
+        for action in ("run", "finish", "abandon"):
             assert main(["ingest", action, "job"]) == 1
-            assert "is not in progress" in capsys.readouterr().err
-    Path("job").unlink()
+            assert "there is no plan" in capsys.readouterr().err
     assert main(["ingest", "plan", *map(str, paths), dest, "--concat", "time", "--append", "--plan", "job"]) == 0
+    assert json.loads(Path("job").read_text())["plan"] is None
+    assert "0 tasks" in capsys.readouterr().out
+    assert main(["ingest", "run", "job", "--task", "0"]) == 0
+    assert main(["ingest", "finish", "job"]) == 0
+    assert "6 files ingested before" in capsys.readouterr().out
     assert not Path("job").exists()
     plan(paths[:2], "--overwrite", dest=dest)
     assert main(["ingest", "run", "job"]) == 0

@@ -38,7 +38,7 @@ NEVER = 10**6
 
 
 def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bool) -> None:
-    def save(made: FilesPlan) -> None:
+    def save(made: FilesPlan, report: FilesReport) -> None:
         plan.write_text(json.dumps(made.to_json()))
 
     request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
@@ -171,12 +171,12 @@ def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: b
 
 def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
     """There, only the dataset shows that the plan was finished."""
-    paths, plans = write_days(tmp_path / "nc", range(1)), list[FilesPlan]()
-    store = stores.LocalStore(tmp_path / "out.zarr")
+    paths, store = write_days(tmp_path / "nc", range(1)), stores.LocalStore(tmp_path / "out.zarr")
     store.conditional = False
     for is_finished in (False, True):
-        make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers(), plans.append)
-        job = PlannedJob.of(plans[-1], store, za.config.get())
+        plan, _ = make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers())
+        assert plan is not None
+        job = PlannedJob.of(plan, store, za.config.get())
         job.run_independently(FileWorkers())
         if is_finished:
             job.finish()

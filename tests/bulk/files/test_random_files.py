@@ -32,7 +32,7 @@ from tests.property.other_readers import zarr_python_store
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.request import FilesRequest, ingest_files, plan_files
+from zarrasync.bulk.files.request import FilesRequest, make_job, run_request
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
@@ -129,12 +129,12 @@ class _Run:
         if is_planned:
             return self.plan(request)
         if self.job.is_async:
-            return asyncio.run(ingest_files(request))
-        return run(ingest_files(request), blocking=True)
+            return asyncio.run(run_request(request))
+        return run(run_request(request), blocking=True)
 
     def plan(self, request: FilesRequest) -> None:
         with closing(FileWorkers()) as workers:
-            made, _ = plan_files(request, workers, lambda plan: None)
+            made, _ = make_job(request).plan_only(workers)
             assert made is not None
             plan = FilesPlan.from_json(json.loads(json.dumps(made.to_json())))
             for number in range(len(plan.parts)):

@@ -10,6 +10,7 @@ from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import ChecksumError, NodeExistsError
+from zarrasync.nodes.erase import is_of_job
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Request
 
@@ -19,7 +20,7 @@ _CONCURRENT_FILES = 8
 
 
 def plan_files(keys: Collection[str], source: NodeHandle, dest: NodeHandle) -> dict[str, str]:
-    """Return the keys of files that are not part of a Zarr node, and their keys in the copy.
+    """Return the keys of files that are not part of a Zarr node or of a job, and their keys in the copy.
 
     Args:
         keys: All keys below the source.
@@ -31,7 +32,7 @@ def plan_files(keys: Collection[str], source: NodeHandle, dest: NodeHandle) -> d
     """
     prefixes, new_prefixes = source.format.erase_prefixes(source.path), dest.format.erase_prefixes(dest.path)
     new_keys = {}
-    for key in sorted(key for key in keys if not formats.may_be_zarr(key)):
+    for key in sorted(key for key in keys if not (formats.may_be_zarr(key) or is_of_job(key))):
         number = next(number for number, prefix in enumerate(prefixes) if key.startswith(prefix))
         # In a format with several prefixes, the last one is for chunks, and files are usually next to chunks.
         new_prefix = new_prefixes[number] if len(prefixes) == len(new_prefixes) else new_prefixes[-1]

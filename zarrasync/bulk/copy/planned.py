@@ -205,12 +205,12 @@ class CopyWork(ClaimedWork):
             raise MetadataError(f"the plan of the copy is damaged: {error}") from error
 
     @cached_property
-    def digest(self) -> str:
+    def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         parts = [self.source.path, self.documents, self.boxes, self.files]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
     @cached_property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         most = self.config.memory_budget
         return [
             Task(number, _text(boxes), written, min(written, most))
@@ -220,7 +220,7 @@ class CopyWork(ClaimedWork):
     def explain(self) -> PlanExplanation:
         return PlanExplanation(
             self.kind,
-            self.dest.name or repr(self.dest.store),
+            str(self.dest),
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=sum(read for read, _, _ in self.sizes),
             written_bytes=sum(written for _, written, _ in self.sizes),

@@ -20,7 +20,7 @@ from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.display.plan_explanation import PlanExplanation
-from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_cuts import count_touched
@@ -86,10 +86,10 @@ class FilesWork(PlannedWork):
             plan = replace(plan, reader=replace(plan.reader, storage_options=options))
         return replace(self, plan=plan, dest=self.dest.opened(credentials.storage_options))
 
-    # -------------------------------------------------------------- what it does
+    # -------------------------------------------------------------- tasks and commands
 
     @cached_property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         plan, most = self.plan, self.config.memory_budget
         if plan is None:
             return ()
@@ -103,7 +103,7 @@ class FilesWork(PlannedWork):
         total = sum(task.nbytes for task in self.tasks)
         return PlanExplanation(
             self.kind,
-            self.dest.name or repr(self.dest.store),
+            str(self.dest),
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=total,
             written_bytes=total,
@@ -112,7 +112,11 @@ class FilesWork(PlannedWork):
             notes=[*self.notes, *self.left_out],
         )
 
-    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> FilesReport:
+    def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
+        if self.plan is None:
+            return FilesReport(known=self.known)
+        if not numbers:
+            return IngestReport()
         name = f"ingest {job_name(self.dest.store, self.dest.path)}"
         with closing(FileWorkers(executor)) as workers, report_progress(progress, 0, name) as watch:
             workers.check_stores(self.dest.store)

@@ -135,7 +135,7 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
         plan: The path or the URL of the document; ``None`` for one in the destination.
 
     Raises:
-        UnsupportedOperation: If the destination is no path or URL, and the document would lie at a place of its own; or if
+        UnsupportedOperation: If the destination is not a path or URL, and ``plan`` is one; or if
             other processes cannot write to it.
     """
     with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:
@@ -148,19 +148,17 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
 
         def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
             work = FilesWork(files, dest, job.handle.config, report.known, tuple(report.notes), tuple(report.left_out))
-            return AsyncJobPlan(work, place)
+            return AsyncJobPlan(work, place if dest.name else None)
 
-        def save(files: FilesPlan | None, report: FilesReport) -> None:
-            place.save(planned(files, report).to_json())
+        with place.saving() as save_document:
 
-        try:
+            def save(files: FilesPlan | None, report: FilesReport) -> None:
+                if dest.name:
+                    save_document(planned(files, report).to_json())
+
             files, report = job.plan_only(workers, save, transaction)
             if files is None:
                 save(files, report)
-        except BaseException:
-            if not place.is_inside:
-                place.erase()
-            raise
         return planned(files, report)
 
 

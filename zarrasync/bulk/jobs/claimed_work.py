@@ -214,8 +214,13 @@ async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
         place: The place of the document. Without a name of the sources, none is stored in the destination.
 
     Raises:
-        UnsupportedOperation: If the sources have no names, and the document would lie at a place of its own.
+        UnsupportedOperation: If the sources have no names, and the document would lie outside the destination; or if the
+            destination is written by transactions.
     """
+    if not work.store.writeable:
+        raise UnsupportedOperation(
+            f"no plan of this job can be made for {work.store!r}, because its tasks would not share a commit; write it in one call"
+        )
     plan = AsyncJobPlan(work, place)
     try:
         document = plan.to_json()
@@ -224,17 +229,9 @@ async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:
             raise
         plan, document = AsyncJobPlan(work, None), None
 
-    def save() -> None:
-        if document is not None:
-            place.save(document)
-
     def begin() -> None:
-        try:
-            work.begin(save)
-        except BaseException:
-            if document is not None and not place.is_inside:
-                place.erase()
-            raise
+        with place.saving() as save:
+            work.begin(lambda: None if document is None else save(document))
 
     await run_blocking(begin)
     return plan

@@ -44,7 +44,7 @@ class LostWork(PlannedWork):
         return ()
 
     def explain(self) -> PlanExplanation:
-        return PlanExplanation(self.kind, self.dest.name or repr(self.dest.store), notes=self.notes)
+        return PlanExplanation(self.kind, str(self.dest), notes=self.notes)
 
     def to_json(self, root: str | None = None) -> dict[str, Any]:
         raise self._error()

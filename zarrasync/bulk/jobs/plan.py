@@ -34,7 +34,7 @@ class Task:
 
     Attributes:
         number: Its number, from 0.
-        name: What it writes.
+        name: The part of the result that it writes.
         nbytes: The decoded size of the values that it writes, in bytes.
         memory: The largest size of values that it has in memory at a time, in bytes.
         stage: Its stage. It waits for all tasks of the stages before. Only pyramids have several, one for each level.
@@ -131,7 +131,7 @@ class AsyncJobPlan:
 
     ``run`` each task, in any order and at the same time, then ``finish``: readers see the result only then. Until a plan is
     finished or abandoned, other jobs cannot change its destination. A plan is a JSON document that lies at
-    ``.ingest/plan.json`` in the destination, or where its argument ``plan`` says; ``open_plan`` opens it on other machines.
+    ``.ingest/plan.json`` in the destination, or at the place that ``plan`` names; ``open_plan`` opens it on other machines.
     It contains no credentials. Plans of data without a name, such as arrays in memory, have no document, but can be pickled.
     """
 
@@ -150,7 +150,7 @@ class AsyncJobPlan:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The tasks, with the sizes of what they write and of the memory that they need, in bytes."""
+        """The tasks, with the sizes of the values that they write and of the memory that they need, in bytes."""
         return tuple(self._work.tasks)
 
     @property
@@ -212,8 +212,6 @@ class AsyncJobPlan:
         """
         count = len(self._work.tasks)
         numbers = range(count) if task is None else sorted({number for number in _numbers(task) if number < count})
-        if not numbers:
-            return IngestReport()
         work = self._work.opened(Credentials(storage_options, source_options))
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_blocking(call)

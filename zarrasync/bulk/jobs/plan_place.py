@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
 from zarrasync._util.redact import public_url
+from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.display.values import strict
-from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation
+from zarrasync.errors import MetadataError, ReadOnlyError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN
 from zarrasync.nodes.open_nodes import ConfigLike
@@ -36,6 +38,9 @@ class NodePlace:
     store: Store
     path: str
     name: str = ""
+
+    def __str__(self) -> str:
+        return join(self.name, self.path) if self.name else f"/{self.path} in {self.store!r}"
 
     @classmethod
     def of(
@@ -100,6 +105,26 @@ class PlanPlace:
     name: str
     is_inside: bool
 
+    @contextmanager
+    def saving(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Yield a function that stores the document. If the block fails afterwards, a document outside is erased again.
+
+        One inside belongs to the claim of the destination.
+        """
+        is_saved = False
+
+        def save(document: Mapping[str, Any]) -> None:
+            nonlocal is_saved
+            is_saved = True  # before it is stored, as an error does not show whether it was
+            self.save(document)
+
+        try:
+            yield save
+        except BaseException:
+            if is_saved and not self.is_inside:
+                self.erase()
+            raise
+
     @classmethod
     def of(cls, plan: Any, dest: NodePlace, options: Mapping[str, Any] | None, config: ConfigLike) -> PlanPlace:
         """Return the place of a plan.
@@ -112,22 +137,29 @@ class PlanPlace:
 
         Raises:
             ValueError: If the argument is not the path or the URL of a file.
-            UnsupportedOperation: If the destination takes no such document, or has no name that the document could contain.
+            ReadOnlyError: If the destination is read-only.
+            UnsupportedOperation: If the destination is an archive, takes no such document, or has no name that the document
+                could contain.
         """
         store = dest.store
+        if store.lasting and not store.portable:
+            raise UnsupportedOperation(
+                f"no plan can be made for {store!r}, because only one process can write an archive; write it in one call"
+            )
+        if not store.writeable and store.notes is store:  # others are written by transactions
+            raise ReadOnlyError(f"no plan can be made for {store!r}: {store.why_read_only()}")
         if plan is not None:
             if not dest.name:
                 raise UnsupportedOperation(
                     f"{store!r} was not opened by a path or URL, so that a document elsewhere cannot name it; omit plan"
                 )
             return place_of(plan, options, config)
-        if store.notes is not store or not store.writeable:
+        if store.notes is not store:
             raise UnsupportedOperation(
                 f"{store!r} takes no files that are not part of a Zarr node, such as the document of a plan; pass plan, the path or "
                 "the URL of a file for it"
             )
-        name = join(dest.name, dest.path) if dest.name else ""
-        return cls(store, f"{join(dest.path, JOB_FOLDER)}/{JOB_PLAN}", name, is_inside=True)
+        return cls(store, f"{join(dest.path, JOB_FOLDER)}/{JOB_PLAN}", str(dest) if dest.name else "", is_inside=True)
 
     @property
     def is_local(self) -> bool:
@@ -165,11 +197,19 @@ class PlanPlace:
         return document
 
     def erase(self) -> None:
-        """Erase the document. Where that is not allowed, it becomes one that says that the plan has ended."""
+        """Erase the document of a plan that has ended. Where that is not allowed, it becomes one that says so.
+
+        A document beside a claim in the destination belongs to a later plan, and stays.
+        """
+        if self.is_inside:
+            folder = ClaimFolder(self.store, self.key.removesuffix(f"{JOB_FOLDER}/{JOB_PLAN}").rstrip("/"))
+            if folder.read_claim()[0]:
+                return
+            folder.erase([self.key])
+            folder.remove()
+            return
         try:
             self._run(self.store.erase(self.key))
-            if self.is_inside:
-                self._run(self.store.remove_empty_directory(f"{self.key.rpartition('/')[0]}/"))
         except StoreError:
             self._run(self.store.put(self.key, b'{"finished": true}'))
 

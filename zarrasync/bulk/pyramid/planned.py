@@ -174,12 +174,12 @@ class PyramidWork(ClaimedWork):
             raise MetadataError(f"the plan of the pyramid is damaged: {error}") from error
 
     @cached_property
-    def digest(self) -> str:
+    def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         parts = [self.source.path, self.levels, self.boxes, strict(self.request.to_json())]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
     @cached_property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         most = self.config.memory_budget
         return [
             Task(number, self._text(box), written, min(read + written, most), box.level)

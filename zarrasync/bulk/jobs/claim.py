@@ -56,7 +56,6 @@ class Claim:
         self.is_published = False
         self._content: dict[str, Any] = {}
         self._version: object = None
-        self._renewed = 0.0
         self._lost: BaseException | None = None
         self._has_permit = False
         self._created = 0
@@ -137,7 +136,6 @@ class Claim:
         self._content = {**_with_interruption(content), **own}
         if for_plan:
             self._content["planned"] = True
-        self._renewed = clock.monotonic()
         self._version = self.folder.put_claim(self._content, version)
         self._has_permit = self.is_published = False
         self._stop.clear()
@@ -181,10 +179,9 @@ class Claim:
             self._content.update(values)
 
     def _put(self) -> None:
-        marks, begin = list(self._new_marks), clock.monotonic()
+        marks = list(self._new_marks)
         try:
             self._version = self.folder.put_claim(self._content, self._version)
-            self._renewed = begin
             del self._new_marks[: len(marks)]
         except WriteConflictError as error:
             self._lost = error
@@ -346,11 +343,12 @@ class Claim:
         self._end_beats()
         if self._lost is not None:
             return
-        if clock.monotonic() - self._renewed > BEAT_SECONDS:
-            try:
-                self._put()  # if this process was suspended until now, another job may have the claim
-            except WriteConflictError:
+        try:  # if this process was suspended until now, another job may have the claim
+            if self.folder.remove_own_claim(self._version, self._content.get("created", 0)):
                 return
+            self._put()
+        except WriteConflictError:
+            return
         self.folder.remove_claim(
             is_interrupted=bool(self._content.get("interrupted")), above=self._content.get("created", 0)
         )

@@ -77,7 +77,7 @@ def with_dask(source: Path, target: Path, budget: int, start: Callable[[], None]
     import dask.array as da
     from distributed import Client, LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         start()
         maps = da.from_zarr(str(source))
         maps.rechunk((maps.shape[0], *SERIES), method="p2p").to_zarr(str(target))

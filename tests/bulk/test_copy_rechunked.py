@@ -212,7 +212,7 @@ async def test_without_space_for_an_intermediate_array(api: Api, source: KeyCoun
 
 
 async def test_tasks_of_a_plan(api: Api, tmp_path: Path, scratch: Path):
-    """Each task has an intermediate array of its own."""
+    """Each task writes another intermediate array, and erases it."""
     await api(api.create_array(tmp_path / "a.zarr", data=VALUES, chunks=ROWS))
     settings = {"memory_budget": 600 * KIB}
     plan = await api(api.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks=COLUMNS, tasks=2, config=settings))

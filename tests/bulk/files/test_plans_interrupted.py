@@ -24,7 +24,7 @@ from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs import claim as claims
-from zarrasync.errors import NodeNotFoundError, StoreError, WriteConflictError
+from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation, WriteConflictError
 
 pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -169,32 +169,19 @@ def test_a_killed_command_keeps_the_plan(tmp_path: Path, command: str, append: b
     assert "kept" in outcomes
 
 
-def test_a_plan_is_abandoned_in_a_store_without_claims(tmp_path: Path):
-    """There, only the dataset shows that the plan was finished."""
+def test_a_store_without_claims_has_no_plans(tmp_path: Path):
     paths, store = write_days(tmp_path / "nc", range(1)), stores.LocalStore(tmp_path / "out.zarr")
     store.conditional = False
-    for is_finished in (False, True):
-        plan, _ = make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers())
-        assert plan is not None
-        job = PlannedJob.of(plan, store, za.config.get())
-        job.run_independently(FileWorkers())
-        if is_finished:
-            job.finish()
-            with pytest.raises(WriteConflictError, match="cannot be abandoned"):
-                job.abandon()
-            assert visible_length(store.root) == 24
-        else:
-            job.abandon()
-            assert [path for path in store.root.rglob("*") if path.is_file()] == []
+    with pytest.raises(UnsupportedOperation, match="run the job in one call"):
+        make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers())
+    assert not store.root.exists()
 
 
-@pytest.mark.parametrize("has_claims", [True, False])
-def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
+def test_a_plan_for_existing_rows(tmp_path: Path):
     """The dataset contains its files in any case, so that does not show whether the plan was finished."""
     dataset, path, jobs = day(0).assign(count=("time", np.arange(24))), tmp_path / "day0.nc", list[PlannedJob]()
     dataset.to_netcdf(path)
     store = stores.LocalStore(tmp_path / "out.zarr")
-    store.conditional = has_claims
     sync.ingest(path, store, concat="time")
     for name in ("t2m", "count"):  # the plan contains the values of the second one
         sync.open_array(store, path=name, mode="r+")[:] = -1
@@ -207,12 +194,11 @@ def test_a_plan_for_existing_rows(tmp_path: Path, has_claims: bool):
         return jobs[-1]
 
     def check_unfinished(job: PlannedJob) -> None:
-        if has_claims:
-            with pytest.raises(NodeNotFoundError, match="have not been run"):
-                job.finish()
-            job.abandon()
-            with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
-                job.finish()
+        with pytest.raises(NodeNotFoundError, match="have not been run"):
+            job.finish()
+        job.abandon()
+        with pytest.raises(WriteConflictError, match="it was finished, abandoned, or replaced"):
+            job.finish()
 
     check_unfinished(make())
     make().run_independently(FileWorkers())

@@ -60,7 +60,7 @@ async def ingest_files(
             or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
             rows of files that have changed.
         on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
-        source: How files are opened, and what is taken from them.
+        source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
         executor: Where tasks run: a number of processes of this machine, which share the threads of the settings and may

@@ -2294,7 +2294,7 @@ def ingest_files(
             or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
             rows of files that have changed.
         on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
-        source: How files are opened, and what is taken from them.
+        source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
         executor: Where tasks run: a number of processes of this machine, which share the threads of the settings and may
@@ -2321,6 +2321,14 @@ def ingest_files(
         ChecksumError: If ``verify`` is set and values read back differ.
         WriteConflictError: If another job writes the dataset, or a plan for it is not finished.
         StoreError: If the store failed.
+
+    Example:
+        >>> for day in range(2):
+        ...     np.save(f"{day}.npy", np.full((3, 4), day))
+        >>> source = sync.FileOptions(dims="y,x")
+        >>> report = sync.ingest_files(["0.npy", "1.npy"], "out.zarr", concat="time", source=source)
+        >>> report.files, report.rows
+        (2, 2)
     """
     store_ = resolve(store, storage_options, config)
     coroutine_ = _ingest_files.ingest_files(
@@ -2394,6 +2402,16 @@ def plan_ingest(
         StoreError: If a store failed. Nothing is kept then.
 
     Other errors are those of ``ingest_files``.
+
+    Example:
+        >>> np.save("c.npy", np.zeros((100, 100)))
+        >>> source, layout = sync.FileOptions(dims="y,x"), sync.Layout(chunks=(1, 50, 50))
+        >>> plan = sync.plan_ingest("c.npy", "c.zarr", concat="time", source=source, layout=layout)
+        >>> for task in plan.tasks:
+        ...     report = plan.run(task.number)  # or on another machine
+        >>> report = plan.finish()
+        >>> report.rows
+        1
     """
     coroutine_ = _ingest_files.plan_ingest(
         files,
@@ -2479,10 +2497,9 @@ def open_plan(
         StoreError: If a store failed.
 
     Example:
-        >>> source, dest = tmp_path / "a.zarr", tmp_path / "b.zarr"
-        >>> _ = sync.create_array(source, data=np.arange(4), chunks=(2,))
-        >>> plan = sync.plan_copy(source, dest)
-        >>> plan = sync.open_plan(dest)  # on another machine
+        >>> _ = sync.create_array("a.zarr", data=np.arange(4), chunks=(2,))
+        >>> _ = sync.plan_copy("a.zarr", "b.zarr")
+        >>> plan = sync.open_plan("b.zarr")  # on another machine
         >>> plan.kind, len(plan.tasks)
         ('copy', 1)
         >>> plan.abandon()

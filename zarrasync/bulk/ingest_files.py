@@ -60,7 +60,7 @@ async def ingest_files(
             or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
             rows of files that have changed.
         on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
-        source: How files are opened, and what is taken from them.
+        source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
         executor: Where tasks run: a number of processes of this machine, which share the threads of the settings and may
@@ -87,6 +87,14 @@ async def ingest_files(
         ChecksumError: If ``verify`` is set and values read back differ.
         WriteConflictError: If another job writes the dataset, or a plan for it is not finished.
         StoreError: If the store failed.
+
+    Example:
+        >>> for day in range(2):
+        ...     np.save(f"{day}.npy", np.full((3, 4), day))
+        >>> source = za.FileOptions(dims="y,x")
+        >>> report = await za.ingest_files(["0.npy", "1.npy"], "out.zarr", concat="time", source=source)
+        >>> report.files, report.rows
+        (2, 2)
     """
     request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
     request.verify, request.executor, request.progress = verify, executor, progress
@@ -146,6 +154,16 @@ async def plan_ingest(
         StoreError: If a store failed. Nothing is kept then.
 
     Other errors are those of ``ingest_files``.
+
+    Example:
+        >>> np.save("c.npy", np.zeros((100, 100)))
+        >>> source, layout = za.FileOptions(dims="y,x"), za.Layout(chunks=(1, 50, 50))
+        >>> plan = await za.plan_ingest("c.npy", "c.zarr", concat="time", source=source, layout=layout)
+        >>> for task in plan.tasks:
+        ...     report = await plan.run(task.number)  # or on another machine
+        >>> report = await plan.finish()
+        >>> report.rows
+        1
     """
     request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
     request.tasks, request.executor = tasks, executor

@@ -61,10 +61,9 @@ async def open_plan(
         StoreError: If a store failed.
 
     Example:
-        >>> source, dest = tmp_path / "a.zarr", tmp_path / "b.zarr"
-        >>> _ = await za.create_array(source, data=np.arange(4), chunks=(2,))
-        >>> plan = await za.plan_copy(source, dest)
-        >>> plan = await za.open_plan(dest)  # on another machine
+        >>> _ = await za.create_array("a.zarr", data=np.arange(4), chunks=(2,))
+        >>> _ = await za.plan_copy("a.zarr", "b.zarr")
+        >>> plan = await za.open_plan("b.zarr")  # on another machine
         >>> plan.kind, len(plan.tasks)
         ('copy', 1)
         >>> await plan.abandon()

@@ -13,7 +13,7 @@ __all__ = ["FileOptions", "Layout"]
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """How files are opened, and what is taken from them.
+    """How files are opened, and the parts to store.
 
     Attributes:
         labels: The pattern of names of files with the times of their rows, such as ``"ndvi_%Y%m%d"``, if the files do not

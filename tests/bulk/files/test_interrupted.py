@@ -82,10 +82,10 @@ def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
     day(1, seed=9).to_netcdf(other := tmp_path / "other.nc", encoding=PACKED)
     out = tmp_path / "out.zarr"
     sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
-    last = 0
+    last, options = 0, {"append": True, "executor": map}  # tasks of executors are marked, also single ones
     while not list(out.glob(".ingest/task-*")):
-        in_child(ingest_and_die, paths, out, last := last + 1, {"append": True})
-    in_child(ingest_and_die, [other], out, last, {"append": True})
+        assert in_child(ingest_and_die, paths, out, last := last + 1, options) == -signal.SIGKILL
+    in_child(ingest_and_die, [other], out, last, options)
     sync.ingest(paths, out, concat="time", append=True)
     assert_same(out, joined(paths))
 

@@ -2401,7 +2401,7 @@ def plan_ingest(
         WriteConflictError: If another job writes the dataset, or another plan for it is not finished.
         StoreError: If a store failed. Nothing is kept then.
 
-    Other errors are those of ``ingest_files``.
+    ``ingest_files`` lists other errors.
 
     Example:
         >>> np.save("c.npy", np.zeros((100, 100)))
@@ -2492,7 +2492,7 @@ def open_plan(
         The plan. If its document is lost, it can only be abandoned.
 
     Raises:
-        NodeNotFoundError: If there is no plan.
+        NodeNotFoundError: If no plan exists.
         MetadataError: If the document is damaged, or another version has written it.
         StoreError: If a store failed.
 
@@ -2659,7 +2659,7 @@ def plan_pyramid(
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> JobPlan:
-    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` for what is computed, and ``JobPlan`` for plans.
+    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` and ``JobPlan``.
 
     Each task computes a box of a level from the level before: ``Task.stage`` is the number of the level. A task waits up to
     ten minutes until all tasks of the stages before are finished, so that all tasks may be started at once, in order.
@@ -2697,7 +2697,7 @@ def plan_pyramid(
         WriteConflictError: If another job writes the group, or another plan for it is not finished.
         StoreError: If a store failed. Nothing is kept then.
 
-    Other errors are those of ``pyramid``.
+    ``pyramid`` lists other errors.
 
     Example:
         >>> store = {}

@@ -153,7 +153,7 @@ async def plan_ingest(
         WriteConflictError: If another job writes the dataset, or another plan for it is not finished.
         StoreError: If a store failed. Nothing is kept then.
 
-    Other errors are those of ``ingest_files``.
+    ``ingest_files`` lists other errors.
 
     Example:
         >>> np.save("c.npy", np.zeros((100, 100)))

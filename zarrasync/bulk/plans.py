@@ -56,7 +56,7 @@ async def open_plan(
         The plan. If its document is lost, it can only be abandoned.
 
     Raises:
-        NodeNotFoundError: If there is no plan.
+        NodeNotFoundError: If no plan exists.
         MetadataError: If the document is damaged, or another version has written it.
         StoreError: If a store failed.
 
@@ -110,7 +110,7 @@ def _find(
     """Return the place and the document of a plan, in a destination or elsewhere.
 
     Raises:
-        NodeNotFoundError: If there is none.
+        NodeNotFoundError: If no plan exists.
     """
     if not (isinstance(plan, str | os.PathLike) and os.path.isfile(plan)):
         store = resolve(plan, options, config)

@@ -353,8 +353,8 @@ def _make_tasks(
         memory: The memory budget of a process, in bytes.
 
     Returns:
-        The boxes of each task; and the decoded size of what it reads and writes, in bytes, and about how many requests it
-        makes.
+        The boxes of each task; and the decoded sizes of the values that the task reads and writes, in bytes, and about how
+        many requests it makes.
     """
     total = sum(_nbytes(target, target.shape) for _, _, target in pairs)
     size = max(1, -(-total // count)) if count else max(_TASK_BYTES, total // _MOST_TASKS)

@@ -39,7 +39,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How new arrays of a dataset are stored. The defaults are those of ``create_array``, if not stated otherwise.
+    """How new arrays of a dataset are stored. The defaults are the same as for ``create_array``.
 
     Attributes:
         chunks: The shape of chunks, or a mapping such as ``{"time": 24, "lat": 90}``. Dimensions that it does not contain

@@ -89,7 +89,7 @@ class ClaimFolder:
         self._run(self._store.remove_empty_directory(f"{self.path}/", above))
 
     def remove_own_claim(self, version: object, above: int) -> bool:
-        """Remove the folder with the claim, if nobody else has used it and the store can erase on condition.
+        """Remove the folder with the claim, if no other process has used it and the store can erase on condition.
 
         Args:
             version: The version of the claim.
@@ -129,7 +129,7 @@ class ClaimFolder:
     # -------------------------------------------------------------- tasks
 
     def check_marks(self) -> None:
-        """Check that tasks can be marked as finished. Without marks, nobody could know whether all of a plan have run.
+        """Check that tasks can be marked as finished. Without marks, ``finish`` could not tell whether all tasks have run.
 
         Raises:
             UnsupportedOperation: If the store lacks what marks and claims need.

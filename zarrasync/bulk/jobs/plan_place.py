@@ -74,7 +74,7 @@ class NodePlace:
         """Return the place as JSON values.
 
         Args:
-            what: What it is, for messages.
+            what: The role of the place, for messages.
             root: The directory from which paths become relative; ``None`` if they stay absolute.
 
         Raises:
@@ -197,9 +197,9 @@ class PlanPlace:
         return document
 
     def erase(self) -> None:
-        """Erase the document of a plan that has ended. Where that is not allowed, it becomes one that says so.
+        """Erase the document of a plan that has ended. If the store does not allow that, mark it as finished.
 
-        A document beside a claim in the destination belongs to a later plan, and stays.
+        A document next to a claim in the destination belongs to a later plan, and stays.
         """
         if self.is_inside:
             folder = ClaimFolder(self.store, self.key.removesuffix(f"{JOB_FOLDER}/{JOB_PLAN}").rstrip("/"))
@@ -232,5 +232,5 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
         raise ValueError(
             f"the plan {public_url(text)!r} must be the path or the URL of a file, such as 's3://bucket/plan.json'"
         )
-    own = options if is_url else None  # they may be those of the destination
+    own = options if is_url else None  # the destination may need other options
     return PlanPlace(resolve(folder, own, config), name, public_url(text), is_inside=False)

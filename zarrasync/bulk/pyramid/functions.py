@@ -182,7 +182,7 @@ async def plan_pyramid(
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncJobPlan:
-    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` for what is computed, and ``AsyncJobPlan`` for plans.
+    """Plan a pyramid whose tasks run anywhere; see ``pyramid`` and ``AsyncJobPlan``.
 
     Each task computes a box of a level from the level before: ``Task.stage`` is the number of the level. A task waits up to
     ten minutes until all tasks of the stages before are finished, so that all tasks may be started at once, in order.
@@ -220,7 +220,7 @@ async def plan_pyramid(
         WriteConflictError: If another job writes the group, or another plan for it is not finished.
         StoreError: If a store failed. Nothing is kept then.
 
-    Other errors are those of ``pyramid``.
+    ``pyramid`` lists other errors.
 
     Example:
         >>> store = {}

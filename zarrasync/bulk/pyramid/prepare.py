@@ -56,7 +56,7 @@ class PyramidRequest:
             raise ValueError(f"convention must be 'auto', 'ome' or 'zarr-conventions'; found {self.convention!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what tasks need to know, as JSON values. The layout is that of the stored levels."""
+        """Return what tasks need to know, as JSON values. The stored levels have the layout."""
         return {name: value for name, value in asdict(self).items() if name not in ("changes", "overwrite")}
 
     @classmethod

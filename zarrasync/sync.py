@@ -2023,7 +2023,7 @@ def plan_copy(
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> JobPlan:
-    """Plan a copy whose tasks run anywhere; see ``copy`` for what is copied, and ``JobPlan`` for plans.
+    """Plan a copy whose tasks run anywhere; see ``copy`` and ``JobPlan``.
 
     Each task copies boxes of arrays. Readers see the copy when the plan is finished, as its documents are stored last.
 

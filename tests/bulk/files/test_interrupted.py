@@ -84,7 +84,8 @@ def test_finished_tasks_of_a_job_that_was_replaced_do_not_count(tmp_path: Path):
     sync.ingest(paths[:1], out, concat="time", chunks=CHUNKS)
     last, options = 0, {"append": True, "executor": map}  # tasks of executors are marked, also single ones
     while not list(out.glob(".ingest/task-*")):
-        assert in_child(ingest_and_die, paths, out, last := last + 1, options) == -signal.SIGKILL
+        last += 1
+        assert in_child(ingest_and_die, paths, out, last, options) == -signal.SIGKILL
     in_child(ingest_and_die, [other], out, last, options)
     sync.ingest(paths, out, concat="time", append=True)
     assert_same(out, joined(paths))

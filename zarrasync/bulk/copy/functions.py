@@ -179,7 +179,7 @@ async def plan_copy(
     dest_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
 ) -> AsyncJobPlan:
-    """Plan a copy whose tasks run anywhere; see ``copy`` for what is copied, and ``AsyncJobPlan`` for plans.
+    """Plan a copy whose tasks run anywhere; see ``copy`` and ``AsyncJobPlan``.
 
     Each task copies boxes of arrays. Readers see the copy when the plan is finished, as its documents are stored last.
 

@@ -129,7 +129,7 @@ class ClaimFolder:
     # -------------------------------------------------------------- tasks
 
     def check_marks(self) -> None:
-        """Check that tasks can be marked as finished. Without marks, ``finish`` could not tell whether all tasks have run.
+        """Check that tasks can be marked as finished. Without marks, it would be unknown whether all tasks have run.
 
         Raises:
             UnsupportedOperation: If the store lacks what marks and claims need.

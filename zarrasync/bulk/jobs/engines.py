@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -187,7 +187,7 @@ class _Executor(Engine):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.may_share_memory = not isinstance(executor, ProcessPoolExecutor)
-        self.is_on_this_machine = isinstance(executor, ProcessPoolExecutor | ThreadPoolExecutor)
+        self.is_on_this_machine = type(executor).__module__.startswith("concurrent.futures.")
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
         return [self._executor.submit(call) for call in calls]

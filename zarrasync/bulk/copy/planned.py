@@ -47,6 +47,7 @@ from zarrasync.nodes.group import make_node
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 
 __all__ = ["CopyWork"]
 
@@ -277,13 +278,13 @@ class CopyWork(ClaimedWork):
             self._run(check_absent(target, planned))
         self._run(erase_chunks(target, planned))
 
-    def write(self, number: int, *, verify: bool) -> IngestReport:
+    def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
         report = IngestReport()
         for box in self.boxes[number]:
-            self._run(self._write(box, report, verify=verify), self.source.store)
+            self._run(self._write(box, report, progress, verify=verify), self.source.store)
         return report
 
-    async def _write(self, box: Box, report: IngestReport, *, verify: bool) -> None:
+    async def _write(self, box: Box, report: IngestReport, progress: Progress, *, verify: bool) -> None:
         opening = partial(open, self.source.store, path=join(self.source.path, box.array), config=self.config)
         source = await run_on_store(opening, self.source.store)
         planned, handle = self._planned[box.array], self._target.at(join(self.path, box.array))
@@ -297,7 +298,7 @@ class CopyWork(ClaimedWork):
         target = make_node(replace(handle, is_format_known=True), planned)
         assert isinstance(target, AsyncArray)
         own = IngestReport()
-        await copy_box(source, target, box.region, own)
+        await copy_box(source, target, box.region, own, progress)
         if verify:
             await compare_box(source, target, box.region)
             own.verified = own.blocks

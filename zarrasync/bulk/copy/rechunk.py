@@ -79,7 +79,9 @@ async def copy_decoded(
         await _copy_blocks(middle, target, chosen, report, progress, resume=resume, is_new=is_new, workers=workers)
 
 
-async def copy_decoded_box(source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport) -> None:
+async def copy_decoded_box(
+    source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport, progress: Progress
+) -> None:
     """Decode values of a region and encode them again.
 
     Args:
@@ -87,6 +89,7 @@ async def copy_decoded_box(source: AsyncArray, target: AsyncArray, region: Regio
         target: The new array, which has no stored values in the region.
         region: The region, which consists of whole stored values of the target.
         report: The report to add counts to.
+        progress: Called with the number of bytes written since the last call, also to an intermediate array.
     """
     chosen = await _chosen_values(source, target, is_new=True) if target.metadata.spec.undefined else None
     if chosen is not None:
@@ -96,7 +99,7 @@ async def copy_decoded_box(source: AsyncArray, target: AsyncArray, region: Regio
 
     async def write(values: Source, array: AsyncArray, place: Region | None, own: IngestReport, keys: Chosen) -> None:
         ingestion = Ingestion(values, array, place, "allow", own, chosen=keys)
-        await ingestion.run(ignore_progress, resume=False, is_new=True, verify=False)
+        await ingestion.run(progress, resume=False, is_new=True, verify=False)
 
     chunks = _intermediate_chunks(source, target, part.shape, Workers())
     if chunks is None:

@@ -77,7 +77,9 @@ async def copy_array(
     report.members[target.name] = ingested
 
 
-async def copy_box(source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport) -> None:
+async def copy_box(
+    source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport, progress: Progress
+) -> None:
     """Copy a region of whole stored values, for which the target has none.
 
     Args:
@@ -85,11 +87,12 @@ async def copy_box(source: AsyncArray, target: AsyncArray, region: Region, repor
         target: The new array.
         region: The region.
         report: The report to add counts to.
+        progress: Called with the number of bytes copied since the last call.
     """
     if has_same_values(source.metadata, target.metadata):
-        await _copy_values(source, target, touched_chunks(region, target.metadata.grid), report, ignore_progress)
+        await _copy_values(source, target, touched_chunks(region, target.metadata.grid), report, progress)
     else:
-        await copy_decoded_box(source, target, region, report)
+        await copy_decoded_box(source, target, region, report, progress)
 
 
 async def _copy_stored(

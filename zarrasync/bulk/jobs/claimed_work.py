@@ -22,6 +22,7 @@ from zarrasync.display.progress import IngestReport, ProgressLike, report_progre
 from zarrasync.display.report import JobReport
 from zarrasync.errors import NodeNotFoundError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 
 __all__ = ["ClaimedWork", "begin_plan"]
 
@@ -66,8 +67,14 @@ class ClaimedWork(PlannedWork):
         """
 
     @abstractmethod
-    def write(self, number: int, *, verify: bool) -> IngestReport:
-        """Run a task."""
+    def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
+        """Run a task.
+
+        Args:
+            number: The number of the task.
+            progress: Called with the number of bytes written since the last call. It raises if the task must stop.
+            verify: Whether to read the values back and compare them.
+        """
 
     @abstractmethod
     def publish(self) -> JobReport:
@@ -143,7 +150,7 @@ class ClaimedWork(PlannedWork):
         """Run a task in this process after the stages before, and mark it."""
         self._wait_for_stages(self.tasks[number].stage)
         with Run(self.store.notes, permit) as run:
-            report = self.write(number, verify=verify)
+            report = self.write(number, lambda nbytes: run.check(), verify=verify)
             run.mark(self._claim.folder.task_key(self.digest, number))
         return report
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import compare_box, copy_box
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
 from zarrasync.bulk.jobs.plan import Credentials, Task
@@ -35,6 +34,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 
 __all__ = ["PyramidWork"]
 
@@ -257,15 +257,15 @@ class PyramidWork(ClaimedWork):
             await target.make_level(level, self.request.changes, [])
         await copy_companions(pyramid.companions, target.group, [], overwrite=self.request.overwrite)
 
-    def write(self, number: int, *, verify: bool) -> IngestReport:
-        return self._run(self._write(self.boxes[number], verify=verify))
+    def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
+        return self._run(self._write(self.boxes[number], progress, verify=verify))
 
-    async def _write(self, box: LevelBox, *, verify: bool) -> IngestReport:
+    async def _write(self, box: LevelBox, progress: Progress, *, verify: bool) -> IngestReport:
         pyramid = await self._pyramid()
         target = await self._level(box.level, pyramid)
         if box.level == 0:
             report = IngestReport()
-            await copy_box(pyramid.source.array, target, box.region, report)
+            await copy_box(pyramid.source.array, target, box.region, report, progress)
             if verify:
                 await compare_box(pyramid.source.array, target, box.region)
                 report.verified = report.blocks
@@ -274,7 +274,7 @@ class PyramidWork(ClaimedWork):
         factors = pyramid.target.levels[box.level].factors
         reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
         work = Work(list(touched_chunks(box.region, target.metadata.grid)), None)
-        return await reduction.run(work, ignore_progress, 0, is_new=False)
+        return await reduction.run(work, progress, 0, is_new=False)
 
     def publish(self) -> PyramidReport:
         return self._run(self._publish())

@@ -307,17 +307,19 @@ async def test_a_lost_plan_that_replaces_a_dataset(api: Api, tmp_path: Path):
     assert_same(out, joined(paths))
 
 
-async def test_a_late_finish_keeps_the_document_of_a_later_plan(api: Api, tmp_path: Path):
+@pytest.mark.parametrize("name", ["", "job.plan"])
+async def test_a_late_finish_keeps_the_document_of_a_later_plan(api: Api, tmp_path: Path, name: str):
     """Calls may be repeated, for example by a scheduler."""
     paths, out = write_days(tmp_path / "nc", range(3)), tmp_path / "out.zarr"
-    first = await api(api.plan_ingest(paths[:2], out, **ROWS))
+    options = {**ROWS, "plan": tmp_path / name if name else None}
+    first = await api(api.plan_ingest(paths[:2], out, **options))
     await api(first.run())
     await api(first.finish())
-    nothing_new = await api(api.plan_ingest(paths[:2], out, append=True, **ROWS))
-    later = await api(api.plan_ingest(paths, out, append=True, **ROWS))
+    nothing_new = await api(api.plan_ingest(paths[:2], out, append=True, **options))
+    later = await api(api.plan_ingest(paths, out, append=True, **options))
     await api(first.finish())
     await api(nothing_new.finish())
-    opened = await api(api.open_plan(out))
+    opened = await api(api.open_plan(later.place))
     assert opened.tasks == later.tasks
     await api(opened.run())
     await api(opened.finish())

@@ -88,6 +88,10 @@ class FilesWork(PlannedWork):
 
     # -------------------------------------------------------------- tasks and commands
 
+    @property
+    def digest(self) -> str:
+        return "nothing" if self.plan is None else self.plan.digest
+
     @cached_property
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         plan, most = self.plan, self.config.memory_budget

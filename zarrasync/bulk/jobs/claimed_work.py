@@ -46,11 +46,6 @@ class ClaimedWork(PlannedWork):
 
     @property
     @abstractmethod
-    def digest(self) -> str:
-        """A digest of the work, by which the claim and the marks of finished tasks name it."""
-
-    @property
-    @abstractmethod
     def sources(self) -> Sequence[Store]:
         """The stores that tasks read."""
 

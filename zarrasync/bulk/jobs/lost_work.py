@@ -30,14 +30,18 @@ class LostWork(PlannedWork):
 
     Attributes:
         dest: The destination.
-        digest: The digest of the plan.
+        identity: The digest of the plan.
     """
 
     dest: NodePlace
-    digest: str
+    identity: str
     kind = "lost"
     notes: Sequence[str] = ("the document of the plan is lost, so that it can only be abandoned",)
     left_out: Sequence[str] = ()
+
+    @property
+    def digest(self) -> str:
+        return self.identity
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -50,7 +54,7 @@ class LostWork(PlannedWork):
         raise self._error()
 
     def opened(self, credentials: Credentials) -> LostWork:
-        return LostWork(self.dest.opened(credentials.storage_options), self.digest)
+        return LostWork(self.dest.opened(credentials.storage_options), self.identity)
 
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> Never:
         raise self._error()
@@ -66,7 +70,7 @@ class LostWork(PlannedWork):
 
     def abandon(self) -> None:
         store, claim = self.dest.store, Claim(self.dest.store.notes, self.dest.path)
-        claim.acquire(_WAIT, self.digest)
+        claim.acquire(_WAIT, self.identity)
         try:
             if claim.is_publishing or claim.is_committed:
                 raise WriteConflictError(

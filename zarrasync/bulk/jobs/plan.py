@@ -78,6 +78,11 @@ class PlannedWork(ABC):
 
     @property
     @abstractmethod
+    def digest(self) -> str:
+        """A digest of the work, by which its document, the claim and the marks of finished tasks name it."""
+
+    @property
+    @abstractmethod
     def tasks(self) -> Sequence[Task]:
         """The tasks."""
 
@@ -176,7 +181,7 @@ class AsyncJobPlan:
             UnsupportedOperation: If the sources exist only in this process, such as arrays in memory.
         """
         root = os.getcwd() if self._place is not None and not self._place.is_local else None
-        return {"version": VERSION, "kind": self.kind, **self._work.to_json(root)}
+        return {"version": VERSION, "kind": self.kind, "digest": self._work.digest, **self._work.to_json(root)}
 
     @short_tracebacks
     async def run(
@@ -256,7 +261,7 @@ class AsyncJobPlan:
 
     async def _erase(self) -> None:
         if self._place is not None:
-            await run_blocking(self._place.erase)
+            await run_blocking(partial(self._place.erase, self._work.digest))
 
     def __repr__(self) -> str:
         return f"<AsyncJobPlan {self.explain().summary()}>"

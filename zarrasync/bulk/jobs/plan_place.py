@@ -196,10 +196,13 @@ class PlanPlace:
             raise MetadataError(f"the plan {self.name} must contain a JSON object, found {type(document).__name__}")
         return document
 
-    def erase(self) -> None:
+    def erase(self, digest: str = "") -> None:
         """Erase the document of a plan that has ended. If the store does not allow that, mark it as finished.
 
-        A document next to a claim in the destination belongs to a later plan, and stays.
+        The document of a later plan stays: one next to a claim in the destination, or with another digest.
+
+        Args:
+            digest: The digest of the plan; empty if the document is known to belong to it.
         """
         if self.is_inside:
             folder = ClaimFolder(self.store, self.key.removesuffix(f"{JOB_FOLDER}/{JOB_PLAN}").rstrip("/"))
@@ -207,6 +210,8 @@ class PlanPlace:
                 return
             folder.erase([self.key])
             folder.remove()
+            return
+        if digest and (self.load() or {}).get("digest") != digest:
             return
         try:
             self._run(self.store.erase(self.key))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["new_scratch_folder", "remove_abandoned_folders", "scratch_folders", "scratch_space"]
+__all__ = ["new_scratch_folder", "remove_abandoned_folders", "scratch_space"]
 
 _PREFIX = "zarrasync-scratch-"
 """How the names of folders begin. The name of their process follows."""
@@ -25,14 +25,9 @@ def scratch_space() -> int:
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
-def scratch_folders() -> list[Path]:
-    """Return the folders of all processes of this machine."""
-    return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"))
-
-
 def remove_abandoned_folders() -> None:
     """Delete the folders of processes that were killed."""
-    for folder in scratch_folders():
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = folder.name.removeprefix(_PREFIX).rpartition("-")[0]
         if owner.count(".") == 2 and is_process_gone(owner):
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,41 +2,31 @@
 
 Copies that no reader uses are deleted when all copies together take more than a limit: first those whose values have been
 read, the oldest first, then the newest. So a job that first reads all headers still has the copies that it needs next.
-Copies of a process that was killed are deleted by the next one.
-
-Each process has its own copies, but the data of those that another process of the same user has already is linked.
-While a process downloads a file, others wait for it. The system ends the waiting if the process is killed.
+Copies of a process that was killed are deleted by the next one. Each process has its own copies.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.sources.engines import path_of
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
-from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_folders
-from zarrasync.errors import WriteConflictError
-from zarrasync.stores.local_locks import FileLock
+from zarrasync.bulk.scratch_folders import new_scratch_folder
 
 __all__ = ["LocalCopies"]
 
 _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
-
-_PATIENT_SECONDS = 300.0
-"""Time to wait for the download of another process, which may be suspended."""
 
 
 class LocalCopies:
@@ -114,7 +104,7 @@ class LocalCopies:
                 del self._users[file]
             idle = [(file, copy.result()) for file, copy in self._copies.items() if file not in self._users]
             sizes = {path: os.path.getsize(path) for _, path in idle}
-            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[tuple[SourceFile, str]]()
+            total, allowed, outdated = sum(sizes.values()), self._allowed(), list[str]()
             done = [item for item in idle if item[0] in self._read]
             for own, path in [*done, *(item for item in reversed(idle) if item[0] not in self._read)]:
                 if total <= allowed:
@@ -122,11 +112,10 @@ class LocalCopies:
                 total -= sizes[path]
                 del self._copies[own]
                 self._read.discard(own)
-                outdated.append((own, path))
-        for own, path in outdated:  # without the lock, because files may be closed only when no library is used
+                outdated.append(path)
+        for path in outdated:  # without the lock, because files may be closed only when no library is used
             self._forget(path)
-            for name in (path, os.path.join(os.path.dirname(path), _shared_name(own))):
-                Path(name).unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Delete all copies."""
@@ -151,46 +140,7 @@ class LocalCopies:
         return os.path.join(self._folder.name, f"{self._count}-{PurePosixPath(path_of(file.url)).name[-100:]}")
 
     def _download(self, file: SourceFile, path: str) -> None:
-        if not file.stamp:  # it may have changed since another process has copied it
-            self._get_file(file, path)
-        elif not _link(file, path):
-            bridge.run(self._download_once(file, path), blocking=True)
-
-    async def _download_once(self, file: SourceFile, path: str) -> None:
-        """Download a file, unless another process downloads it now. The coroutine blocks."""
-        try:
-            async with FileLock(os.path.join(tempfile.gettempdir(), _shared_name(file)), _PATIENT_SECONDS):
-                if not _link(file, path):
-                    self._get_file(file, path)
-                    _share(file, path)
-        except WriteConflictError:
-            self._get_file(file, path)
-
-    def _get_file(self, file: SourceFile, path: str) -> None:
         import fsspec
 
         filesystem, name = fsspec.core.url_to_fs(file.url, **self._options)
         filesystem.get_file(name, path)
-
-
-def _shared_name(file: SourceFile) -> str:
-    """Return a name of a complete copy that other processes can find."""
-    return f"shared-{hashlib.sha256(repr(file.to_json()).encode()).hexdigest()}"
-
-
-def _link(file: SourceFile, path: str) -> bool:
-    """Make a copy from a complete copy of a process of this user. Return whether one exists."""
-    name = _shared_name(file)
-    for folder in scratch_folders():
-        with suppress(OSError):  # another process may delete it now
-            if not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid():
-                os.link(folder / name, path)
-                _share(file, path)
-                return True
-    return False
-
-
-def _share(file: SourceFile, path: str) -> None:
-    """Let other processes find a complete copy."""
-    with suppress(OSError):  # not all filesystems have links, and another thread may have stored the same file
-        os.link(path, os.path.join(os.path.dirname(path), _shared_name(file)))

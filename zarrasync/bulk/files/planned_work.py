@@ -25,7 +25,7 @@ from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_cuts import count_touched
 
-__all__ = ["FilesWork"]
+__all__ = ["FilesWork", "missing_credentials"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,11 @@ class FilesWork(PlannedWork):
 
     def to_json(self, root: str | None = None) -> dict[str, Any]:
         plan = self.plan
-        missing = "" if plan is None else _missing_credentials(plan)
         return {
             "dest": self.dest.to_json("destination", root),
             "plan": None if plan is None else plan.public(root).to_json(),
             "known": self.known,
-            "notes": [*self.notes, *([missing] * bool(missing))],
+            "notes": self.notes,
             "left_out": self.left_out,
         }
 
@@ -169,13 +168,13 @@ def _requests(plan: FilesPlan) -> int:
     return count
 
 
-def _missing_credentials(plan: FilesPlan) -> str:
-    """Return a remark about credentials that the document of a plan leaves out; empty without any."""
+def missing_credentials(plan: FilesPlan) -> list[str]:
+    """Return a remark if the document of a plan leaves out credentials."""
     urls = sum(file.name != file.url for file in plan.files)
     places = [
         *([f"the URLs of {counted(urls, 'file')}"] * bool(urls)),
         *(["the options of the engine"] * has_secrets(plan.reader.engine_options)),
     ]
     if not places:
-        return ""
-    return f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"
+        return []
+    return [f"the document of the plan lacks the credentials in {' and '.join(places)}; other processes need them"]

@@ -12,7 +12,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
-from zarrasync.bulk.files.planned_work import FilesWork
+from zarrasync.bulk.files.planned_work import FilesWork, missing_credentials
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.pool import FileWorkers
@@ -147,7 +147,8 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
         place = PlanPlace.of(plan, dest, request.storage_options, request.config)
 
         def planned(files: FilesPlan | None, report: FilesReport) -> AsyncJobPlan:
-            work = FilesWork(files, dest, job.handle.config, report.known, tuple(report.notes), tuple(report.left_out))
+            notes = (*report.notes, *(() if files is None else missing_credentials(files)))
+            work = FilesWork(files, dest, job.handle.config, report.known, notes, tuple(report.left_out))
             return AsyncJobPlan(work, place if dest.name else None)
 
         with place.saving() as save_document:

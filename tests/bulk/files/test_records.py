@@ -98,6 +98,7 @@ def test_secrets_stay_secret(
     assert main(["ingest", "plan", *words, "--plan", plan]) == 0
     assert main(["ingest", "run", plan]) == 0
     left = [file for file in (tmp_path / "planned.zarr").rglob("*") if file.is_file()]
+    document = Path(plan).read_text()
     assert main(["ingest", "finish", plan, "--json"]) == 0
     assert main(["ingest", *urls, str(tmp_path / "cli.zarr"), "--concat", "time", "--json"]) == 0
     wrong: list[Any] = [
@@ -122,7 +123,7 @@ def test_secrets_stay_secret(
     contents = [file.read_bytes().decode("latin-1") for file in out.parent.glob("*.zarr/**/*") if file.is_file()]
     assert left
     assert_public(*contents, folder=tmp_path)
-    assert_public(Path(plan).read_text(), *messages, caplog.text, *capsys.readouterr())
+    assert_public(document, *messages, caplog.text, *capsys.readouterr())
     assert_public(*(text for report in reports for text in (str(report), repr(report), report.to_dict())))
 
 

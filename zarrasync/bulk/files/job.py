@@ -108,6 +108,8 @@ class Job:
         """
         begin = clock.monotonic()
         self._claim.acquire(self._wait)
+        if not workers.is_local:
+            self._claim.folder.is_own = False
         with in_terms_of(*self._advice):
             job, report = self._plan(workers, is_short=workers.is_local)
         if progress is not None:

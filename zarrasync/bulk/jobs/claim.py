@@ -343,10 +343,8 @@ class Claim:
         self._end_beats()
         if self._lost is not None:
             return
-        try:  # if this process was suspended until now, another job may have the claim
-            if self.folder.remove_own_claim(self._version, self._content.get("created", 0)):
-                return
-            self._put()
+        try:
+            self._put()  # if this process was suspended until now, another job may have the claim
         except WriteConflictError:
             return
         self.folder.remove_claim(

@@ -88,29 +88,6 @@ class ClaimFolder:
         self._run(self._store.remove_unfinished(f"{self.path}/"))
         self._run(self._store.remove_empty_directory(f"{self.path}/", above))
 
-    def remove_own_claim(self, version: object, above: int) -> bool:
-        """Remove the folder with the claim, if no other process has used it and the store can erase on condition.
-
-        Args:
-            version: The version of the claim.
-            above: The number of directories above it that this job has created. Empty ones are removed.
-
-        Returns:
-            Whether the folder was removed.
-
-        Raises:
-            WriteConflictError: If the claim has another version by now.
-        """
-        if not self.is_own:
-            return False
-        try:
-            self._run(self._store.erase(self.claim_key, if_version=version))
-        except UnsupportedOperation:
-            return False
-        self.erase([*self._own_keys])
-        self.remove(above)
-        return True
-
     def remove_claim(self, *, is_interrupted: bool, above: int = 0) -> None:
         """Remove the folder with the claim.
 

@@ -126,4 +126,4 @@ async def test_memory_while_chunks_turn(api: Api, tmp_path: Path):
     finally:
         tracemalloc.stop()
     assert (report.copied, report.skipped) == (64, 64)
-    assert peak < budget + (4 << 20)
+    assert peak < budget + (6 << 20)  # of 32 MiB; without the kernel, threads also have encoded chunks

@@ -40,7 +40,8 @@ async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
     assert len(plan.tasks) >= 4
     for task in plan.tasks:
         assert "multiscales" not in str(sync.open_group(image).attrs)
-        await api((await api(api.open_plan(image))).run(task.number))
+        done = await api((await api(api.open_plan(image))).run(task.number, verify=True))
+        assert done.verified == done.blocks > 0
     report = await api(plan.finish())
     assert report.convention == "ome"
     for one, other in zip(levels_of(image), levels_of(expected), strict=True):
@@ -108,3 +109,12 @@ async def test_stores_without_marks(api: Api, image: Path):
     store = Plain(stores.LocalStore(image))
     with pytest.raises(UnsupportedOperation, match="no plan can be made"):
         await api(api.plan_pyramid(store, levels=3))
+
+
+async def test_a_lost_plan_keeps_the_finest_level(api: Api, image: Path):
+    plan = await api(api.plan_pyramid(image, levels=3))
+    await api(plan.run())
+    (image / ".ingest/plan.json").unlink()
+    (image / "0/zarr.json").write_text("{")  # damaged, so that the node cannot be found
+    await api((await api(api.open_plan(image))).abandon())
+    assert len(list((image / "0/c").rglob("*"))) > 60

@@ -304,17 +304,17 @@ class CopyWork(ClaimedWork):
             own.verified = own.blocks
         add_reports(report, own)
 
-    def publish(self) -> CopyReport:
+    def publish(self, *, verify: bool) -> CopyReport:
         report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
-        self._run(self._publish(report), self.source.store)
+        self._run(self._publish(report, verify=verify), self.source.store)
         return report
 
-    async def _publish(self, report: CopyReport) -> None:
+    async def _publish(self, report: CopyReport, *, verify: bool) -> None:
         await create_copies(self._target, self._planned, resume=True)
         source = NodeHandle(self.source.store, self.source.path, self.format, self.config)
-        await copy_files(source, self._target, self.files, report, resume=True, verify=False)
+        await copy_files(source, self._target, self.files, report, resume=True, verify=verify)
         await consolidate_copies(self.consolidated, self._target, report.notes)
 
     def is_published(self) -> bool:

@@ -72,8 +72,12 @@ class ClaimedWork(PlannedWork):
         """
 
     @abstractmethod
-    def publish(self) -> JobReport:
-        """Store the documents that show the result. May be repeated."""
+    def publish(self, *, verify: bool) -> JobReport:
+        """Store the documents that show the result. May be repeated.
+
+        Args:
+            verify: Whether to compare files that this method copies.
+        """
 
     @abstractmethod
     def is_published(self) -> bool:
@@ -168,7 +172,7 @@ class ClaimedWork(PlannedWork):
     def finish(self, *, verify: bool) -> JobReport:
         claim = self._claim
         if not claim.is_in_progress(self.digest) and self.is_published():
-            return self.publish()
+            return self.publish(verify=verify)
         claim.acquire(_WAIT, self.digest)
         try:
             claim.end_runs(_WAIT)
@@ -181,7 +185,7 @@ class ClaimedWork(PlannedWork):
                     path=self.path,
                 )
             claim.check()
-            report = self.publish()
+            report = self.publish(verify=verify)
             claim.note_commit()  # before the marks of tasks are erased
         except BaseException:
             claim.restore()

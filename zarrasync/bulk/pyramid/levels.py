@@ -70,7 +70,9 @@ class Reduction:
     method: Method
     encoding: CFEncoding
 
-    async def run(self, work: Work, progress: Progress, concurrency: int, *, is_new: bool) -> IngestReport:
+    async def run(
+        self, work: Work, progress: Progress, concurrency: int, *, is_new: bool, verify: bool = False
+    ) -> IngestReport:
         """Compute stored values of the level.
 
         Args:
@@ -78,6 +80,7 @@ class Reduction:
             progress: Called with the number of bytes written since the last call.
             concurrency: The number of blocks at a time; 0 for a default that suits the store.
             is_new: Whether none of them exists in the store.
+            verify: Whether to read the values back and compare them.
         """
         report = IngestReport()
         is_blocking = self.source.store.blocking
@@ -89,7 +92,7 @@ class Reduction:
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
         ingestion = Ingestion(source, self.target, None, "allow", report, concurrency, {*work.coordinates})
-        await ingestion.run(progress, resume=False, is_new=is_new, verify=False)
+        await ingestion.run(progress, resume=False, is_new=is_new, verify=verify)
         return report
 
     def _read_now(self, present: set[Coordinates] | None, region: Region) -> npt.NDArray[Any]:

@@ -225,7 +225,8 @@ class PyramidWork(ClaimedWork):
 
     def describe(self) -> dict[str, Any]:
         origin = f"/{self.source.path} in {self.source.store!r}"
-        return {"files": origin, "arrays": list(self.levels), "zarr_format": self.zarr_format}
+        written = self.levels[0 if self.is_copied else 1 :]
+        return {"files": origin, "arrays": list(written), "zarr_format": self.zarr_format}
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return bridge.run(call, blocking=self.store.blocking and self.source.store.blocking)
@@ -274,9 +275,9 @@ class PyramidWork(ClaimedWork):
         factors = pyramid.target.levels[box.level].factors
         reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
         work = Work(list(touched_chunks(box.region, target.metadata.grid)), None)
-        return await reduction.run(work, progress, 0, is_new=False)
+        return await reduction.run(work, progress, 0, is_new=False, verify=verify)
 
-    def publish(self) -> PyramidReport:
+    def publish(self, *, verify: bool) -> PyramidReport:
         return self._run(self._publish())
 
     async def _publish(self) -> PyramidReport:

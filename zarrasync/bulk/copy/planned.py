@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
-from zarrasync._concurrency import bridge
 from zarrasync.bulk.block_plan import UNSIZED_BYTES
 from zarrasync.bulk.copy.files import copy_files
 from zarrasync.bulk.copy.nodes import (
@@ -25,17 +24,17 @@ from zarrasync.bulk.copy.nodes import (
     plan_copies,
 )
 from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
 from zarrasync.bulk.jobs.plan import Credentials, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.reports import CopyReport, add_reports
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import MetadataError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
@@ -46,38 +45,13 @@ from zarrasync.nodes.functions import open
 from zarrasync.nodes.group import make_node
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["CopyWork"]
 
-T = TypeVar("T")
 _TASK_BYTES = 256 << 20
 """The decoded size of a task, unless a single stored value is larger or there would be too many tasks."""
 _MOST_TASKS = 10_000
-
-
-class Box(NamedTuple):
-    """A part of one array.
-
-    Attributes:
-        array: The path of the array, relative to the copied node.
-        start: The first index along each axis.
-        stop: The index after the last one along each axis.
-    """
-
-    array: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-
-    @property
-    def region(self) -> Region:
-        """The part as slices."""
-        return tuple(map(slice, self.start, self.stop))
-
-    def __str__(self) -> str:
-        bounds = ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
-        return f"/{self.array}[{bounds}]"
 
 
 @dataclass(frozen=True)
@@ -90,7 +64,7 @@ class CopyWork(ClaimedWork):
         format: The format of the copy.
         documents: The metadata documents of each node of the copy, by its path relative to the copied node.
         boxes: The boxes of each task.
-        sizes: The decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+        sizes: What each task reads and writes.
         files: The new keys of files that are not part of a Zarr node, by their present keys.
         consolidated: The paths of the groups that get consolidated metadata, relative to the copied node.
         overwrite: Whether to replace an existing node.
@@ -102,7 +76,7 @@ class CopyWork(ClaimedWork):
     format: Format
     documents: Mapping[str, Mapping[str, str]]
     boxes: Sequence[Sequence[Box]]
-    sizes: Sequence[tuple[int, int, int]]
+    sizes: Sequence[Sizes]
     files: Mapping[str, str]
     consolidated: Sequence[str]
     overwrite: bool
@@ -141,7 +115,7 @@ class CopyWork(ClaimedWork):
             for path, node in nodes
             if isinstance(node, AsyncArray) and isinstance(copied := planned[path], ArrayMetadata)
         ]
-        boxes, sizes = _make_tasks(pairs, tasks, target.config.memory_budget)
+        boxes, sizes = _make_tasks(pairs, tasks)
         return cls(
             NodePlace(root.store, root.path, source_name),
             NodePlace(target.store, target.path, dest_name),
@@ -194,7 +168,7 @@ class CopyWork(ClaimedWork):
                 formats.by_name(values["zarr_format"]),
                 {str(path): dict(documents) for path, documents in values["documents"].items()},
                 [[Box(name, tuple(start), tuple(stop)) for name, start, stop in task] for task in values["boxes"]],
-                [(int(read), int(written), int(requests)) for read, written, requests in values["sizes"]],
+                [Sizes(*map(int, sizes)) for sizes in values["sizes"]],
                 dict(values["files"]),
                 [str(path) for path in values["consolidated"]],
                 bool(values["overwrite"]),
@@ -218,17 +192,9 @@ class CopyWork(ClaimedWork):
             for number, (boxes, (_, written, _)) in enumerate(zip(self.boxes, self.sizes, strict=True))
         ]
 
-    def explain(self) -> PlanExplanation:
-        return PlanExplanation(
-            self.kind,
-            str(self.dest),
-            [(task.name, task.nbytes, task.memory) for task in self.tasks],
-            read_bytes=sum(read for read, _, _ in self.sizes),
-            written_bytes=sum(written for _, written, _ in self.sizes),
-            source_bytes=sum(written for _, written, _ in self.sizes),
-            requests=sum(requests for _, _, requests in self.sizes),
-            notes=[*self.notes, *self.left_out],
-        )
+    @property
+    def source_bytes(self) -> int:
+        return sum(sizes.written for sizes in self.sizes)
 
     def opened(self, credentials: Credentials) -> CopyWork:
         return replace(
@@ -238,18 +204,6 @@ class CopyWork(ClaimedWork):
         )
 
     # -------------------------------------------------------------- what tasks and commands do
-
-    @property
-    def store(self) -> Store:
-        return self.dest.store
-
-    @property
-    def path(self) -> str:
-        return self.dest.path
-
-    @property
-    def sources(self) -> Sequence[Store]:
-        return [self.source.store]
 
     def describe(self) -> dict[str, Any]:
         arrays = [path for path, metadata in self._planned.items() if isinstance(metadata, ArrayMetadata)]
@@ -267,9 +221,6 @@ class CopyWork(ClaimedWork):
     def _planned(self) -> dict[str, Metadata]:
         return {path: _parse(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
 
-    def _run(self, call: Coroutine[Any, Any, T], *used: Store) -> T:
-        return bridge.run(call, blocking=all(store.blocking for store in (self.store, *used)))
-
     def prepare(self) -> None:
         target, planned = self._target, self._planned
         if self.overwrite:
@@ -281,7 +232,7 @@ class CopyWork(ClaimedWork):
     def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
         report = IngestReport()
         for box in self.boxes[number]:
-            self._run(self._write(box, report, progress, verify=verify), self.source.store)
+            self._run(self._write(box, report, progress, verify=verify))
         return report
 
     async def _write(self, box: Box, report: IngestReport, progress: Progress, *, verify: bool) -> None:
@@ -308,7 +259,7 @@ class CopyWork(ClaimedWork):
         report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
-        self._run(self._publish(report, verify=verify), self.source.store)
+        self._run(self._publish(report, verify=verify))
         return report
 
     async def _publish(self, report: CopyReport, *, verify: bool) -> None:
@@ -344,44 +295,40 @@ def _text(boxes: Sequence[Box]) -> str:
 
 
 def _make_tasks(
-    pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], count: int, memory: int
-) -> tuple[list[list[Box]], list[tuple[int, int, int]]]:
+    pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], count: int
+) -> tuple[list[list[Box]], list[Sizes]]:
     """Divide arrays into tasks of whole stored values.
 
     Args:
         pairs: For each array its path, its metadata, and the metadata of its copy.
         count: About how many tasks to make; 0 for a number that suits the size.
-        memory: The memory budget of a process, in bytes.
 
     Returns:
-        The boxes of each task; and the decoded sizes of the values that the task reads and writes, in bytes, and about how
-        many requests it makes.
+        The boxes of each task, and its sizes.
     """
     total = sum(_nbytes(target, target.shape) for _, _, target in pairs)
     size = max(1, -(-total // count)) if count else max(_TASK_BYTES, total // _MOST_TASKS)
     boxes: list[list[Box]] = []
-    sizes: list[tuple[int, int, int]] = []
+    sizes: list[Sizes] = []
     for box, own in _boxes(pairs, size):
-        if boxes and sizes[-1][1] + own[1] <= size:
+        if boxes and sizes[-1].written + own.written <= size:
             boxes[-1].append(box)
-            sizes[-1] = (sizes[-1][0] + own[0], sizes[-1][1] + own[1], sizes[-1][2] + own[2])
+            sizes[-1] = Sizes(*map(sum, zip(sizes[-1], own, strict=True)))
         else:
             boxes.append([box])
             sizes.append(own)
     return boxes, sizes
 
 
-def _boxes(
-    pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], size: int
-) -> Iterator[tuple[Box, tuple[int, int, int]]]:
+def _boxes(pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], size: int) -> Iterator[tuple[Box, Sizes]]:
     for path, source, target in pairs:
         itemsize = target.dtype.itemsize or UNSIZED_BYTES
         for region in BlockShapes(target.grid, source.chunks, source.write_chunks).blocks(size // itemsize):
-            box = Box(path, tuple(part.start for part in region), tuple(part.stop for part in region))
+            box = Box(path, *corners(region))
             reads, read = _touched(region, source.grid)
             writes, _ = _touched(region, target.grid)
             written = math.prod(part.stop - part.start for part in region) * itemsize
-            yield box, (read * itemsize, written, reads + writes)
+            yield box, Sizes(read * itemsize, written, reads + writes)
 
 
 def _touched(region: Region, grid: Grid) -> tuple[int, int]:

@@ -27,9 +27,11 @@ from zarrasync.stores import Store
 from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed
 from zarrasync.stores.temporary_names import process_name
 
-__all__ = ["Claim"]
+__all__ = ["WAIT_SECONDS", "Claim"]
 
 _log = logging.getLogger(__name__)
+WAIT_SECONDS = 600.0
+"""Time that jobs wait for others by default."""
 _POLL_SECONDS = 0.25
 _OWN = ("owner", "id", "beat", "state")
 _KEPT = ("interrupted", "created")

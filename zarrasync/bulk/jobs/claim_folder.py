@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.jobs.runs import read_content
-from zarrasync.errors import StoreError, UnsupportedOperation
+from zarrasync.display.text import counted
+from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN, JOB_RECORD, JOB_TASK
 from zarrasync.stores import Store
@@ -139,6 +140,26 @@ class ClaimFolder:
         prefix = f"{self.path}/{JOB_TASK}{digest}-"
         numbers = [key.removeprefix(prefix) for key in self._keys() if key.startswith(prefix)]
         return {int(number) for number in numbers if number.isascii() and number.isdigit()}
+
+    def check_finished(self, digest: str, count: int, known: Collection[int] = ()) -> None:
+        """Check that all tasks of a plan are finished.
+
+        Args:
+            digest: The digest of the plan.
+            count: The number of its tasks.
+            known: The numbers of tasks that are known to be finished without a mark.
+
+        Raises:
+            NodeNotFoundError: If some are not.
+        """
+        finished = self.finished(digest)
+        missing = [number for number in range(count) if number not in finished and number not in known]
+        if missing:
+            raise NodeNotFoundError(
+                f"{counted(len(missing), 'task')} of {count:,} have not been run, the first is {missing[0]}; run them, then "
+                "finish again. Nothing was published",
+                path=self._prefix.rstrip("/"),
+            )
 
     def results(self, digest: str) -> Iterator[bytes]:
         """Yield the values of the marks of all finished tasks of a plan: the changes of forks of the store."""

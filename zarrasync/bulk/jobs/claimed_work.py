@@ -3,51 +3,75 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.boxes import Sizes
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.job_names import job_name
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, run_blocking, task_text
-from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, run_blocking
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
+from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.report import JobReport
+from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["ClaimedWork", "begin_plan"]
 
-_WAIT = 600.0
-"""Seconds to wait for tasks of other processes."""
+T = TypeVar("T")
 _POLL_SECONDS = 1.0
 
 
 class ClaimedWork(PlannedWork):
-    """Work whose tasks write what readers do not see yet, and whose end stores the documents that show it."""
+    """Work whose tasks write what readers do not see yet, and whose end stores the documents that show it.
+
+    Attributes:
+        source: The node that tasks read.
+        dest: The node that they write.
+        sizes: What each task reads and writes.
+    """
+
+    source: NodePlace
+    dest: NodePlace
+    sizes: Sequence[Sizes]
 
     @property
-    @abstractmethod
     def store(self) -> Store:
         """The store of the destination."""
+        return self.dest.store
 
     @property
-    @abstractmethod
     def path(self) -> str:
         """The path of its node."""
+        return self.dest.path
 
     @property
     @abstractmethod
-    def sources(self) -> Sequence[Store]:
-        """The stores that tasks read."""
+    def source_bytes(self) -> int:
+        """The decoded size of the sources, in bytes."""
+
+    def explain(self) -> PlanExplanation:
+        return PlanExplanation(
+            self.kind,
+            str(self.dest),
+            [(task.name, task.nbytes, task.memory) for task in self.tasks],
+            read_bytes=sum(sizes.read for sizes in self.sizes),
+            written_bytes=sum(sizes.written for sizes in self.sizes),
+            source_bytes=self.source_bytes,
+            requests=sum(sizes.requests for sizes in self.sizes),
+            notes=[*self.notes, *self.left_out],
+        )
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -91,6 +115,9 @@ class ClaimedWork(PlannedWork):
     def erase(self) -> None:
         """Erase what tasks have written."""
 
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self.store.blocking and self.source.store.blocking)
+
     @property
     def _claim(self) -> Claim:
         return Claim(self.store.notes, self.path)
@@ -107,7 +134,7 @@ class ClaimedWork(PlannedWork):
             save()
             return
         with claim:
-            claim.acquire(_WAIT)
+            claim.acquire(WAIT_SECONDS)
             claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()
@@ -139,7 +166,7 @@ class ClaimedWork(PlannedWork):
                 for number in waiting:
                     done(number, self.run_task(number, permit, verify=verify))
             else:
-                workers.check_stores(self.store, *self.sources)
+                workers.check_stores(self.store, self.source.store)
                 for _, stage in groupby(waiting, lambda number: self.tasks[number].stage):
                     workers.run(stage, lambda number: partial(self.run_task, number, permit, verify=verify), done)
         report.retries, report.seconds = retries.retries, clock.monotonic() - begin
@@ -160,11 +187,11 @@ class ClaimedWork(PlannedWork):
             NodeNotFoundError: If they are not finished in time.
         """
         needed = {task.number for task in self.tasks if task.stage < stage}
-        end, folder = clock.monotonic() + _WAIT, self._claim.folder
+        end, folder = clock.monotonic() + WAIT_SECONDS, self._claim.folder
         while missing := needed - folder.finished(self.digest):
             if clock.monotonic() > end:
                 raise NodeNotFoundError(
-                    f"{task_text(len(missing))} of the stages before have not been run, the first is {min(missing)}; run them first",
+                    f"{counted(len(missing), 'task')} of the stages before have not been run, the first is {min(missing)}; run them first",
                     path=self.path,
                 )
             clock.sleep_blocking(_POLL_SECONDS)
@@ -173,17 +200,11 @@ class ClaimedWork(PlannedWork):
         claim = self._claim
         if not claim.is_in_progress(self.digest) and self.is_published():
             return self.publish(verify=verify)
-        claim.acquire(_WAIT, self.digest)
+        claim.acquire(WAIT_SECONDS, self.digest)
         try:
-            claim.end_runs(_WAIT)
-            finished = claim.folder.finished(self.digest)
-            missing = [task.number for task in self.tasks if task.number not in finished]
-            if missing and not claim.is_committed:  # an earlier call was killed after that
-                raise NodeNotFoundError(
-                    f"{task_text(len(missing))} of {len(self.tasks):,} have not been run, the first is {missing[0]}; run "
-                    "them, then finish again. Nothing was published",
-                    path=self.path,
-                )
+            claim.end_runs(WAIT_SECONDS)
+            if not claim.is_committed:  # an earlier call may have been killed after that
+                claim.folder.check_finished(self.digest, len(self.tasks))
             claim.check()
             report = self.publish(verify=verify)
             claim.note_commit()  # before the marks of tasks are erased
@@ -196,9 +217,9 @@ class ClaimedWork(PlannedWork):
 
     def abandon(self) -> None:
         claim = self._claim
-        claim.acquire(_WAIT, self.digest)
+        claim.acquire(WAIT_SECONDS, self.digest)
         try:
-            claim.end_runs(_WAIT)
+            claim.end_runs(WAIT_SECONDS)
             if self.must_be_finished():
                 raise WriteConflictError(
                     f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",

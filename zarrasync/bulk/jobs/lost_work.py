@@ -9,7 +9,7 @@ from typing import Any, Never
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.jobs.claim import Claim
+from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.display.plan_explanation import PlanExplanation
@@ -20,8 +20,6 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["LostWork"]
-
-_WAIT = 600.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class LostWork(PlannedWork):
 
     def abandon(self) -> None:
         store, claim = self.dest.store, Claim(self.dest.store.notes, self.dest.path)
-        claim.acquire(_WAIT, self.identity)
+        claim.acquire(WAIT_SECONDS, self.identity)
         try:
             if claim.is_publishing or claim.is_committed:
                 raise WriteConflictError(

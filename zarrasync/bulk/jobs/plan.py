@@ -19,9 +19,8 @@ from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
-from zarrasync.display.text import counted
 
-__all__ = ["VERSION", "AsyncJobPlan", "Credentials", "PlannedWork", "Task", "name_of", "run_blocking", "task_text"]
+__all__ = ["VERSION", "AsyncJobPlan", "Credentials", "PlannedWork", "Task", "name_of", "run_blocking"]
 
 T = TypeVar("T")
 VERSION = 1
@@ -295,8 +294,3 @@ def name_of(value: Any) -> str:
         return ""
     path, bar, rest = os.fspath(value).partition("|")
     return public_url((path if "://" in path else os.path.abspath(path)) + bar + rest)
-
-
-def task_text(count: int) -> str:
-    """Return a number of tasks in words."""
-    return counted(count, "task")

@@ -227,7 +227,7 @@ async def plan_pyramid(
         >>> array = await za.create_array(store, path="0", data=np.arange(16.0).reshape(4, 4), dimension_names=("y", "x"))
         >>> plan = await za.plan_pyramid(store, levels=3)
         >>> [(task.name, task.stage) for task in plan.tasks]
-        [('1[0:2, 0:2]', 1), ('2[0:1, 0:1]', 2)]
+        [('/1[0:2, 0:2]', 1), ('/2[0:1, 0:1]', 2)]
         >>> for task in plan.tasks:
         ...     done = await plan.run(task.number)
         >>> report = await plan.finish()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from zarrasync import config as settings
-from zarrasync._concurrency import bridge
 from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
 from zarrasync.bulk.jobs.plan import Credentials, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
@@ -20,46 +20,24 @@ from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.levels import Reduction, Work
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.report import PyramidReport
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.coverage import touched_chunks
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.regions import corners
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
-from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["PyramidWork"]
 
-T = TypeVar("T")
 _TASK_BYTES = 256 << 20
 """The decoded size of what a task reads, unless a single stored value of a level needs more."""
-
-
-class LevelBox(NamedTuple):
-    """A part of one level.
-
-    Attributes:
-        level: The number of the level; 0 for the finest one.
-        start: The first index along each axis.
-        stop: The index after the last one along each axis.
-    """
-
-    level: int
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-
-    @property
-    def region(self) -> Region:
-        """The part as slices."""
-        return tuple(map(slice, self.start, self.stop))
 
 
 @dataclass(frozen=True)
@@ -73,7 +51,7 @@ class PyramidWork(ClaimedWork):
         request: What to compute.
         levels: The paths of the levels, from the finest one on, relative to the group.
         boxes: The box of each task.
-        sizes: The decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+        sizes: What each task reads and writes.
         zarr_format: The format of the levels.
         config: The settings.
     """
@@ -83,8 +61,8 @@ class PyramidWork(ClaimedWork):
     is_copied: bool
     request: PyramidRequest
     levels: Sequence[str]
-    boxes: Sequence[LevelBox]
-    sizes: Sequence[tuple[int, int, int]]
+    boxes: Sequence[Box]
+    sizes: Sequence[Sizes]
     zarr_format: Any
     config: settings.Config
     notes: Sequence[str] = ()
@@ -108,6 +86,7 @@ class PyramidWork(ClaimedWork):
         handle = handle_of(target.group)
         metadata = [target.plan(level, request.changes, notes) for level in target.levels]
         boxes, sizes = _make_tasks(
+            [level.path for level in target.levels],
             [array.metadata, *metadata[1:]],
             [level.factors for level in target.levels],
             metadata[0] if pyramid.is_copied else None,
@@ -163,8 +142,8 @@ class PyramidWork(ClaimedWork):
                 bool(values["is_copied"]),
                 PyramidRequest.from_json(values["request"]),
                 [str(path) for path in values["levels"]],
-                [LevelBox(int(level), tuple(start), tuple(stop)) for level, start, stop in values["boxes"]],
-                [(int(read), int(written), int(requests)) for read, written, requests in values["sizes"]],
+                [Box(path, tuple(start), tuple(stop)) for path, start, stop in values["boxes"]],
+                [Sizes(*map(int, sizes)) for sizes in values["sizes"]],
                 values["zarr_format"],
                 config,
                 tuple(values["notes"]),
@@ -182,25 +161,13 @@ class PyramidWork(ClaimedWork):
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         most = self.config.memory_budget
         return [
-            Task(number, self._text(box), written, min(read + written, most), box.level)
+            Task(number, str(box), written, min(read + written, most), self.levels.index(box.array))
             for number, (box, (read, written, _)) in enumerate(zip(self.boxes, self.sizes, strict=True))
         ]
 
-    def _text(self, box: LevelBox) -> str:
-        bounds = ", ".join(f"{a}:{b}" for a, b in zip(box.start, box.stop, strict=True))
-        return f"{self.levels[box.level]}[{bounds}]"
-
-    def explain(self) -> PlanExplanation:
-        return PlanExplanation(
-            self.kind,
-            self.dest.name or repr(self.dest.store),
-            [(task.name, task.nbytes, task.memory) for task in self.tasks],
-            read_bytes=sum(read for read, _, _ in self.sizes),
-            written_bytes=sum(written for _, written, _ in self.sizes),
-            source_bytes=sum(read for read, _, _ in self.sizes),
-            requests=sum(requests for _, _, requests in self.sizes),
-            notes=[*self.notes, *self.left_out],
-        )
+    @property
+    def source_bytes(self) -> int:
+        return sum(sizes.read for sizes in self.sizes)
 
     def opened(self, credentials: Credentials) -> PyramidWork:
         return replace(
@@ -211,25 +178,10 @@ class PyramidWork(ClaimedWork):
 
     # -------------------------------------------------------------- what tasks and commands do
 
-    @property
-    def store(self) -> Store:
-        return self.dest.store
-
-    @property
-    def path(self) -> str:
-        return self.dest.path
-
-    @property
-    def sources(self) -> Sequence[Store]:
-        return [self.source.store]
-
     def describe(self) -> dict[str, Any]:
         origin = f"/{self.source.path} in {self.source.store!r}"
         written = self.levels[0 if self.is_copied else 1 :]
         return {"files": origin, "arrays": list(written), "zarr_format": self.zarr_format}
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return bridge.run(call, blocking=self.store.blocking and self.source.store.blocking)
 
     async def _pyramid(self) -> Pyramid:
         mode: Any = "r" if self.is_copied else "r+"
@@ -261,18 +213,18 @@ class PyramidWork(ClaimedWork):
     def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
         return self._run(self._write(self.boxes[number], progress, verify=verify))
 
-    async def _write(self, box: LevelBox, progress: Progress, *, verify: bool) -> IngestReport:
-        pyramid = await self._pyramid()
-        target = await self._level(box.level, pyramid)
-        if box.level == 0:
+    async def _write(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
+        pyramid, number = await self._pyramid(), self.levels.index(box.array)
+        target = await self._level(number, pyramid)
+        if number == 0:
             report = IngestReport()
             await copy_box(pyramid.source.array, target, box.region, report, progress)
             if verify:
                 await compare_box(pyramid.source.array, target, box.region)
                 report.verified = report.blocks
             return report
-        above = await self._level(box.level - 1, pyramid)
-        factors = pyramid.target.levels[box.level].factors
+        above = await self._level(number - 1, pyramid)
+        factors = pyramid.target.levels[number].factors
         reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
         work = Work(list(touched_chunks(box.region, target.metadata.grid)), None)
         return await reduction.run(work, progress, 0, is_new=False, verify=verify)
@@ -311,18 +263,23 @@ class PyramidWork(ClaimedWork):
 
 
 def _make_tasks(
-    metadata: Sequence[ArrayMetadata], factors: Sequence[Sequence[int]], copied: ArrayMetadata | None, count: int
-) -> tuple[list[LevelBox], list[tuple[int, int, int]]]:
+    paths: Sequence[str],
+    metadata: Sequence[ArrayMetadata],
+    factors: Sequence[Sequence[int]],
+    copied: ArrayMetadata | None,
+    count: int,
+) -> tuple[list[Box], list[Sizes]]:
     """Divide levels into tasks of whole stored values.
 
     Args:
+        paths: The paths of all levels.
         metadata: The metadata of all levels, from the finest one on, which is the source.
         factors: The factors of each level from the one before.
         copied: The metadata of the copy of the finest level; ``None`` if it is not copied.
         count: About how many tasks to make; 0 for a number that suits the size.
 
     Returns:
-        The boxes; and the decoded size of what each task reads and writes, in bytes, and about how many requests it makes.
+        The box of each task, and its sizes.
     """
     levels = [*([(0, copied, (1,) * copied.ndim)] if copied is not None else [])]
     levels += [(number, metadata[number], tuple(factors[number])) for number in range(1, len(metadata))]
@@ -335,7 +292,7 @@ def _make_tasks(
         above = copied if number == 1 and copied is not None else metadata[max(number - 1, 0)]
         near = tuple(max(1, chunk // factor) for chunk, factor in zip(above.write_chunks, own, strict=True))
         for region in BlockShapes(level.grid, near).blocks(size // (itemsize * scale)):
-            box = LevelBox(number, tuple(part.start for part in region), tuple(part.stop for part in region))
+            box = Box(paths[number], *corners(region))
             written = math.prod(b - a for a, b in zip(box.start, box.stop, strict=True)) * itemsize
             reads = math.prod(
                 -(-((b - a) * f) // chunk)
@@ -345,5 +302,5 @@ def _make_tasks(
                 -(-(b - a) // chunk) for a, b, chunk in zip(box.start, box.stop, level.write_chunks, strict=True)
             )
             boxes.append(box)
-            sizes.append((written * scale, written, reads + writes))
+            sizes.append(Sizes(written * scale, written, reads + writes))
     return boxes, sizes

@@ -23,8 +23,7 @@ from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, JobProgress
-from zarrasync.display.text import counted
-from zarrasync.errors import NodeNotFoundError, WriteConflictError
+from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
@@ -313,14 +312,8 @@ class PlannedJob:
         """
         plan = self.plan
         self._claim.end_runs(self._wait)
-        finished = self._claim.folder.finished(plan.digest) | self._done
-        missing = [number for number in range(len(plan.parts)) if number not in finished]
-        if self._claim.is_enabled and missing:
-            raise NodeNotFoundError(
-                f"{counted(len(missing), 'task')} of {len(plan.parts):,} have not been run, the first is {missing[0]}; run "
-                "them, then finish again. Nothing was published",
-                path=plan.path,
-            )
+        if self._claim.is_enabled:
+            self._claim.folder.check_finished(plan.digest, len(plan.parts), self._done)
         self._claim.check()
         if self._transaction is not None:
             for changes in self._claim.folder.results(plan.digest):

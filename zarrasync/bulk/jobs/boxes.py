@@ -36,8 +36,8 @@ class Sizes(NamedTuple):
     """What a task reads and writes.
 
     Attributes:
-        read: The decoded size of what it reads, in bytes.
-        written: The decoded size of what it writes, in bytes.
+        read: The decoded size of the values that it reads, in bytes.
+        written: The decoded size of the values that it writes, in bytes.
         requests: About how many requests it makes.
     """
 

@@ -265,7 +265,7 @@ ROWS = [
     Row("its group contains no arrays, so pass mode='w'", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "append": True}, lambda: (days(0), sync.create_group("a.zarr"))),
     Row("pass that name instead, or on_duplicate='skip'", "ingest", ("1.npy", "a.zarr"), {**UNLABELLED, "append": True}, lambda: (numbers_ingested(3), Path("1.npy").symlink_to("0.npy")), (lambda za: za.ingest("0.npy", "a.zarr", append=True, **UNLABELLED),)),
     Row("the same length, or pass mode='w'", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "append": True}, lambda: (days(1), ingested(0), sync.open_array("a.zarr", path="t2m", mode="r+").resize((30, 6, 8)))),
-    Row("{} with source_group=…", "ingest", ("0.nc", "a.zarr"), {}, lambda: DATASET.to_netcdf("0.nc", group="obs"), (lambda za: za.ingest("0.nc", "a.zarr", source_group="obs"),)),
+    Row("{} with group=…", "ingest", ("0.nc", "a.zarr"), {}, lambda: DATASET.to_netcdf("0.nc", group="obs"), (lambda za: za.ingest("0.nc", "a.zarr", group="obs"),)),
     Row("labels {} of its own; omit labels", "ingest", ("day20240101.nc", "a.zarr"), {**TIME, "labels": "day%Y%m%d"}, lambda: day(0).to_netcdf("day20240101.nc")),
     # datasets
     Row("differs from the stored one, which labels", "write_dataset", (GRID.assign_coords(x=[5.0, 6.0], t=[1]), "a.zarr"), {"append_dim": "t"}, lambda: write_dataset(GRID, "a.zarr")),
@@ -406,7 +406,7 @@ COMMANDS = [
         (["ingest", "?.nc", "a.zarr", "--concat", "time", "--variable", "v"],),
     ),
     Command(
-        "{} with source_group=…",
+        "{} with group=…",
         ["ingest", "0.nc", "a.zarr", "--concat", "time"],
         lambda: day(0).to_netcdf("0.nc", group="obs"),
         (["ingest", "0.nc", "a.zarr", "--concat", "time", "--path", "obs"],),
@@ -461,7 +461,7 @@ ELSEWHERE = {
     "have the same row {} in the destination": "recorded by earlier versions",
     "append the files of the other rows again": "tests/bulk/files/test_regrown.py",
     "to write its rows again, or all files with mode='w'": "tests/bulk/files/test_regrown.py",
-    "ingest them one by one with source_group=…": "tests/bulk/files/test_unread.py",
+    "ingest them one by one with group=…": "tests/bulk/files/test_unread.py",
     "complete that with `zarrasync ingest abandon PLAN`": "tests/bulk/files/test_plans_icechunk.py",
     "complete it with `zarrasync ingest finish PLAN`": "tests/bulk/files/test_plans_interrupted.py",
     "{}. Drop the plan with": "tests/bulk/files/test_plans_icechunk.py",

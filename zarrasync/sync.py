@@ -2092,26 +2092,11 @@ def ingest(
     *,
     path: str = "",
     mode: Mode = "a",
-    region: tuple[slice, ...] | Mapping[str, slice] | Literal["auto"] | None = None,
+    region: Any = None,
     unaligned: Unaligned | None = None,
     verify: bool = False,
     concurrency: int = 0,
     threads: bool = True,
-    concat: str | None = None,
-    labels: str | None = None,
-    append: bool = False,
-    on_duplicate: Literal["error", "skip", "replace"] = "error",
-    on_gap: Literal["report", "error", "ignore"] = "report",
-    variables: Sequence[str] | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    decode: bool = False,
-    dims: Sequence[str] | None = None,
-    engine: str | None = None,
-    engine_options: Mapping[str, Any] | None = None,
-    source_group: str = "",
-    source_options: Mapping[str, Any] | None = None,
-    executor: Any = None,
-    wait: float = 600.0,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
@@ -2127,9 +2112,8 @@ def ingest(
     ``verify`` detects such chunks, and ``mode="r+"`` writes everything again. Chunks that contain only the fill value are
     not stored, so a resumed run writes them again.
 
-    Files become the variables of one group. The rows of all files along the dimension ``concat`` are put in order, times
-    get one unit, and the new rows become visible in one step at the end. A value in the store records the files, so that
-    none is ingested twice, and none is left out silently.
+    For a path or a pattern of files other than ``.npy``, or with ``concat``, this is ``ingest_files``. The fields of
+    ``FileOptions`` and ``Layout`` are arguments then.
 
     Args:
         source: The values to write, one of:
@@ -2138,10 +2122,6 @@ def ingest(
               or a variable of xarray. Dask recomputes shared intermediate results for each block; see
               ``integrations.dask.store`` to compute them once.
             - the path of an ``.npy`` file, or the path or URL of a Zarr array.
-            - with ``concat``: a path, a URL, a pattern such as ``"nc/*.nc"``, or a list of them. NumPy reads ``.npy`` and
-              ``.npz`` files. xarray reads netCDF, HDF5, GRIB, GeoTIFF, Zarr and others, if their package is installed.
-              Remote files are copied to the temporary directory while they are read; Zarr is read from its store.
-              If h5py is installed, several threads read the chunks of netCDF-4 and HDF5 files.
             - a function that returns the values of a region (a tuple of slices). Several threads call it at a time,
               unless ``threads`` is false.
             - an iterable of pairs of a region and its values, for all of the array or region. It may reuse the memory of
@@ -2152,8 +2132,7 @@ def ingest(
         path: The path of the array in the store.
         mode: ``"a"``: resume or create; ``"w"``: replace; ``"w-"``: create, and fail if a node exists; ``"r+"``: write
             all blocks into an existing array.
-        region: The part of the array to write, as a tuple of slices. Default: the whole array. For files, the existing
-            rows to write again: ``"auto"`` for the rows with the labels of the files, or ``{"time": slice(0, 24)}``.
+        region: The part of the array to write, as a tuple of slices. Default: the whole array.
         unaligned: Whether the region may cut chunks, which another process may be writing: ``"safe"``: if the store
             supports conditional writes; ``"error"``: never; ``"allow"``: always. Default: ``config.unaligned``.
         verify: Read all values back and compare them. A value that the array's data type cannot represent is an error,
@@ -2161,51 +2140,22 @@ def ingest(
         concurrency: The number of blocks at a time; 0 for a default that suits the store.
         threads: Whether a function may be called on several threads at a time. Libraries such as netCDF4 and h5py do not
             allow that.
-        concat: For files: the dimension along which they are joined. Files without this dimension are one row each.
-        labels: For files with one row each and without labels, such as GeoTIFF and ``.npy`` files: a pattern of their names
-            with codes of ``strptime``, such as ``"ndvi_%Y%m%d"``. The times in the names become the labels. The pattern may
-            match a part of the name, and contain ``*`` and ``?``. With slashes, it also matches names of folders.
-        append: For files: add their rows to an existing dataset, or create it. Files that were ingested before are not
-            read again.
-        on_duplicate: For files: what happens if the label of a row, such as its time, exists already: ``"error"``,
-            ``"skip"`` the row, or let it ``"replace"`` the earlier one. Rows without labels are known by their files:
-            the choice applies to the rows of files that have changed.
-        on_gap: For files: whether a gap in the labels is an error, part of the report, or ignored.
-        variables: For files: the variables to write. The coordinates, bounds, grid mappings and terms of formulas that they
-            need are added. Default: all. A variable that cannot be read completely is an error, unless others are chosen.
-        encoding: For files: parameters of ``create_array`` by variable, such as ``{"t2m": {"dtype": "f4"}}``.
-        decode: For files: unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``. By default they are
-            stored as in the files, with these attributes.
-        dims: For files: the names of the axes of arrays that have none, in ``.npy``, ``.npz`` and HDF5 files.
-        engine: For files: the engine of xarray. Default: the one that recognises the file.
-        engine_options: For files: arguments of ``xarray.open_dataset``, such as
-            ``{"filter_by_keys": {"typeOfLevel": "surface"}}`` for GRIB.
-        source_group: For files: the group inside the files. Coordinates of its dimensions may be in a group above.
-        source_options: For files: options of the filesystem of URLs.
-        executor: For files: where tasks run. A number of processes of this machine, which share the threads of the settings
-            and may each use ``config.memory_budget``; a script that uses them must start below
-            ``if __name__ == "__main__"``. A ``concurrent.futures.Executor`` or another object with ``submit``, a client of
-            dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a function
-            ``map(function, items)``. Default: this process.
-        wait: For files: seconds to wait for another job that writes the same dataset.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this call.
-        **options: Parameters of ``create_array``. For files, ``chunks`` and ``shards`` may be mappings such as
-            ``{"time": 24, "lat": 90}``; dimensions that they do not contain are not divided. The defaults for the shape, data type, dimension names and attributes
+        **options: Parameters of ``create_array``. The defaults for the shape, data type, dimension names and attributes
             come from the source. A Zarr array is also the default for chunks and shards.
 
     Returns:
-        A report of the written blocks, with bytes and requests. For files also with counts of files and rows, notes about
-        repeated rows and gaps, and in ``left_out`` the parts that are not stored although no argument excludes them.
+        A report of the written blocks, with bytes and requests.
 
     Raises:
         ValueError: If ``mode``, ``unaligned`` or ``concurrency`` is invalid.
         ShapeError: If the source does not fit the array or the region, an iterable left out chunks, or the region cuts
             chunks and ``unaligned`` does not allow that.
         NodeNotFoundError: If the array does not exist and the mode is ``"r+"`` or a region is given.
-        NodeExistsError: If a node exists and the mode is ``"w-"``, or if a dataset exists that contains other files.
+        NodeExistsError: If a node exists and the mode is ``"w-"``.
         NodeTypeError: If a group exists at the path, or the array's data type cannot represent the source's values.
         ChecksumError: If ``verify`` is set and the values read back differ.
         WriteConflictError: If other writers kept changing a chunk.
@@ -2231,21 +2181,6 @@ def ingest(
         verify=verify,
         concurrency=concurrency,
         threads=threads,
-        concat=concat,
-        labels=labels,
-        append=append,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        variables=variables,
-        encoding=encoding,
-        decode=decode,
-        dims=dims,
-        engine=engine,
-        engine_options=engine_options,
-        source_group=source_group,
-        source_options=source_options,
-        executor=executor,
-        wait=wait,
         progress=progress,
         config=config,
         **options,

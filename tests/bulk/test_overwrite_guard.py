@@ -502,7 +502,7 @@ async def test_datasets_that_would_replace_themselves(
         destination: Any = s3fs.S3FileSystem(**options).get_mapper(url)
     else:
         destination = url
-    arguments = {"concat": "time", "source_group": group, "source_options": options, "chunks": {"time": 2}}
+    arguments = {"concat": "time", "group": group, "source_options": options, "chunks": {"time": 2}}
     storage = {} if place == "s3-fsspec" else {"storage_options": options}
     with pytest.raises(NodeExistsError, match=r"contains them and is erased first; write to another path"):
         await api(api.ingest([source], destination, mode="w", **arguments, **storage))

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zarrasync import sync
-from zarrasync.bulk.files.request import FilesRequest
+from zarrasync._concurrency.bridge import run as run_blocking
+from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.sources.identify import is_pattern
 from zarrasync.cli.arguments import FORMATS, count, destination, options, seconds
 from zarrasync.cli.console import Console, show_log
@@ -113,16 +113,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     with monitored(args) as watch, destination(args) as dest, show_log("zarrasync.bulk"):
         request = files_request(args, dest)
         request.progress = watch.progress
-        report = sync.ingest(
-            **{
-                name: value
-                for name, value in vars(request).items()
-                if name not in ("sources", "options", "group", "tasks", "small_bytes", "start_method")
-            },
-            source=request.sources,
-            source_group=request.group,
-            **request.options,
-        )
+        report = run_blocking(run_request(request), blocking=True)
         watch.report = report
     return console.report(report)
 

@@ -29,7 +29,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"\bregion=\{'[^']*': slice\((\d+), (\d+)\)\}", r"--region \1:\2"),
     (r"\bregion=\{'[^']*': slice\(…\)\}", "--region A:B"),
     (r"\bvariables=\[[^\]]*\]", "--variable NAME"),
-    (r"\bsource_group=…", "--path PATH"),
+    (r"\bgroup=…", "--path PATH"),
     (r"\bpath='([^']*)'", r"--path \1"),
     (r"\bengine_options=(\{'filter_by_keys': \{.*?\}\})", r"--engine-option NAME=VALUE for \1"),
     (r"\bpass axes, such as '(\w+)'", r"pass --axes, such as \1"),

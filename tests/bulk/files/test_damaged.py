@@ -102,7 +102,7 @@ async def test_groups_that_are_left_out(api: Api, tmp_path: Path):
     (message,) = report.left_out
     assert "0.nc: left out, because only one group is read: 'model/run/last', 'obs'; ingest them" in message
     assert (await api(api.ingest(path, {}, concat="time", variables="time"))).left_out == []
-    report = await api(api.ingest(path, store := {}, concat="time", source_group="model/run/last"))
+    report = await api(api.ingest(path, store := {}, concat="time", group="model/run/last"))
     assert report.left_out == []
     assert sync.open_array(store, path="time")[:].tolist() == [0, 1]
     assert sync.open_array(store, path="v")[:].tolist() == [1, 2]

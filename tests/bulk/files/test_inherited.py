@@ -46,7 +46,7 @@ def write(folder: Path, kind: str, number: int, rows: int = 3) -> Path:
 async def test_coordinates_of_groups_above(api: Api, tmp_path: Path, kind: str):
     paths = [write(tmp_path, kind, number) for number in (1, 0, 2)]
     engine = None if kind == "zarr" else kind
-    options: dict[str, Any] = {"concat": "time", "source_group": "obs/raw", "engine": engine}
+    options: dict[str, Any] = {"concat": "time", "group": "obs/raw", "engine": engine}
     report = await api(api.ingest(paths[:2], store := {}, verify=True, **options))
     assert report.notes == []
     await api(api.ingest(paths, store, append=True, **options))
@@ -80,7 +80,7 @@ def with_groups(path: Path, sizes: tuple[int, int], *, root: bool = True) -> Pat
 @pytest.mark.parametrize(("sizes", "group"), [((4, 4), "a"), ((4, 3), "a/b"), ((3, 5), "/a/b/")])
 async def test_other_dimensions_with_the_same_name(api: Api, tmp_path: Path, sizes: tuple[int, int], group: str):
     path = with_groups(tmp_path / "0.nc", sizes)
-    report = await api(api.ingest(path, store := {}, concat="time", source_group=group))
+    report = await api(api.ingest(path, store := {}, concat="time", group=group))
     assert report.notes[-1] == "the group has no labels 'time': rows are in the order of the files"
     assert "time" not in sync.open_group(store)
 
@@ -92,7 +92,7 @@ async def test_own_coordinates_come_first(api: Api, tmp_path: Path, kind: str):
     files = OpenFiles(ReaderOptions(group="obs", dim="lat"))
     (header,) = files.headers(find_files(path, {}))
     assert list(header.variables) == ["lat"]
-    await api(api.ingest(path, store := {}, concat="lat", source_group="obs"))
+    await api(api.ingest(path, store := {}, concat="lat", group="obs"))
     assert list(sync.open_group(store)) == ["lat"]
 
 
@@ -100,5 +100,5 @@ async def test_a_folder_that_is_not_a_group(api: Api, tmp_path: Path):
     pytest.importorskip("zarr", reason="writes the hierarchy")
     path = write(tmp_path, "zarr", 0)
     (path / "obs" / "zarr.json").unlink()
-    await api(api.ingest(path, store := {}, concat="time", source_group="obs/raw"))
+    await api(api.ingest(path, store := {}, concat="time", group="obs/raw"))
     assert sorted(sync.open_group(store)) == ["time", "v", "w"]

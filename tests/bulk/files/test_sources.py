@@ -35,7 +35,7 @@ from tests.support.netcdf import PACKED, assert_same, day, joined, write_days
 
 KINDS: dict[str, dict[str, Any]] = {
     "netcdf3": {},
-    "netcdf4": {"source_group": "a/b"},
+    "netcdf4": {"group": "a/b"},
     "hdf5": {"dims": "time,lat,lon"},
     "npy": {"dims": "time,lat,lon"},
     "npz": {"dims": "time,lat,lon"},

@@ -67,7 +67,7 @@ def ingest(*arguments: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("kind", UNREAD)
 def test_variables_that_netcdf_skips_are_named(kind: str, group: str, tmp_path: Path):
     paths = [write(tmp_path / f"{k}.h5", kind, start=3 * k, group=group or "/") for k in range(2)]
-    options: dict[str, Any] = {"concat": "t", "source_group": group, "verify": True}
+    options: dict[str, Any] = {"concat": "t", "group": group, "verify": True}
     with pytest.raises(ShapeError, match=f"'s' of .*0.h5 cannot be read .*{UNREAD[kind][1]}.*choose .*v.*variables="):
         ingest(paths, {}, **options)
     with pytest.raises(ShapeError, match="'s' of"):
@@ -117,12 +117,12 @@ async def test_16_bit_floats(api: Api, suffix: str, group: str, tmp_path: Path):
             parent = file[group or "/"]
             parent.create_dataset("half", data=values[k]).dims[0].attach_scale(parent["t"])
         paths.append(path)
-    await api(api.ingest(paths, store := {}, concat="t", source_group=group, verify=True, engine=None))
+    await api(api.ingest(paths, store := {}, concat="t", group=group, verify=True, engine=None))
     half = await api(api.open_array(store, path="half"))
     assert half.dtype == "f2"
     np.testing.assert_array_equal(await api(half[...]), values.ravel())
     with pytest.raises(ValueError, match=r"/half .float16.* ends the process; pass engine='h5netcdf'"):
-        await api(api.ingest(paths, {}, concat="t", source_group=group, engine="netcdf4"))
+        await api(api.ingest(paths, {}, concat="t", group=group, engine="netcdf4"))
 
 
 def test_16_bit_floats_in_another_group_and_another_file(tmp_path: Path):
@@ -206,7 +206,7 @@ def test_references_that_lead_nowhere_stay(tmp_path: Path):
 
 @pytest.mark.parametrize("group", ["g", "g/h"])
 def test_groups_inherit_what_they_need(group: str, tmp_path: Path):
-    ingest(climate(tmp_path / "a.nc", group), store := {}, concat="time", source_group=group, verify=True)
+    ingest(climate(tmp_path / "a.nc", group), store := {}, concat="time", group=group, verify=True)
     assert sorted(sync.open_group(store)) == NEEDED
 
 

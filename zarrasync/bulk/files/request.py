@@ -53,7 +53,7 @@ class FilesRequest:
 
     sources: Any
     store: Any
-    concat: str | None
+    concat: str | None = None
     labels: str | None = None
     path: str = ""
     mode: str = "a"

@@ -111,12 +111,12 @@ class Variables:
             hint = f"its groups are {groups}; choose one" if groups else "choose another group"
             raise ShapeError(
                 f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
-                "source_group=…"
+                "group=…"
             )
         if groups and not self.parameters.variables:
             self.left_out.append(
                 f"groups of {first.file.name}: left out, because only one group is read: {groups}; ingest them one by one with "
-                "source_group=…, or choose variables with variables=[…]"
+                "group=…, or choose variables with variables=[…]"
             )
 
     def _is_common(self, name: str) -> bool:

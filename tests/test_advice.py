@@ -473,6 +473,7 @@ ELSEWHERE = {
     "or pass engine='NAME'": "the engine is unknown",
     "pass decode=True to unpack them": "tests/bulk/files/test_times.py",
     "pass all_files=True with resume=True": "test_files_that_were_left_out_are_copied",
+    "the interrupted one has another layout": "tests/bulk/test_copy_and_validate.py",
     "repeat it with mode='r+'": "tests/bulk/test_ingest_interrupted.py",
     "set config.allow_pickle to check them": "tests/bulk/test_copy_and_validate.py",
     "use --output FILE or a pipe": "tests/cli/test_cli.py",

@@ -1933,6 +1933,9 @@ def copy(
     Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
 
+    Readers find nothing or the complete copy, because its documents are stored last, except in stores without conditional
+    writes. If the call is interrupted, repeat it with ``resume`` or ``overwrite``.
+
     Args:
         source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
         dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
@@ -1965,6 +1968,7 @@ def copy(
         NodeNotFoundError: If the source does not exist.
         NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
             ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
+        WriteConflictError: If another job writes the destination, or a plan for it is not finished.
         UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``, or a mapping contains names that do not exist.
         ValueError: If ``source_options`` are given for an array or group, which has its store already.

@@ -171,15 +171,16 @@ async def test_a_copy_goes_on_where_it_was_interrupted(api: Api, tmp_path: Path)
     small = {"memory_budget": 1000}
     with pytest.raises(Stop):
         await api(api.copy(source, tmp_path, chunks=25, progress=tell, config=small))
-    with pytest.raises(NodeExistsError):
+    assert not list(tmp_path.rglob("zarr.json"))  # readers see nothing of it
+    with pytest.raises(NodeExistsError, match=r"a job was interrupted .* or resume=True to complete"):
         await api(api.copy(source, tmp_path, chunks=25))
-    with pytest.raises(NodeExistsError, match=r"cannot resume the copy to .*: the existing node differs"):
+    with pytest.raises(NodeExistsError, match=r"cannot resume the copy to .*: the interrupted one has another layout"):
         await api(api.copy(source, tmp_path, chunks=20, resume=True))
     missing = 80 - len(list(tmp_path.glob("*/c/*")))
     counting = stores.CountingStore(stores.LocalStore(tmp_path))
     report = await api(api.copy(source, counting, chunks=25, resume=True, verify=True, config=small))
     assert report.skipped > 0
-    assert counting.counts.puts == missing
+    assert counting.counts.puts == missing + 3 + 3  # documents, and changes of the claim
     loaded_ = await api(api.load(tmp_path))
     assert all((values == np.arange(1000)).all() for values in loaded_.values())
     assert (await api(api.copy(source, tmp_path, chunks=25, resume=True))).copied == 0
@@ -520,7 +521,7 @@ async def test_sparse_arrays_are_copied_quickly(api: Api, options: dict[str, Any
         store.reset()
     report = await api(api.copy(source, target, **options))
     assert source.reset().fetches <= 24  # of 40,000
-    assert target.reset().requests <= 12
+    assert target.reset().requests <= 18
     assert report.copied <= 5
     copied = await api(api.open_array(target))
     want = np.full((2000, 2000), 3)

@@ -20,7 +20,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import ancestors
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents
-from zarrasync.nodes.erase import erase_node, leftover_chunks
+from zarrasync.nodes.erase import erase_node, is_of_job, leftover_chunks
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -63,6 +63,13 @@ async def create_node(
                 raise
             continue  # the store no longer uses conditional writes, so that more nodes must be looked up first
         return replace(handle, format=handle.format.for_written_store(), is_format_known=True)
+
+
+async def check_creatable(handle: NodeHandle, metadata: Metadata, *, overwrite: bool = False) -> None:
+    """Raise the errors about existing nodes and values that ``create_node`` raises. Nothing is written."""
+    handle.format.check_path(handle.path)
+    creation = _Creation(handle, metadata, {}, overwrite, erase_leftovers=False, is_conditional=False)
+    _refuse_conflicts(creation, await _probe(creation))
 
 
 def _new_documents(handle: NodeHandle, metadata: Metadata, *, overwrite: bool) -> dict[str, bytes]:
@@ -182,7 +189,7 @@ async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) ->
         listed = [await handle.store.list_prefix(prefix) for prefix in handle.format.erase_prefixes(handle.path)]
     except UnsupportedOperation:
         return
-    keys = sorted(key for keys in listed for key in keys)
+    keys = sorted(key for keys in listed for key in keys if not is_of_job(key))
     surroundings.is_empty = not keys
     surroundings.foreign_keys = [key for key in keys if not formats.may_be_zarr(key)]
     if surroundings.foreign_keys:

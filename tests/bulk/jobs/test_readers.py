@@ -141,7 +141,8 @@ def test_rows_that_are_written_again(place: tuple[Any, dict[str, Any]], tmp_path
     assert (seen[-1] >= 1000).all()
 
 
-def test_copies_of_a_plan(tmp_path: Path, s3: tuple[str, dict[str, Any]]):
+@pytest.mark.parametrize("tasks", ["one call", "plan"])
+def test_copies(tmp_path: Path, s3: tuple[str, dict[str, Any]], tasks: str):
     """Readers find nothing, or all of the copy."""
     source, values = tmp_path / "source.zarr", np.arange(4000.0).reshape(80, 50)
     group = sync.create_group(source)
@@ -161,11 +162,13 @@ def test_copies_of_a_plan(tmp_path: Path, s3: tuple[str, dict[str, Any]]):
                 np.testing.assert_array_equal(copied, values)
 
         with reader(read, check) as seen:
-            plan = sync.plan_copy(
-                source, dest, chunks={"a": (80, 5)}, tasks=4, dest_options=options.get("storage_options")
-            )
-            plan.run()
-            plan.finish()
+            arguments: dict[str, Any] = {"chunks": {"a": (80, 5)}, "dest_options": options.get("storage_options")}
+            if tasks == "plan":
+                plan = sync.plan_copy(source, dest, tasks=4, **arguments)
+                plan.run()
+                plan.finish()
+            else:
+                sync.copy(source, dest, verify=True, **arguments)
         assert (seen[0], sorted(seen[-1])) == ({}, ["a", "b"])
 
 

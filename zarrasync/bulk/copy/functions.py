@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import closing, nullcontext, suppress
-from dataclasses import replace
+from contextlib import closing
 from functools import partial
 from typing import Any, Literal
 
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.files import copy_files
-from zarrasync.bulk.copy.nodes import (
-    CopyPlan,
-    Nodes,
-    consolidate_copies,
-    consolidated_groups,
-    create_copies,
-    plan_copies,
-)
+from zarrasync.bulk.copy.nodes import consolidated_groups
 from zarrasync.bulk.copy.plan_layout import plan_layout
 from zarrasync.bulk.copy.planned import CopyWork
-from zarrasync.bulk.copy.values import compare_arrays, copy_array
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.display.progress import ProgressLike, part_of, report_progress
-from zarrasync.errors import UnsupportedOperation
+from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.metadata.chunk_shapes import ChunksLike
-from zarrasync.metadata.convert import LayoutChanges, has_same_values
-from zarrasync.nodes.access import SourceLike, handle_of, with_handle
-from zarrasync.nodes.array import AsyncArray
+from zarrasync.metadata.convert import LayoutChanges
+from zarrasync.nodes.access import SourceLike
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike
-from zarrasync.transfer.threads import Progress
 
 __all__ = ["copy", "plan_copy"]
-
-_CONCURRENT_ARRAYS = 16
-"""The number of arrays to copy at a time."""
 
 
 @short_tracebacks
@@ -80,6 +62,9 @@ async def copy(
     Images in OME-Zarr 0.4 become version 0.5 in format 3, and the reverse; the report names other versions, which are kept.
     Copies of groups with consolidated metadata also get consolidated metadata. Files that are not part of a Zarr node,
     such as Parquet tables, are copied only with ``all_files``; otherwise the report lists them.
+
+    Readers find nothing or the complete copy, because its documents are stored last, except in stores without conditional
+    writes. If the call is interrupted, repeat it with ``resume`` or ``overwrite``.
 
     Args:
         source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
@@ -113,6 +98,7 @@ async def copy(
         NodeNotFoundError: If the source does not exist.
         NodeExistsError: If a node exists at the destination and neither ``overwrite`` nor ``resume`` is set, if
             ``resume`` is set and the node differs from the copy, or if source and destination contain each other.
+        WriteConflictError: If another job writes the destination, or a plan for it is not finished.
         UnsupportedByFormat: If the format cannot express the source, such as Python objects in Zarr v3.
         ShapeError: If no array has as many axes as ``chunks`` or ``shards``, or a mapping contains names that do not exist.
         ValueError: If ``source_options`` are given for an array or group, which has its store already.
@@ -142,19 +128,18 @@ async def copy(
         changes=LayoutChanges(chunks, shards, compressors), overwrite=overwrite, resume=resume, all_files=all_files,
         source_options=source_options, dest_options=dest_options, config=config, report=report,
     )  # fmt: skip
-    (_, root), *_ = nodes
-    arrays = [node for _, node in nodes if isinstance(node, AsyncArray)]
-    total = sum(array.nbytes for array in arrays)
+    work = CopyWork.of(nodes, plan, report, await consolidated_groups(nodes), "", "", tasks=None)
+    total = sum(array.nbytes for array in work.arrays.values())
+    name = f"copy {job_name(work.source.store, work.source.path)}"
     with (
         closing(workers),
         retries,
-        report_progress(progress, total, f"copy {job_name(root.store, root.path)}", report=report) as callback,
+        report_progress(progress, total, name, report=report) as callback,
     ):
-        report_bytes = callback or ignore_progress
-        run = partial(_copy_nodes, nodes, plan, report, report_bytes, verify=verify, workers=workers)
+        run = partial(work.at_once, report, callback or ignore_progress, resume=resume, verify=verify, workers=workers)
         try:
-            async with plan.target.store.in_use():
-                await run_on_store(run, root.store, plan.target.store)
+            async with work.store.in_use():
+                await run_on_store(run, work.source.store, work.store)
         finally:
             report.retries, report.seconds = retries.retries, clock.monotonic() - begin
     return report
@@ -231,50 +216,3 @@ async def plan_copy(
     work = CopyWork.of(nodes, layout, report, await consolidated_groups(nodes), *names, tasks)
     place = PlanPlace.of(plan, work.dest, dest_options, values)
     return await begin_plan(work, place)
-
-
-async def _copy_nodes(
-    nodes: Nodes,
-    plan: CopyPlan,
-    report: CopyReport,
-    progress: Progress,
-    *,
-    verify: bool,
-    workers: Workers,
-) -> None:
-    target = plan.target
-    if target.format.unread_entry_point is not None and not (plan.overwrite and not target.path):
-        target = await run_on_store(target.bind, target.store)
-    metadata = plan_copies(nodes, target, plan.changes, report)  # before anything is erased or written
-    listed = target
-    with suppress(UnsupportedOperation):
-        listed = await run_on_store(target.with_listing, target.store)
-    created = await create_copies(
-        listed, metadata, overwrite=plan.overwrite, resume=plan.resume, erase_leftovers=plan.resume
-    )
-    pairs = [
-        (node, copied)
-        for path, node in nodes
-        if isinstance(node, AsyncArray) and isinstance(copied := created[path], AsyncArray)
-    ]
-    if listed is not target:  # the listing is outdated now
-        pairs = [(node, with_handle(copied, replace(handle_of(copied), store=target.store))) for node, copied in pairs]
-    turn = asyncio.Lock()  # encoding one large array can take the whole memory budget
-
-    async def copy_one(pair: tuple[AsyncArray, AsyncArray]) -> None:
-        node, copied = pair
-        is_small = _CONCURRENT_ARRAYS * node.nbytes <= node.config.memory_budget // 2
-        async with nullcontext() if is_small or has_same_values(node.metadata, copied.metadata) else turn:
-            rows = node.shape[0] if node.shape else 0
-            with part_of(progress, node.name, node.nbytes, rows) as part:
-                is_new = plan.overwrite or plan.resume
-                await copy_array(node, copied, report, part, resume=plan.resume, is_new=is_new, workers=workers)
-        if verify:
-            await copied.refresh()  # compare with the stored metadata, not with the plan
-            async with nullcontext() if is_small else turn:
-                await compare_arrays(node, copied, workers)
-
-    is_blocking = target.store.blocking and nodes[0][1].store.blocking
-    await for_each(copy_one, pairs, 1 if is_blocking else _CONCURRENT_ARRAYS)
-    await copy_files(handle_of(nodes[0][1]), target, plan.files, report, resume=plan.resume, verify=verify)
-    await consolidate_copies(await consolidated_groups(nodes), target, report.notes)

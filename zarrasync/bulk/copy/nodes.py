@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from zarrasync import formats
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.copy.layout import layout_of
 from zarrasync.bulk.reports import CopyReport
@@ -21,18 +21,19 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidate_group import consolidate
-from zarrasync.nodes.create import create_node
+from zarrasync.nodes.create import check_creatable, create_node
 from zarrasync.nodes.create_hierarchy import create_levels
-from zarrasync.nodes.erase import leftover_chunks
+from zarrasync.nodes.erase import erase_node, leftover_chunks
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
 __all__ = [
+    "OR_RESUME",
     "CopyPlan",
     "Nodes",
-    "check_absent",
+    "clear_place",
     "consolidate_copies",
     "consolidated_groups",
     "create_copies",
@@ -128,11 +129,13 @@ def _fit_images(planned: dict[str, Metadata], target: Format) -> None:
             )
 
 
-_OR_RESUME = (
-    "overwrite=True to replace it",
-    "overwrite=True to replace it, or resume=True to complete an interrupted copy",
+_RESUME = "or resume=True to complete an interrupted copy"
+OR_RESUME = (
+    ("overwrite=True to replace it", f"overwrite=True to replace it, {_RESUME}"),
+    ("overwrite=True to replace them", f"overwrite=True to replace them, {_RESUME}"),
 )
-_INSTEAD_OF_RESUME = ("overwrite=True", "overwrite=True instead of resume=True")
+"""What to add to messages about existing nodes."""
+_INSTEAD_OF_RESUME = (("overwrite=True", "overwrite=True instead of resume=True"),)
 
 
 async def create_copies(
@@ -142,7 +145,7 @@ async def create_copies(
     overwrite: bool = False,
     resume: bool = False,
     erase_leftovers: bool = False,
-) -> dict[str, AsyncArray | AsyncGroup]:
+) -> None:
     """Create the nodes of a copy.
 
     Args:
@@ -166,27 +169,49 @@ async def create_copies(
         )
         return make_node(created, planned[path])
 
-    with in_terms_of(_INSTEAD_OF_RESUME if resume else _OR_RESUME):
-        return await run_on_store(partial(create_levels, target, planned, create), target.store)
+    listed = target
+    if erase_leftovers:
+        with suppress(UnsupportedOperation):
+            listed = await run_on_store(target.with_listing, target.store)
+    with in_terms_of(*(_INSTEAD_OF_RESUME if resume else OR_RESUME)):
+        await run_on_store(partial(create_levels, listed, planned, create), target.store)
 
 
-async def check_absent(target: NodeHandle, planned: Mapping[str, Metadata]) -> None:
-    """Check that no node exists where a copy will be.
+async def clear_place(target: NodeHandle, planned: Mapping[str, Metadata], *, overwrite: bool) -> bool:
+    """Make the place of a copy ready, before its documents are stored.
+
+    Args:
+        target: The location and the format of the copy.
+        planned: The metadata of the nodes by path.
+        overwrite: Whether to erase existing nodes. Chunks of arrays that have no document are always erased.
+
+    Returns:
+        Whether the place is known to contain no chunks. Otherwise the store cannot list.
 
     Raises:
-        NodeExistsError: If one exists.
+        NodeExistsError: If a node exists where one of the copy will be, or values of unclear origin.
+        NodeTypeError: If a node above the copy is an array, or a group of another format.
     """
-    formats_ = [target.format, *(other for other in formats.CANDIDATES if not other.is_same(target.format))]
-    found = [
-        *await find_all(target, [target.path], formats_, strict=False),
-        *await find_all(target, [join(target.path, path) for path in planned], [target.format], strict=False),
-    ]
-    if any(node is not None for node in found):
-        raise NodeExistsError(
-            f"a node exists at {target.name} in {target.store!r}; pass overwrite=True to replace it",
-            path=target.path,
-            store=repr(target.store),
-        )
+    listed = target
+    with suppress(UnsupportedOperation):
+        listed = await target.with_listing()
+    await check_creatable(listed, planned[""], overwrite=overwrite)
+    if overwrite:
+        await erase_node(target)
+        return True
+    paths = [join(target.path, path) for path in planned if path]
+    for path, node in zip(paths, await find_all(listed, paths, [target.format], strict=False), strict=True):
+        if node is not None:
+            raise NodeExistsError(
+                f"a node exists at {target.at(path).name} in {target.store!r}; pass overwrite=True to replace it",
+                path=path,
+                store=repr(target.store),
+            )
+    try:
+        await erase_chunks(listed, planned)
+    except UnsupportedOperation:
+        return False
+    return True
 
 
 async def erase_chunks(target: NodeHandle, planned: Mapping[str, Metadata]) -> None:
@@ -199,8 +224,8 @@ async def erase_chunks(target: NodeHandle, planned: Mapping[str, Metadata]) -> N
     for path, metadata in planned.items():
         if isinstance(metadata, ArrayMetadata):
             handle = target.at(join(target.path, path))
-            keys = await leftover_chunks(handle, metadata)
-            await handle.chunk_store(metadata).erase_values(keys)
+            if keys := await leftover_chunks(handle, metadata):
+                await handle.chunk_store(metadata).erase_values(keys)
 
 
 async def _reuse(handle: NodeHandle, planned: Metadata, existing: Metadata) -> AsyncArray | AsyncGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from zarrasync import config as settings
@@ -20,6 +21,7 @@ from zarrasync.metadata.create import check_axis_count
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import SourceLike, all_members, handle_of, resolve_source, store_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.create import bind_format
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -56,6 +58,7 @@ async def plan_layout(
     format_ = handle_of(root).format if zarr_format is None else formats.by_name(zarr_format)
     target = NodeHandle(store, normalize_path(dest_path), format_.for_unknown_store(), values)
     _check_apart(handle_of(root), target)
+    target = await run_on_store(partial(bind_format, target, overwrite=overwrite), store)
     nodes, keys = await _list_source([("", root), *members], optional=not all_files)
     arrays = {path or node.basename: node.metadata for path, node in nodes if isinstance(node, AsyncArray)}
     for name, shape in (("chunks", changes.chunks), ("shards", changes.shards)):

@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency.gather import for_each
+from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.block_plan import UNSIZED_BYTES
 from zarrasync.bulk.copy.files import copy_files
 from zarrasync.bulk.copy.nodes import (
+    OR_RESUME,
     CopyPlan,
     Nodes,
-    check_absent,
+    clear_place,
     consolidate_copies,
     create_copies,
     erase_chunks,
     plan_copies,
 )
-from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.copy.values import compare_values, copy_values
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
-from zarrasync.bulk.jobs.plan import Credentials, Task
+from zarrasync.bulk.jobs.plan import Credentials, Task, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport, add_reports
-from zarrasync.display.progress import IngestReport
-from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.display.progress import IngestReport, part_of
+from zarrasync.errors import MetadataError, NodeExistsError, ShapeError
 from zarrasync.formats import Format
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.group import make_node
@@ -49,6 +55,8 @@ from zarrasync.transfer.threads import Progress
 
 __all__ = ["CopyWork"]
 
+_CONCURRENT_ARRAYS = 16
+"""The number of arrays to copy at a time in one call."""
 _TASK_BYTES = 256 << 20
 """The decoded size of a task, unless a single stored value is larger or there would be too many tasks."""
 _MOST_TASKS = 10_000
@@ -69,6 +77,7 @@ class CopyWork(ClaimedWork):
         consolidated: The paths of the groups that get consolidated metadata, relative to the copied node.
         overwrite: Whether to replace an existing node.
         config: The settings.
+        arrays: The arrays of the source that are open in this process, by their paths relative to the copied node.
     """
 
     source: NodePlace
@@ -83,6 +92,7 @@ class CopyWork(ClaimedWork):
     config: settings.Config
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
+    arrays: Mapping[str, AsyncArray] = field(default_factory=dict, repr=False)
     kind = "copy"
 
     @classmethod
@@ -94,7 +104,7 @@ class CopyWork(ClaimedWork):
         consolidated: Sequence[str],
         source_name: str,
         dest_name: str,
-        tasks: int = 0,
+        tasks: int | None = 0,
     ) -> CopyWork:
         """Return the work for nodes and the layout of their copies.
 
@@ -105,7 +115,7 @@ class CopyWork(ClaimedWork):
             consolidated: The paths of the groups that get consolidated metadata, relative to the first node.
             source_name: The path or URL of the source; empty without one.
             dest_name: The path or URL of the destination; empty without one.
-            tasks: About how many tasks to make; 0 for a number that suits the size.
+            tasks: About how many tasks to make; 0 for a number that suits the size, ``None`` for none.
         """
         (_, root), *_ = nodes
         target = plan.target
@@ -115,7 +125,7 @@ class CopyWork(ClaimedWork):
             for path, node in nodes
             if isinstance(node, AsyncArray) and isinstance(copied := planned[path], ArrayMetadata)
         ]
-        boxes, sizes = _make_tasks(pairs, tasks)
+        boxes, sizes = ((), ()) if tasks is None else _make_tasks(pairs, tasks)
         return cls(
             NodePlace(root.store, root.path, source_name),
             NodePlace(target.store, target.path, dest_name),
@@ -129,6 +139,7 @@ class CopyWork(ClaimedWork):
             target.config,
             tuple(report.notes),
             tuple(report.left_out),
+            {path: node for path, node in nodes if isinstance(node, AsyncArray)},
         )
 
     # -------------------------------------------------------------- as data
@@ -196,6 +207,9 @@ class CopyWork(ClaimedWork):
     def source_bytes(self) -> int:
         return sum(sizes.written for sizes in self.sizes)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "arrays": {}}  # other processes open them
+
     def opened(self, credentials: Credentials) -> CopyWork:
         return replace(
             self,
@@ -222,38 +236,125 @@ class CopyWork(ClaimedWork):
         return {path: _parse(self.format, join(self.path, path), texts) for path, texts in self.documents.items()}
 
     def prepare(self) -> None:
-        target, planned = self._target, self._planned
-        if self.overwrite:
-            self._run(erase_node(target))
-        else:
-            self._run(check_absent(target, planned))
-        self._run(erase_chunks(target, planned))
+        self._run(clear_place(self._target, self._planned, overwrite=self.overwrite))
 
     def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
         report = IngestReport()
         for box in self.boxes[number]:
-            self._run(self._write(box, report, progress, verify=verify))
+            add_reports(report, self._run(self._write(box, progress, verify=verify)))
         return report
 
-    async def _write(self, box: Box, report: IngestReport, progress: Progress, *, verify: bool) -> None:
-        opening = partial(open, self.source.store, path=join(self.source.path, box.array), config=self.config)
-        source = await run_on_store(opening, self.source.store)
-        planned, handle = self._planned[box.array], self._target.at(join(self.path, box.array))
-        assert isinstance(planned, ArrayMetadata)
-        if not isinstance(source, AsyncArray) or source.shape != planned.shape:
-            raise ShapeError(
-                f"/{box.array} of {self._origin} has changed since the copy was planned; abandon the plan, and make a new one",
-                found=getattr(source, "shape", ()),
-                wanted=planned.shape,
-            )
-        target = make_node(replace(handle, is_format_known=True), planned)
-        assert isinstance(target, AsyncArray)
-        own = IngestReport()
-        await copy_box(source, target, box.region, own, progress)
+    async def _write(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
+        source, target = await self._array(box.array), self._copy_of(box.array)
+        report = await copy_values(source, target, box.region, progress)
         if verify:
-            await compare_box(source, target, box.region)
-            own.verified = own.blocks
-        add_reports(report, own)
+            await compare_values(source, target, box.region)
+            report.verified = report.blocks
+        return report
+
+    async def _array(self, path: str) -> AsyncArray:
+        """Return an array of the source."""
+        opening = partial(open, self.source.store, path=join(self.source.path, path), config=self.config)
+        source, wanted = await run_on_store(opening, self.source.store), self._copy_of(path).shape
+        if not isinstance(source, AsyncArray) or source.shape != wanted:
+            raise ShapeError(
+                f"/{path} of {self._origin} has changed since the copy was planned; abandon the plan, and make a new one",
+                found=getattr(source, "shape", ()),
+                wanted=wanted,
+            )
+        return source
+
+    def _copy_of(self, path: str) -> AsyncArray:
+        """Return an array of the copy, whose document may not be stored yet."""
+        handle = replace(self._target.at(join(self.path, path)), is_format_known=True)
+        array = make_node(handle, self._planned[path])
+        assert isinstance(array, AsyncArray)
+        return array
+
+    # -------------------------------------------------------------- in one call
+
+    async def at_once(
+        self, report: CopyReport, progress: Progress, *, resume: bool, verify: bool, workers: Workers
+    ) -> None:
+        """Copy everything in one call, with what this process knows of the source.
+
+        Readers see the copy at the end. Stores without conditional writes cannot keep other jobs away otherwise than by the
+        documents, so that these are stored first.
+
+        Args:
+            report: The report to add counts to.
+            progress: Called with the number of bytes copied since the last call.
+            resume: Whether to complete an interrupted copy.
+            verify: Whether to read all values back and compare them.
+            workers: Where large arrays are copied.
+        """
+        async with self.claimed() as claim:
+            has_begun, is_empty = resume and claim.found.get("plan") == self.layout_digest, False
+            is_shown = not claim.is_enabled or (
+                resume and not has_begun and await run_on_store(self._exists, self.store)
+            )
+            if is_shown:
+                await create_copies(
+                    self._target, self._planned, overwrite=self.overwrite, resume=resume, erase_leftovers=resume
+                )
+            elif not has_begun:
+                if claim.found.get("is_new") and not self.overwrite:
+                    raise self._interrupted(resume=resume)
+                with in_terms_of(*OR_RESUME):
+                    clear = partial(clear_place, self._target, self._planned, overwrite=self.overwrite)
+                    is_empty = await run_on_store(clear, self.store)
+            if not is_shown:
+                noted = partial(claim.update, plan=self.layout_digest, is_new=True, **self.describe())
+                await run_blocking(noted)
+            is_new = is_empty or resume or self.overwrite
+            await self._copy_arrays(report, progress, resume=resume, is_new=is_new, verify=verify, workers=workers)
+            claim.check()
+            if not is_shown:
+                await create_copies(self._target, self._planned, resume=has_begun)
+            await self._publish_rest(report, resume=resume, verify=verify)
+
+    async def _copy_arrays(
+        self, report: CopyReport, progress: Progress, *, resume: bool, is_new: bool, verify: bool, workers: Workers
+    ) -> None:
+        """Copy all arrays, small ones at the same time."""
+        turn = asyncio.Lock()  # encoding one large array can take the whole memory budget
+
+        async def copy_one(path: str) -> None:
+            source, target = self.arrays[path], self._copy_of(path)
+            is_small = _CONCURRENT_ARRAYS * source.nbytes <= source.config.memory_budget // 2
+            async with nullcontext() if is_small or has_same_values(source.metadata, target.metadata) else turn:
+                rows = source.shape[0] if source.shape else 0
+                with part_of(progress, source.name, source.nbytes, rows) as part:
+                    done = await copy_values(source, target, None, part, resume=resume, is_new=is_new, workers=workers)
+            report.members[target.name] = done
+            report.copied, report.skipped = report.copied + done.blocks, report.skipped + done.skipped
+            report.nbytes += done.nbytes
+            if verify:
+                async with nullcontext() if is_small else turn:
+                    await compare_values(source, target, workers=workers)
+
+        is_blocking = self.store.blocking and self.source.store.blocking
+        await for_each(copy_one, list(self.arrays), 1 if is_blocking else _CONCURRENT_ARRAYS)
+
+    @cached_property
+    def layout_digest(self) -> str:
+        """A digest of the arrays of the copy, by which a later call knows that it resumes the same copy."""
+        layouts = {
+            path: {key: data.decode() for key, data in self.format.render(path, plain).items()}
+            for path, metadata in self._planned.items()
+            for plain in [replace(metadata, attributes={}, source=None)]
+        }
+        return hashlib.sha256(json.dumps(layouts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _interrupted(self, *, resume: bool) -> NodeExistsError:
+        place = f"{self._target.name} in {self.store!r}"
+        return NodeExistsError(
+            f"cannot resume the copy to {place}: the interrupted one has another layout; pass overwrite=True to replace it"
+            if resume
+            else f"a job was interrupted that has written values to {place}; pass {OR_RESUME[1]}",
+            path=self.path,
+            store=repr(self.store),
+        )
 
     def publish(self, *, verify: bool) -> CopyReport:
         report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
@@ -264,12 +365,21 @@ class CopyWork(ClaimedWork):
 
     async def _publish(self, report: CopyReport, *, verify: bool) -> None:
         await create_copies(self._target, self._planned, resume=True)
+        await self._publish_rest(report, resume=True, verify=verify)
+
+    async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
+        """Copy other files, and consolidate the metadata of groups."""
         source = NodeHandle(self.source.store, self.source.path, self.format, self.config)
-        await copy_files(source, self._target, self.files, report, resume=True, verify=verify)
+        await copy_files(source, self._target, self.files, report, resume=resume, verify=verify)
         await consolidate_copies(self.consolidated, self._target, report.notes)
 
     def is_published(self) -> bool:
-        return self._run(find_all(self._target, [self.path], [self.format], strict=False))[0] is not None
+        return self._run(self._exists())
+
+    async def _exists(self) -> bool:
+        """Return whether the copied node exists."""
+        (node,) = await find_all(self._target, [self.path], [self.format], strict=False)
+        return node is not None
 
     def erase(self) -> None:
         self._run(erase_chunks(self._target, self._planned))

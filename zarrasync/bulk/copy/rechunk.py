@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from zarrasync._concurrency import bridge
@@ -33,7 +33,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import resolve
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["copy_decoded", "copy_decoded_box", "is_blocking"]
+__all__ = ["copy_decoded", "is_blocking"]
 
 Chosen = set[tuple[int, ...]] | None
 """The grid coordinates of the stored values to write; ``None`` for all."""
@@ -44,6 +44,7 @@ _WORTH_LISTING = 64
 async def copy_decoded(
     source: AsyncArray,
     target: AsyncArray,
+    region: Region | None,
     report: IngestReport,
     progress: Progress,
     *,
@@ -56,63 +57,56 @@ async def copy_decoded(
     Args:
         source: The array to copy.
         target: The new array.
+        region: The region to copy, which consists of whole stored values of the target; ``None`` for all values.
         report: The report to add counts to.
         progress: Called with the number of bytes copied since the last call. Writing an intermediate array does not count.
-        resume: Whether to keep the stored values of the target.
+        resume: Whether to keep the stored values of the target, if all values are copied.
         is_new: Whether the target has no other stored values.
-        workers: Where the blocks are copied.
+        workers: Where the blocks of all values are copied.
     """
-    chosen = await _chosen_values(source, target, is_new=is_new)
-    chunks = _intermediate_chunks(source, target, target.shape, workers)
+    chosen: Chosen = None
+    if region is None or target.metadata.spec.undefined:
+        chosen = await _chosen_values(source, target, is_new=is_new)
+    if region is not None and chosen is not None:
+        chosen.intersection_update(touched_chunks(region, target.metadata.grid))
+    copy = partial(_copy_blocks, workers=workers)
+    shape = target.shape if region is None else tuple(part.stop - part.start for part in region)
+    chunks = _intermediate_chunks(source, target, shape, workers)
     if chunks is None:
-        await _copy_blocks(source, target, chosen, report, progress, resume=resume, is_new=is_new, workers=workers)
+        values = _Values(source, region)
+        await copy(values, target, region, chosen, report, progress, resume=resume, is_new=is_new)
         return
-    async with _intermediate_array(target, target.shape, chunks) as middle:
-        needed = await _chosen_values(source, middle, is_new=True)
+    async with _intermediate_array(target, shape, chunks) as middle:
+        needed = await _chosen_values(source, middle, is_new=True) if region is None else None
         if resume:
             box = await _missing_box(target, chosen)
             within = set() if box is None else set(touched_chunks(box, middle.metadata.grid))
             needed = within if needed is None else needed & within
-        await _copy_blocks(
-            source, middle, needed, IngestReport(), ignore_progress, resume=False, is_new=True, workers=workers
-        )
-        await _copy_blocks(middle, target, chosen, report, progress, resume=resume, is_new=is_new, workers=workers)
+        first = _Values(source, region)
+        await copy(first, middle, None, needed, IngestReport(), ignore_progress, resume=False, is_new=True)
+        await copy(_Values(middle), target, region, chosen, report, progress, resume=resume, is_new=is_new)
 
 
-async def copy_decoded_box(
-    source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport, progress: Progress
-) -> None:
-    """Decode values of a region and encode them again.
+@dataclass(frozen=True)
+class _Values:
+    """The values of an array or of a region of it, which any process can read."""
 
-    Args:
-        source: The array to copy.
-        target: The new array, which has no stored values in the region.
-        region: The region, which consists of whole stored values of the target.
-        report: The report to add counts to.
-        progress: Called with the number of bytes written since the last call, also to an intermediate array.
-    """
-    chosen = await _chosen_values(source, target, is_new=True) if target.metadata.spec.undefined else None
-    if chosen is not None:
-        chosen.intersection_update(touched_chunks(region, target.metadata.grid))
-    part = source_of(source.view[(*region, ...)], {})
-    part.chunks = source.chunks
+    array: AsyncArray
+    region: Region | None = None
 
-    async def write(values: Source, array: AsyncArray, place: Region | None, own: IngestReport, keys: Chosen) -> None:
-        ingestion = Ingestion(values, array, place, "allow", own, chosen=keys)
-        await ingestion.run(progress, resume=False, is_new=True, verify=False)
-
-    chunks = _intermediate_chunks(source, target, part.shape, Workers())
-    if chunks is None:
-        await write(part, target, region, report, chosen)
-        return
-    async with _intermediate_array(target, part.shape, chunks) as middle:
-        await write(part, middle, None, IngestReport(), None)
-        await write(source_of(middle, {}), target, region, report, chosen)
+    def source(self) -> Source:
+        """Return them as the source of an ingestion."""
+        if self.region is None:
+            return source_of(self.array, {})
+        source = source_of(self.array.view[(*self.region, ...)], {})
+        source.chunks = self.array.chunks
+        return source
 
 
 async def _copy_blocks(
-    source: AsyncArray,
+    values: _Values,
     target: AsyncArray,
+    region: Region | None,
     chosen: Chosen,
     report: IngestReport,
     progress: Progress,
@@ -121,13 +115,13 @@ async def _copy_blocks(
     is_new: bool,
     workers: Workers,
 ) -> None:
-    ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, chosen=chosen)
+    ingestion = Ingestion(values.source(), target, region, "allow", report, chosen=chosen)
     if workers.is_local:
         await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
         return
     regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
-    jobs = [partial(_copy_regions, source, target, part, is_new) for part in share(regions)]
-    add_reports(report, await workers.sum_reports(jobs, progress, source.store, target.store))
+    jobs = [partial(_copy_regions, values.array, target, part, is_new) for part in share(regions)]
+    add_reports(report, await workers.sum_reports(jobs, progress, values.array.store, target.store))
 
 
 def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:

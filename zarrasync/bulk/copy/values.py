@@ -14,9 +14,9 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import UNSIZED_BYTES, memory_limit
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.rechunk import copy_decoded, copy_decoded_box, is_blocking
+from zarrasync.bulk.copy.rechunk import copy_decoded, is_blocking
 from zarrasync.bulk.jobs.workers import Workers, share
-from zarrasync.bulk.reports import CopyReport, add_reports
+from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
@@ -30,7 +30,7 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Request
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["compare_arrays", "compare_box", "copy_array", "copy_box"]
+__all__ = ["compare_values", "copy_values"]
 
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
@@ -41,63 +41,43 @@ _COMPARED = 1 << 20
 """Bytes to compare at a time, because the comparison copies them."""
 
 
-async def copy_array(
+async def copy_values(
     source: AsyncArray,
     target: AsyncArray,
-    report: CopyReport,
+    region: Region | None,
     progress: Progress,
     *,
-    resume: bool,
-    is_new: bool,
-    workers: Workers,
-) -> None:
-    """Copy all values of an array.
+    resume: bool = False,
+    is_new: bool = True,
+    workers: Workers | None = None,
+) -> IngestReport:
+    """Copy the values of an array, or of a region of whole stored values.
 
     Args:
         source: The array to copy.
         target: The new array.
-        report: The report to add counts to.
+        region: The region; ``None`` for all values. ``resume`` and ``workers`` apply to all values only.
         progress: Called with the number of bytes copied since the last call.
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
-        workers: Where large arrays are copied.
+        workers: Where large arrays are copied. Default: this process.
     """
-    begin, ingested = clock.monotonic(), IngestReport()
-    if source.nbytes <= _ALONE:
+    begin, report = clock.monotonic(), IngestReport()
+    if workers is None or source.nbytes <= _ALONE:
         workers = Workers()
     if has_same_values(source.metadata, target.metadata):
         existing = await stored_chunks(target) if resume else set()
-        await _copy_stored(source, target, existing, ingested, progress, workers)
+        await _copy_stored(source, target, region, existing, report, progress, workers)
     else:
-        await copy_decoded(source, target, ingested, progress, resume=resume, is_new=is_new, workers=workers)
-    ingested.seconds = clock.monotonic() - begin
-    report.copied += ingested.blocks
-    report.skipped += ingested.skipped
-    report.nbytes += ingested.nbytes
-    report.members[target.name] = ingested
-
-
-async def copy_box(
-    source: AsyncArray, target: AsyncArray, region: Region, report: IngestReport, progress: Progress
-) -> None:
-    """Copy a region of whole stored values, for which the target has none.
-
-    Args:
-        source: The array to copy.
-        target: The new array.
-        region: The region.
-        report: The report to add counts to.
-        progress: Called with the number of bytes copied since the last call.
-    """
-    if has_same_values(source.metadata, target.metadata):
-        await _copy_values(source, target, touched_chunks(region, target.metadata.grid), report, progress)
-    else:
-        await copy_decoded_box(source, target, region, report, progress)
+        await copy_decoded(source, target, region, report, progress, resume=resume, is_new=is_new, workers=workers)
+    report.seconds = clock.monotonic() - begin
+    return report
 
 
 async def _copy_stored(
     source: AsyncArray,
     target: AsyncArray,
+    region: Region | None,
     existing: set[tuple[int, ...]],
     report: IngestReport,
     progress: Progress,
@@ -109,7 +89,8 @@ async def _copy_stored(
     def is_missing(coords: tuple[int, ...]) -> bool:
         return coords not in existing
 
-    coordinates = filter(is_missing, lazy_product([range(n) for n in grid.shape]))
+    every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
+    coordinates = filter(is_missing, every)
     if existing:
         known = [coords for coords in existing if coords in grid]
         report.skipped += len(known)
@@ -166,32 +147,27 @@ async def _copy_values(
         progress(sum(map(size_of, batch)))
 
 
-async def compare_arrays(source: AsyncArray, target: AsyncArray, workers: Workers) -> None:
-    """Compare all values of two arrays.
+async def compare_values(
+    source: AsyncArray, target: AsyncArray, region: Region | None = None, workers: Workers | None = None
+) -> None:
+    """Compare the values of two arrays.
 
     Args:
         source: One of them.
         target: The other one.
-        workers: Where large arrays are compared.
+        region: The region to compare; ``None`` for all values.
+        workers: Where large arrays are compared. Default: this process.
 
     Raises:
         ChecksumError: If the values differ.
     """
-    regions = _compared_blocks(source, target, tuple(slice(0, n) for n in target.shape), workers.count)
-    if workers.is_local or source.nbytes <= _ALONE:
+    box = tuple(slice(0, n) for n in target.shape) if region is None else region
+    regions = _compared_blocks(source, target, box, 1 if workers is None else workers.count)
+    if workers is None or workers.is_local or source.nbytes <= _ALONE:
         await _compare_regions(source, target, regions)
         return
     jobs = [partial(_compare_part, source, target, part) for part in share(list(regions))]
     await workers.sum_reports(jobs, ignore_progress, source.store, target.store)
-
-
-async def compare_box(source: AsyncArray, target: AsyncArray, region: Region) -> None:
-    """Compare the values of a region of two arrays.
-
-    Raises:
-        ChecksumError: If the values differ.
-    """
-    await _compare_regions(source, target, _compared_blocks(source, target, region, 1))
 
 
 def _compared_blocks(source: AsyncArray, target: AsyncArray, region: Region, processes: int) -> Blocks:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.job_names import job_name
@@ -121,6 +122,22 @@ class ClaimedWork(PlannedWork):
     @property
     def _claim(self) -> Claim:
         return Claim(self.store.notes, self.path)
+
+    @asynccontextmanager
+    async def claimed(self) -> AsyncIterator[Claim]:
+        """Keep other jobs away from the destination while one call writes. After a failure the next call can resume.
+
+        Yields:
+            The claim, with what an interrupted job has noted. If the call updates its ``plan``, a failure keeps it.
+        """
+        claim = self._claim
+        await run_blocking(partial(claim.acquire, WAIT_SECONDS))
+        try:
+            yield claim
+        except BaseException as error:
+            await run_cleanup(partial(run_blocking, partial(claim.__exit__, type(error), error, None)))
+            raise
+        await run_blocking(claim.release)
 
     def begin(self, save: Callable[[], None]) -> None:
         """Keep other jobs away from the destination, until the work is finished or abandoned.

@@ -12,7 +12,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.values import copy_array
+from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
@@ -26,7 +26,6 @@ from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
 from zarrasync.bulk.pyramid.source import AxisChanges
-from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, report_progress, skip_of
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges
@@ -314,13 +313,13 @@ async def _copy_finest(
     pyramid: Pyramid, request: PyramidRequest, run: _Run, report: PyramidReport, progress: Progress
 ) -> AsyncArray:
     """Copy the finest level into the group, or complete the copy of an interrupted run."""
-    begin, copied = clock.monotonic(), CopyReport()
+    begin = clock.monotonic()
     target, source = pyramid.target, pyramid.source.array
     finest = target.levels[0]
     array, is_new = await target.make_level(finest, request.changes, report.notes)
-    await copy_array(source, array, copied, progress, resume=not is_new, is_new=is_new, workers=run.workers)
+    done = await copy_values(source, array, None, progress, resume=not is_new, is_new=is_new, workers=run.workers)
     seconds = clock.monotonic() - begin
-    report.levels.append(LevelReport(finest.path, finest.shape, copied.copied, copied.skipped, copied.nbytes, seconds))
+    report.levels.append(LevelReport(finest.path, finest.shape, done.blocks, done.skipped, done.nbytes, seconds))
     return array
 
 

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config as settings
-from zarrasync.bulk.copy.values import compare_box, copy_box
+from zarrasync.bulk.copy.values import compare_values, copy_values
 from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
 from zarrasync.bulk.jobs.plan import Credentials, Task
@@ -217,10 +217,9 @@ class PyramidWork(ClaimedWork):
         pyramid, number = await self._pyramid(), self.levels.index(box.array)
         target = await self._level(number, pyramid)
         if number == 0:
-            report = IngestReport()
-            await copy_box(pyramid.source.array, target, box.region, report, progress)
+            report = await copy_values(pyramid.source.array, target, box.region, progress)
             if verify:
-                await compare_box(pyramid.source.array, target, box.region)
+                await compare_values(pyramid.source.array, target, box.region)
                 report.verified = report.blocks
             return report
         above = await self._level(number - 1, pyramid)

@@ -31,6 +31,7 @@ ORDER = [
     "metadata",
     "formats",
     "stores",
+    "testing",
     "transfer",
     "display",
     "nodes",
@@ -298,9 +299,10 @@ def test_both_apis_have_the_same_names_and_parameters():
 
 
 def test_every_public_thing_is_documented():
-    from zarrasync import codecs, errors, stores
+    from zarrasync import codecs, errors, stores, testing
 
-    for module in (za, sync, codecs, errors, stores):
+    assert len(stores.__all__) <= 22
+    for module in (za, sync, codecs, errors, stores, testing):
         for name in module.__all__:
             thing = getattr(module, name)
             if callable(thing) and getattr(thing, "__module__", "").startswith("zarrasync"):

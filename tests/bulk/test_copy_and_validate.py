@@ -17,6 +17,7 @@ from zarrasync import stores, sync
 from zarrasync.cli import main
 from zarrasync.codecs import BytesCodec
 from zarrasync.errors import ChecksumError, NodeExistsError, NodeNotFoundError, StoreError, UnsupportedByFormat
+from zarrasync.testing import LatencyStore
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 FIELD = np.random.default_rng(4).normal(size=(31, 17)).astype("f4")
@@ -442,7 +443,7 @@ async def test_arrays_are_copied_side_by_side(api: Api):
     source: dict[str, bytes] = {}
     nodes = {f"g/a{number}": {"data": np.arange(6) + number, "chunks": (3,)} for number in range(12)}
     await api(api.create_hierarchy(source, nodes))
-    watched = stores.TracingStore(stores.LatencyStore(stores.MemoryStore(), 0.02))
+    watched = stores.TracingStore(LatencyStore(stores.MemoryStore(), 0.02))
     in_flight = most = 0
 
     class Watched(stores.WrapperStore):

@@ -17,6 +17,7 @@ from zarrasync import stores, sync
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.sources import source_of
 from zarrasync.config import Config
+from zarrasync.testing import LatencyStore
 
 SHAPE, ROWS, COLUMNS = (200, 90, 100), (5, 90, 100), (200, 10, 10)
 VALUES = np.random.default_rng(0).normal(size=SHAPE).astype("f4")
@@ -59,7 +60,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def source(request: pytest.FixtureRequest) -> KeyCounter:
     inner: Any = stores.MemoryStore()
     sync.create_array(inner, data=VALUES, chunks=ROWS)
-    return KeyCounter(stores.LatencyStore(inner, 0.0) if request.param == "latency" else inner)
+    return KeyCounter(LatencyStore(inner, 0.0) if request.param == "latency" else inner)
 
 
 @pytest.mark.parametrize(("budget", "times"), [(12_000, 1), (8000, 2), (4800, 2), (3000, 1), (1200, 1), (600, 1)])

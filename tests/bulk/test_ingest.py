@@ -17,6 +17,7 @@ from tests.support.blocks import VALUES, blocks_of
 from zarrasync import stores
 from zarrasync.errors import ChecksumError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError
 from zarrasync.integrations.monitoring import Bars
+from zarrasync.testing import LatencyStore
 
 
 async def test_modes(api: Api):
@@ -131,7 +132,7 @@ async def test_verifying_finds_damage(api: Api):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
             return None if key == "c/1/1" else await self.inner.put(key, data, if_version=if_version)
 
-    for store in (Forgetful(stores.MemoryStore()), Forgetful(stores.LatencyStore(stores.MemoryStore(), 0.001))):
+    for store in (Forgetful(stores.MemoryStore()), Forgetful(LatencyStore(stores.MemoryStore(), 0.001))):
         with pytest.raises(ChecksumError, match="differs from the written values"):
             await api(api.ingest(VALUES, store, chunks=(50, 50), compressors=None, verify=True))
 
@@ -269,7 +270,7 @@ async def test_blocks_in_memory_keep_to_the_budget(api: Api, tmp_path: Path, kin
             yield region, block(region)
 
     source: Any = {"pairs": ((r, block(r)) for r in regions), "function": block}.get(kind) or asynchronously()
-    target = tmp_path if store == "local" else stores.LatencyStore(stores.MemoryStore(), 0.001)
+    target = tmp_path if store == "local" else LatencyStore(stores.MemoryStore(), 0.001)
     config = {"memory_budget": 4 << 20, "threads": 12}
     options = {"shape": (24 << 20,), "dtype": "u1", "chunks": (1 << 16,), "compressors": None, "config": config}
     report = await api(api.ingest(source, target, **options))

@@ -13,6 +13,7 @@ from tests.support.api import Api
 from tests.support.blocks import VALUES
 from zarrasync import stores
 from zarrasync.errors import NodeExistsError, NodeTypeError, StoreError, UnsupportedOperation
+from zarrasync.testing import FaultyStore
 
 
 @pytest.mark.parametrize("how", ["ingest", "copy"])
@@ -160,7 +161,7 @@ async def test_an_interrupted_replacement_is_not_complete(api: Api, tmp_path: Pa
     np.save(two, np.full(9, 2.0))
     memory = stores.MemoryStore()
     await api(api.ingest(one, memory, chunks=3))
-    faulty = stores.FaultyStore(memory, fails=lambda operation, key: operation == "put" and key == "c/2")
+    faulty = FaultyStore(memory, fails=lambda operation, key: operation == "put" and key == "c/2")
     with pytest.raises(StoreError, match="simulated failure"):
         await api(api.ingest(two, faulty, mode="r+"))
     for path in (one, two):

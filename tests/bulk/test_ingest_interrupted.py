@@ -22,6 +22,7 @@ from tests.support.api import Api
 from tests.support.blocks import VALUES
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError
+from zarrasync.testing import FaultyStore
 
 LAYOUTS = [{"chunks": (20, 20)}, {"chunks": (5, 10), "shards": (20, 40)}, {"chunks": [[30, 60], [10, 40, 20]]}]
 
@@ -41,7 +42,7 @@ async def test_a_second_run_writes_missing_blocks(api: Api, layout: dict[str, An
 
     options = {"shape": VALUES.shape, "dtype": "i4", "config": {"memory_budget": 4096}, **layout}
     with pytest.raises(StoreError, match="simulated failure"):
-        await api(api.ingest(source, stores.FaultyStore(memory, fails=fails), **options))
+        await api(api.ingest(source, FaultyStore(memory, fails=fails), **options))
     there = {key: value for key, value in memory.values.items() if "c/" in key}
     assert there
     asked.clear()

@@ -20,6 +20,7 @@ from zarrasync import stores
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import grid_of
+from zarrasync.testing import LatencyStore
 
 
 class Sources:
@@ -46,7 +47,7 @@ class Sources:
         if kind == "zarrasync":
             return await self.api(self.api.create_array({}, data=VALUES, chunks=(7, 70))), {}
         if kind == "remote":
-            store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+            store = LatencyStore(stores.MemoryStore(), 0.001)
             return await self.api(self.api.create_array(store, data=VALUES, chunks=(7, 70))), {}
         if kind == "function":
             return lambda region: VALUES[region], described
@@ -77,7 +78,7 @@ async def test_sources(api: Api, kind: str, target: str, tmp_path: Path):
     source, options = await Sources(tmp_path, api).make(kind)
     store: Any = {"memory": {}, "local": tmp_path / "t"}.get(target)
     if target == "latency":
-        store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+        store = LatencyStore(stores.MemoryStore(), 0.001)
     seen: list[int] = []
     report = await api(api.ingest(source, store, chunks=(20, 20), verify=True, progress=seen.append, **options))
     array = await api(api.open_array(store))
@@ -305,7 +306,7 @@ def test_chunks_that_regions_do_not_cover(regions: Any, part: Any, chunks: tuple
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_memory_that_an_iterable_uses_again(api: Api, kind: str, asynchronous: bool, tmp_path: Path):
     """An iterable may reuse one buffer for all blocks."""
-    store: Any = stores.LocalStore(tmp_path) if kind == "local" else stores.LatencyStore(stores.MemoryStore(), 0.001)
+    store: Any = stores.LocalStore(tmp_path) if kind == "local" else LatencyStore(stores.MemoryStore(), 0.001)
 
     def pairs() -> Iterator[Any]:
         buffer = np.empty((10, 100), "i4")

@@ -24,6 +24,7 @@ from zarrasync.errors import (
     NodeTypeError,
     ShapeError,
 )
+from zarrasync.testing import LatencyStore
 
 VALUES = np.arange(1, 6)
 
@@ -322,7 +323,7 @@ async def test_functions_that_return_awaitables(api: Api):
 
 @pytest.mark.parametrize("pairs", [[np.zeros(2)], [((slice(0, 2),), None)], [(1, 2, 3)]])
 async def test_values_that_are_not_pairs(api: Api, pairs: list[Any]):
-    for store in ({}, stores.LatencyStore(stores.MemoryStore(), 0.001)):
+    for store in ({}, LatencyStore(stores.MemoryStore(), 0.001)):
         with pytest.raises(TypeError, match="pairs of a region and its values, found"):
             await api(api.ingest(pairs, store, shape=(2,), dtype="i4"))
 
@@ -437,7 +438,7 @@ def test_dask_over_arguments_of_its_functions(existing: Path):
 async def test_caches_drop_replaced_values(api: Api, tmp_path: Path, disk: bool):
     """Caches also drop chunks that others have erased, which no listing shows."""
     kept = stores.MemoryStore()
-    inner = stores.LatencyStore(kept, 0.0)
+    inner = LatencyStore(kept, 0.0)
     store = stores.DiskCachingStore(inner, tmp_path) if disk else stores.CachingStore(inner)
     array = await api(api.create_array(store, path="x", data=np.full(4, 5), chunks=2))
     assert (await api(array[...])).tolist() == [5] * 4

@@ -24,6 +24,7 @@ from zarrasync.errors import (
     UnsupportedOperation,
 )
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.testing import FaultyStore
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (3, 600, 500)).astype("u2")
 CYX = ("c", "y", "x")
@@ -311,7 +312,7 @@ async def test_interrupted_runs_are_resumed(api: Api):
 
     options: Any = {"levels": 4, "shards": None, "chunks": (1, 50, 50), "concurrency": 1}
     with pytest.raises(StoreError, match="simulated failure"):
-        await api(api.pyramid(stores.FaultyStore(memory, fails=fails), config={"memory_budget": 1 << 16}, **options))
+        await api(api.pyramid(FaultyStore(memory, fails=fails), config={"memory_budget": 1 << 16}, **options))
     assert "ome" not in sync.open_group(memory).attrs
     there = {key: value for key, value in memory.values.items() if key.startswith(("1/", "2/"))}
     report = await api(api.pyramid(memory, **options))

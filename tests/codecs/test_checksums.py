@@ -17,6 +17,7 @@ from zarrasync import stores, sync
 from zarrasync.cli import main
 from zarrasync.codecs import BloscCodec, ZstdCodec
 from zarrasync.errors import ChecksumError, CodecError
+from zarrasync.testing import LatencyStore
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 CHECKSUM_FLAG = 4
@@ -75,7 +76,7 @@ async def test_flipped_bits_never_become_values(api: Api, layout: str):
     values = np.cumsum(np.random.default_rng(0).integers(-3, 4, count)).astype("i4") + 1000
     store = stores.MemoryStore()
     await api(api.create_array(store, data=values, **options))
-    source = store if api.name == "sync" else stores.LatencyStore(store, 0)
+    source = store if api.name == "sync" else LatencyStore(store, 0)
     key = max(
         store.values, key=lambda name: len(store.values[name]) * ("json" not in name and not name.startswith("."))
     )

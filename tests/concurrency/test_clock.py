@@ -19,7 +19,8 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import WriteConflictError
 from zarrasync.nodes.access import handle_of
-from zarrasync.stores import LatencyStore, MemoryStore, WrapperStore
+from zarrasync.stores import MemoryStore, WrapperStore
+from zarrasync.testing import LatencyStore
 
 PACKAGE = Path(za.__file__).parent
 

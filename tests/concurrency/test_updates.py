@@ -17,6 +17,7 @@ from tests.support.layouts import LAYOUTS
 from zarrasync import stores, sync
 from zarrasync.errors import ReadOnlyError, WriteConflictError
 from zarrasync.stores import MemoryStore, Store, WrapperStore
+from zarrasync.testing import LatencyStore
 
 
 @pytest.mark.parametrize("options", LAYOUTS)
@@ -161,9 +162,7 @@ async def test_endless_conflicts_time_out(api: Api):
 
 
 async def test_partial_writes_through_a_store_that_is_slow(tmp_path):
-    array = await za.create_array(
-        stores.LatencyStore(stores.LocalStore(tmp_path), 0.0), shape=(10,), dtype="i4", chunks=(10,)
-    )
+    array = await za.create_array(LatencyStore(stores.LocalStore(tmp_path), 0.0), shape=(10,), dtype="i4", chunks=(10,))
     await asyncio.wait_for(array[3:5].write(7), 20)
     assert (await array[...]).tolist() == [0, 0, 0, 7, 7, 0, 0, 0, 0, 0]
 

@@ -22,6 +22,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.display.progress import report_progress
 from zarrasync.errors import StoreError
 from zarrasync.integrations.monitoring import Bars, Lines, Monitor, OpenTelemetryMonitor, PrometheusMonitor
+from zarrasync.testing import FaultyStore
 
 SHAPES = {"t2m": (12, 10), "raw/u": (6, 10)}
 NBYTES = 8 * (120 + 60)
@@ -90,7 +91,7 @@ async def test_resumed_bytes_are_not_part_of_the_rate(api: Api, source):
 
 
 async def test_failures_reach_monitors(api: Api, source):
-    dest = stores.FaultyStore(stores.MemoryStore(), fails=lambda operation, key: "raw/u/c" in key)
+    dest = FaultyStore(stores.MemoryStore(), fails=lambda operation, key: "raw/u/c" in key)
     log = Log()
     with pytest.raises(StoreError):
         await api(api.copy(source, dest, progress=log))
@@ -223,7 +224,7 @@ async def test_prometheus(api: Api, source, tmp_path):
     monitor = PrometheusMonitor(registry)
     await api(api.copy(source, {}, progress=monitor))
     with pytest.raises(StoreError):
-        broken = stores.FaultyStore(stores.MemoryStore(), fails=lambda operation, key: "raw/u/c" in key)
+        broken = FaultyStore(stores.MemoryStore(), fails=lambda operation, key: "raw/u/c" in key)
         await api(api.copy(source, broken, progress=monitor))
 
     def value(name: str, **labels: str) -> Any:

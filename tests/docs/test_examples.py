@@ -17,6 +17,7 @@ import zarrasync as za
 from tests.support import ROOT
 from tests.support.examples import load_example
 from zarrasync import stores, sync
+from zarrasync.testing import LatencyStore
 
 pytestmark = pytest.mark.docs
 
@@ -132,7 +133,7 @@ async def test_fastapi_service_sees_rows_that_others_append(weather, monkeypatch
 async def test_fastapi_service_cancels_abandoned_work(weather, monkeypatch):
     pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
-    slow = stores.CountingStore(stores.LatencyStore(stores.LocalStore(weather), 0.05, concurrency=1))
+    slow = stores.CountingStore(LatencyStore(stores.LocalStore(weather), 0.05, concurrency=1))
     module = load_example("fastapi_service")
     monkeypatch.setenv("ZARR_URL", weather)
     monkeypatch.setattr(module.stores, "resolve", lambda url: slow)

@@ -376,7 +376,7 @@ async def test_results_of_one_chunk_are_writeable_copies(api, dtype, compressors
     if dtype == "str":
         data = np.array([[str(number) for number in row] for row in data.tolist()], "O")
     store = za.stores.MemoryStore()
-    target = za.stores.LatencyStore(store, 0.0) if far else store
+    target = za.testing.LatencyStore(store, 0.0) if far else store
     array = await api(
         api.create_array(target, shape=(6, 8), chunks=(3, 4), dtype=dtype, compressors=compressors, order=order)
     )
@@ -399,7 +399,7 @@ async def test_results_of_one_chunk_are_writeable_copies(api, dtype, compressors
 @pytest.mark.parametrize("far", [False, True])
 async def test_one_absent_or_damaged_chunk(api, far):
     store = za.stores.MemoryStore()
-    target = za.stores.LatencyStore(store, 0.0) if far else store
+    target = za.testing.LatencyStore(store, 0.0) if far else store
     array = await api(api.create_array(target, shape=(6, 8), chunks=(3, 4), dtype=">i2", fill_value=7, order="F"))
     got = await api(array[1:3, 5])
     assert (got.tolist(), got.dtype, got.flags.writeable) == ([7, 7], np.dtype("i2"), True)

@@ -25,6 +25,7 @@ from tests.support.store_kinds import make_store
 from zarrasync import stores
 from zarrasync.errors import StoreError
 from zarrasync.integrations.zarr import CodecPipeline, zarr_store
+from zarrasync.testing import FaultyStore
 
 OURS = "zarrasync.integrations.zarr.CodecPipeline"
 DEFAULT = "zarr.core.codec_pipeline.BatchedCodecPipeline"
@@ -304,7 +305,7 @@ def test_failures_of_files_are_the_errors_of_the_system(tmp_path: Path):
 def test_failures_of_our_stores_are_our_errors():
     inner = stores.MemoryStore()
     zarr.create_array(zarr_store(inner), shape=(20,), chunks=(4,), dtype="i4")[...] = 1
-    array = zarr.open_array(zarr_store(stores.FaultyStore(inner, fails=lambda _, key: key == "c/2")), mode="r")
+    array = zarr.open_array(zarr_store(FaultyStore(inner, fails=lambda _, key: key == "c/2")), mode="r")
     with pytest.raises(StoreError, match="c/2"):
         array[...]
 

@@ -16,6 +16,7 @@ from zarrasync import codecs, stores
 from zarrasync.codecs import ArraySpec, parse_codecs
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 from zarrasync.model import dtypes
+from zarrasync.testing import LatencyStore
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -139,7 +140,7 @@ class Short(codecs.ArrayArrayCodec):
 
 @pytest.mark.parametrize("far", [False, True])
 async def test_codecs_of_others_that_are_minimal_or_wrong(api: Api, far: bool):
-    target = stores.LatencyStore(stores.MemoryStore(), 0.0) if far else stores.MemoryStore()
+    target = LatencyStore(stores.MemoryStore(), 0.0) if far else stores.MemoryStore()
     api.register_codec(Plain)
     api.register_codec(Short)
     Short.threads.clear()

@@ -14,6 +14,7 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.append_resize import Append
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.stores import MemoryStore, Store, WrapperStore
+from zarrasync.testing import LatencyStore
 
 
 async def test_a_cancelled_append_releases_its_rows():
@@ -153,7 +154,7 @@ async def test_rows_of_an_append_cancelled_while_its_shape_is_stored_do_not_come
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 async def test_an_outdated_handle_keeps_appended_rows(kind: str):
     """The edge chunk of an outdated handle contains rows that another handle has appended."""
-    store = MemoryStore() if kind == "memory" else stores.LatencyStore(MemoryStore(), 0.0)
+    store = MemoryStore() if kind == "memory" else LatencyStore(MemoryStore(), 0.0)
     behind = await za.create_array(store, shape=(15,), dtype="i4", chunks=(10,), fill_value=-1)
     other = await za.open_array(store, mode="r+")
     await other.append(np.full(5, 2, "i4"))
@@ -164,7 +165,7 @@ async def test_an_outdated_handle_keeps_appended_rows(kind: str):
 
 
 async def test_a_late_append_keeps_earlier_rows():
-    class Late(stores.LatencyStore):
+    class Late(LatencyStore):
         def __init__(self, inner: Store) -> None:
             super().__init__(inner, 0.0)
             self.gate = asyncio.Event()

@@ -14,6 +14,7 @@ import zarrasync as za
 from tests.support.api import Api
 from zarrasync import stores
 from zarrasync.errors import StoreError, ZarrError
+from zarrasync.testing import LatencyStore
 
 
 class Full(stores.MemoryStore):
@@ -103,7 +104,7 @@ async def test_a_resize_that_fails_takes_nothing_away(api: Api):
 
 
 async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
-    class Slow(stores.LatencyStore):
+    class Slow(LatencyStore):
         held = False
 
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
@@ -132,7 +133,7 @@ async def test_an_append_that_waits_for_its_turn_can_be_cancelled():
 
 
 async def test_an_append_cancelled_twice_keeps_values_of_others():
-    class Slow(stores.LatencyStore):
+    class Slow(LatencyStore):
         slow = False
 
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:

@@ -14,6 +14,7 @@ import zarrasync as za
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, StoreError
+from zarrasync.testing import FaultyStore, LatencyStore
 
 PATHS = ["a", "g", "g/b", "g/h", "g/h/c"]
 
@@ -35,7 +36,7 @@ def local_of_any_size(request: pytest.FixtureRequest, local: stores.LocalStore) 
 
 def far(inner: stores.Store, fails: Any) -> stores.Store:
     """Return a store that lists like an object store, and fails as a function of the operation and the key decides."""
-    return stores.LatencyStore(stores.FaultyStore(inner, fails=fails), 0.0)
+    return LatencyStore(FaultyStore(inner, fails=fails), 0.0)
 
 
 def far_without_few(inner: stores.Store) -> WaveStore:
@@ -136,7 +137,7 @@ async def test_a_walk_takes_two_round_trips(api, tmp_path, zarr_format):
 
 async def test_members_of_a_group_that_is_open_for_writing_have_versions(api, local_of_any_size):
     """A change through a member must notice that another writer was faster."""
-    memory = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    memory = LatencyStore(stores.MemoryStore(), 0.0)
     await api(api.copy(local_of_any_size, memory))
     group = await api(api.open_group(memory, mode="r+"))
     members = dict(await api(group.members(None)))
@@ -162,11 +163,11 @@ async def test_one_document_that_cannot_be_read(api, local_of_any_size):
     with pytest.warns(UserWarning, match="/g/h/c cannot be read"):
         assert [path for path, _ in await api(group.members(None))] == PATHS[:4]
     (Path(local.root) / "g/b/zarr.json").write_bytes(b"{")
-    group = await api(api.open_group(stores.LatencyStore(local, 0.0)))
+    group = await api(api.open_group(LatencyStore(local, 0.0)))
     with pytest.warns(UserWarning, match="/g/b cannot be read"):
         assert [path for path, _ in await api(group.members(None))] == [path for path in PATHS if path != "g/b"]
     with pytest.raises(MetadataError):
-        await api(api.copy(stores.LatencyStore(local, 0.0), {}))
+        await api(api.copy(LatencyStore(local, 0.0), {}))
 
 
 async def test_directories_that_are_no_groups(api, local_of_any_size):
@@ -177,7 +178,7 @@ async def test_directories_that_are_no_groups(api, local_of_any_size):
     (root / "a/nested").mkdir()
     (root / "a/nested/zarr.json").write_bytes((root / "a/zarr.json").read_bytes())
     (root / "a/my.zarr.json").write_bytes(b"not a document")
-    for store in (local, stores.LatencyStore(local, 0.0)):
+    for store in (local, LatencyStore(local, 0.0)):
         group = await api(api.open_group(store))
         assert [path for path, _ in await api(group.members(None))] == PATHS
 
@@ -185,7 +186,7 @@ async def test_directories_that_are_no_groups(api, local_of_any_size):
 def test_consolidated_metadata_do_not_wait_for_listings(local):
     xr: Any = pytest.importorskip("xarray")
     sync.consolidate_metadata(local)
-    store = Slow(stores.LatencyStore(local, 0.0))
+    store = Slow(LatencyStore(local, 0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(xr.open_dataset(store, engine="zarrasync")) == ["a"]
@@ -200,6 +201,6 @@ def test_consolidated_metadata_do_not_wait_for_listings(local):
 
 def test_a_missing_root_is_reported_at_once(local):
     xr: Any = pytest.importorskip("xarray")
-    store = stores.PrefixStore(Slow(stores.LatencyStore(local, 0.0)), "missing/")
+    store = stores.PrefixStore(Slow(LatencyStore(local, 0.0)), "missing/")
     with pytest.raises(za.errors.NodeNotFoundError):
         xr.open_dataset(store, engine="zarrasync")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zarrasync import stores, sync
+from zarrasync.stores.tracing import Event
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -21,7 +22,7 @@ async def test_only_groups_above_the_depth_are_listed(api, s3, depth):
         storage_options=options,
     )
     sync.open_array(url, path="a", mode="r+", storage_options=options)[:] = 1
-    events: list[stores.Event] = []
+    events: list[Event] = []
     store = stores.TracingStore(stores.resolve(url, options), on_event=events.append)
     group = await api(api.open_group(store))
     levels = [["a", "g"], ["a", "g", "g/b", "g/h"]][depth]

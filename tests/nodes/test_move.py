@@ -20,9 +20,10 @@ from zarrasync import stores, sync
 from zarrasync.codecs import Buffer
 from zarrasync.errors import WriteConflictError
 from zarrasync.formats import is_document
+from zarrasync.testing import LatencyStore
 
 
-class HeldBytesStore(stores.LatencyStore):
+class HeldBytesStore(LatencyStore):
     """Counts the values and bytes that were fetched and are not stored yet."""
 
     def __init__(self) -> None:
@@ -60,9 +61,7 @@ class BusyStore(stores.WrapperStore):
 @pytest.mark.parametrize(("kind", "zarr_format"), [("memory", 3), ("files", 2), ("remote", "3-draft-2022")])
 async def test_values_that_others_store_meanwhile_remain(api: Api, tmp_path: Path, kind: str, zarr_format: Any):
     files = stores.LocalStore(tmp_path)
-    inner = {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(stores.MemoryStore(), 0.0)}[
-        kind
-    ]
+    inner = {"memory": stores.MemoryStore(), "files": files, "remote": LatencyStore(stores.MemoryStore(), 0.0)}[kind]
     store = BusyStore(inner)
     root = await api(api.create_group(store, zarr_format=zarr_format))
     await api(root.create_array("g/a", data=np.arange(1, 3), chunks=1))
@@ -84,7 +83,7 @@ async def test_values_that_others_replace_meanwhile_remain(api: Api, tmp_path: P
     """Only the versions are erased that were copied."""
     files = stores.LocalStore(tmp_path)
     store = BusyStore(
-        {"memory": stores.MemoryStore(), "files": files, "remote": stores.LatencyStore(stores.MemoryStore(), 0.0)}[kind]
+        {"memory": stores.MemoryStore(), "files": files, "remote": LatencyStore(stores.MemoryStore(), 0.0)}[kind]
     )
     root = await api(api.create_group(store, zarr_format=zarr_format))
     await api(root.create_array("g", data=np.arange(1, 4), chunks=1))

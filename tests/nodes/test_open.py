@@ -16,6 +16,7 @@ from zarrasync.errors import (
     ReadOnlyError,
     ZarrError,
 )
+from zarrasync.testing import LatencyStore
 
 
 async def test_modes(api):
@@ -75,7 +76,7 @@ async def test_reading_mode_refuses_every_change(api):
 @pytest.mark.parametrize("where", ["local", "latency"])
 async def test_concurrent_callers_create_one_array(api, tmp_path, zarr_format, where):
     """One caller creates the array, and all callers get it."""
-    store = tmp_path / "x" if where == "local" else stores.LatencyStore(stores.MemoryStore(), 0.005)
+    store = tmp_path / "x" if where == "local" else LatencyStore(stores.MemoryStore(), 0.005)
 
     async def together(make):
         if api.name == "async":

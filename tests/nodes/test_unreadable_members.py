@@ -16,6 +16,7 @@ import pytest
 
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, StoreError, ZarrError
+from zarrasync.testing import LatencyStore
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs special files")
 
@@ -160,7 +161,7 @@ async def test_a_remote_group_whose_only_member_is_invalid(api):
     values: dict[str, bytes] = {}
     sync.create_group(values)
     values["bad/zarr.json"] = b"{"
-    store = stores.LatencyStore(stores.MemoryStore(values), 0.0)
+    store = LatencyStore(stores.MemoryStore(values), 0.0)
     with pytest.warns(UserWarning, match="/bad cannot be read and is omitted"):
         await api(api.consolidate_metadata(store))
     report = await api(api.validate(store))

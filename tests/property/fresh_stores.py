@@ -11,6 +11,7 @@ import fsspec
 import obstore.store
 
 from zarrasync import stores
+from zarrasync.testing import LatencyStore
 
 Maker = Callable[[Path], stores.Store]
 _numbers = itertools.count()
@@ -30,7 +31,7 @@ def _obstore_local(path: Path) -> stores.Store:
 
 
 def _asynchronous(path: Path) -> stores.Store:
-    return stores.LatencyStore(stores.MemoryStore(), 0)
+    return LatencyStore(stores.MemoryStore(), 0)
 
 
 NODE_STORES: dict[str, Maker] = {

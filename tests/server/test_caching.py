@@ -19,6 +19,7 @@ from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
 from zarrasync.server.app import CHUNKS
 from zarrasync.server.middleware import METRICS
+from zarrasync.testing import LatencyStore
 
 pytestmark = pytest.mark.servers
 
@@ -51,7 +52,7 @@ async def test_applications_around_it_add_to_large_answers_too():
 async def test_concurrent_requests_share_one_read():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
-    slow = stores.LatencyStore(stores.MemoryStore(store), 0.05)
+    slow = LatencyStore(stores.MemoryStore(store), 0.05)
     async with serving(slow, limits=Limits(active=100)) as client:
         await client.get("/api/node?path=f")
         before = client.upstream
@@ -92,7 +93,7 @@ async def test_a_disconnect_cancels_the_work():
     """A client that disconnects cancels its requests to the store."""
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000), chunks=1, compressors=None)
-    slow = stores.LatencyStore(stores.MemoryStore(store), 0.02, concurrency=4)
+    slow = LatencyStore(stores.MemoryStore(store), 0.02, concurrency=4)
     async with serving(slow, cache_bytes=0) as client:
         await client.get("/api/node?path=a")
         before = client.upstream
@@ -112,7 +113,7 @@ async def test_a_disconnect_cancels_the_work():
 async def test_a_leaving_client_does_not_disturb_another():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 300, 420))
-    slow = stores.LatencyStore(stores.MemoryStore(store), 0.3)
+    slow = LatencyStore(stores.MemoryStore(store), 0.3)
     async with serving(slow) as client:
         await client.get("/api/node?path=f")
         query = "/api/tiles/1/0/0.png?path=f&low=0&high=1"

@@ -20,6 +20,7 @@ from tests.support.server_client import serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits
 from zarrasync.server.limits import CLIENT, Overloaded, RequestQueue
+from zarrasync.testing import LatencyStore
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -86,7 +87,7 @@ async def test_a_request_that_trickles():
 @pytest.mark.servers
 async def test_idle_connections_are_kept_and_slow_responses_waited_for():
     """Limits of requests that arrive concern neither."""
-    store = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 1.5)
+    store = LatencyStore(stores.MemoryStore({"x": b"1"}), 1.5)
     async with (
         serving(store, limits=Limits(head_timeout=0.3)) as client,
         connected(client.base) as (reader, writer),

@@ -20,6 +20,7 @@ from tests.support.server_client import serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
 from zarrasync.server.app import HIERARCHY
+from zarrasync.testing import FaultyStore, LatencyStore
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def peak_memory() -> int:
 async def test_excess_requests_get_retry_after():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(4000).reshape(400, 10), chunks=(1, 10))
-    slow = stores.LatencyStore(stores.MemoryStore(store), 0.1)
+    slow = LatencyStore(stores.MemoryStore(store), 0.1)
     async with serving(slow, limits=Limits(active=2, waiting=3), cache_bytes=0) as client:
         await client.get("/api/data?path=a&select=0")
         answers = await asyncio.gather(*(client.get(f"/api/data?path=a&select={n}") for n in range(20)))
@@ -132,7 +133,7 @@ async def test_excess_requests_get_retry_after():
 
 @pytest.mark.servers
 async def test_slow_requests_time_out():
-    slow = stores.LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
+    slow = LatencyStore(stores.MemoryStore({"x": b"1"}), 30)
     async with serving(slow, limits=Limits(timeout=0.2)) as client:
         begin = time.monotonic()
         assert (await client.get("/raw/x"))[0] == 504
@@ -143,7 +144,7 @@ async def test_slow_requests_time_out():
 async def test_a_failing_store_is_a_bad_gateway():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(10), compressors="gzip")
-    faulty = stores.FaultyStore(stores.MemoryStore(store), 1.0)
+    faulty = FaultyStore(stores.MemoryStore(store), 1.0)
     async with serving(faulty) as client:
         for path in ("/raw/a/zarr.json", "/api/data?path=a", "/zarr/a/c/0", "/api/node?path=a"):
             status, body, _ = await client.get(path)

@@ -14,6 +14,7 @@ from yarl import URL
 from tests.support.server_client import FIELD, RNG, fill, serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits
+from zarrasync.testing import LatencyStore
 
 FORMATS = [2, 3, "3-draft", "3-draft-2022"]
 
@@ -113,7 +114,7 @@ def big(request, tmp_path):
     value = RNG.integers(0, 256, 9_000_001, dtype=np.uint8).tobytes()
     (tmp_path / "big").write_bytes(value)
     kinds = {"memory": lambda: {"big": value}, "local": lambda: tmp_path}
-    kinds["http-latency"] = lambda: stores.LatencyStore(stores.LocalStore(tmp_path), 0.001)
+    kinds["http-latency"] = lambda: LatencyStore(stores.LocalStore(tmp_path), 0.001)
     return kinds[request.param](), value
 
 

@@ -21,7 +21,8 @@ from tests.simulation.world import run
 from tests.support import ROOT
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.offload import run_in_worker
-from zarrasync.stores import LatencyStore, MemoryStore
+from zarrasync.stores import MemoryStore
+from zarrasync.testing import LatencyStore
 
 pytestmark = pytest.mark.random
 

@@ -17,6 +17,7 @@ from tests.support.api import Api
 from tests.support.s3_server import Bucket
 from zarrasync import stores
 from zarrasync.stores import MemoryStore
+from zarrasync.testing import FaultyStore
 
 ROWS, WIDTH = 32, 64
 VALUES = np.random.default_rng(0).integers(1, 255, (ROWS, WIDTH), dtype="u1")
@@ -120,7 +121,7 @@ async def use_all_ways(api: Api, store: Any, layout: dict[str, Any], config: dic
 @pytest.mark.parametrize(("layout", "blocking"), [*((layout, False) for layout in LAYOUTS), ("chunks", True)])
 async def test_requests_keep_to_the_setting_in_all_ways(api: Api, layout: str, blocking: bool):
     store = Counting(MemoryStore(), blocking=blocking)
-    nested = stores.CachingStore(stores.TracingStore(stores.FaultyStore(store)))
+    nested = stores.CachingStore(stores.TracingStore(FaultyStore(store)))
     await use_all_ways(api, nested, LAYOUTS[layout], {"concurrency": 3, "threads": 8, "coalesce_gap": 0})
     assert 2 <= store.most <= 3
 

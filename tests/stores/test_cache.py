@@ -18,6 +18,7 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Request, Value
+from zarrasync.testing import FaultyStore, LatencyStore
 
 
 class Slow(stores.WrapperStore):
@@ -262,7 +263,7 @@ def disk(inner: stores.Store, folder: Path, **options: Any) -> stores.DiskCachin
 
 
 async def test_values_cached_on_disk_are_not_requested_again(api: Api, tmp_path: Path):
-    counting = stores.CountingStore(stores.LatencyStore(stores.LocalStore(tmp_path / "far"), 0.0))
+    counting = stores.CountingStore(LatencyStore(stores.LocalStore(tmp_path / "far"), 0.0))
     values = np.arange(10_000).reshape(100, 100)
     await api(api.create_array(counting, data=values, chunks=(10, 10), shards=(50, 50)))
     counting.reset()
@@ -335,7 +336,7 @@ async def test_values_changed_during_a_read_are_not_cached_on_disk(tmp_path: Pat
             await asyncio.sleep(0.05)
             return values
 
-    late = Late(stores.LatencyStore(stores.MemoryStore(), 0.0))
+    late = Late(LatencyStore(stores.MemoryStore(), 0.0))
     store = disk(late, tmp_path)
     await store.set("k", b"old")
     reading = asyncio.create_task(store.get("k"))
@@ -360,8 +361,8 @@ async def test_files_of_others_are_left_alone(tmp_path: Path):
 async def test_callers_of_a_shared_request_get_separate_errors(tmp_path: Path):
     values: dict[str, bytes] = {}
     sync.create_array(values, data=np.arange(64), chunks=4)
-    bad = stores.FaultyStore(stores.MemoryStore(values), fails=lambda operation, key: key == "c/3")
-    array = await za.open_array(stores.CachingStore(stores.LatencyStore(bad, 0.02)))
+    bad = FaultyStore(stores.MemoryStore(values), fails=lambda operation, key: key == "c/3")
+    array = await za.open_array(stores.CachingStore(LatencyStore(bad, 0.02)))
     whole = asyncio.ensure_future(array.view[...].read())
     await asyncio.sleep(0.005)  # its request is in flight
     assert (await array[0:4]).tolist() == [0, 1, 2, 3]

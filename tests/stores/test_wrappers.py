@@ -21,7 +21,9 @@ from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
 from zarrasync.stores.base import Transaction
 from zarrasync.stores.bounded import BoundedStore
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.wrappers import ListedStore
+from zarrasync.stores.tracing import Event, Latencies
+from zarrasync.stores.wrappers import AliasStore, ListedStore
+from zarrasync.testing import FaultyStore, LatencyStore
 
 VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
 
@@ -29,8 +31,8 @@ VALUES = np.arange(10_000, dtype="i4").reshape(100, 100)
 
 
 async def test_operations_are_counted_and_timed(api: Api):
-    events: list[stores.Event] = []
-    store = stores.TracingStore(stores.LatencyStore(stores.MemoryStore(), 0.01), on_event=events.append)
+    events: list[Event] = []
+    store = stores.TracingStore(LatencyStore(stores.MemoryStore(), 0.01), on_event=events.append)
     array = await api(api.create_array(store, data=VALUES, chunks=(50, 50)))
     np.testing.assert_array_equal(await api(array[...]), VALUES)
     fetched = [event.keys for event in events if event.operation == "fetch"]
@@ -47,8 +49,8 @@ async def test_operations_are_counted_and_timed(api: Api):
 
 
 async def test_failures_are_traced():
-    events: list[stores.Event] = []
-    store = stores.TracingStore(stores.FaultyStore(stores.MemoryStore(), 1.0), on_event=events.append)
+    events: list[Event] = []
+    store = stores.TracingStore(FaultyStore(stores.MemoryStore(), 1.0), on_event=events.append)
     with pytest.raises(StoreError, match="simulated failure"):
         await store.get("k")
     (event,) = events
@@ -57,7 +59,7 @@ async def test_failures_are_traced():
 
 
 def test_latencies_of_nothing():
-    nothing = stores.Latencies()
+    nothing = Latencies()
     assert (len(nothing), nothing.buckets(), nothing.quantile(0.9), repr(nothing)) == (0, [], 0.0, "<no operations>")
     with pytest.raises(ValueError, match="between 0 and 1"):
         nothing.quantile(2)
@@ -115,21 +117,21 @@ def test_spans_without_opentelemetry(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_latency_applies_once_to_concurrent_requests():
-    store = stores.LatencyStore(stores.MemoryStore(), 0.05, jitter=0.001)
+    store = LatencyStore(stores.MemoryStore(), 0.05, jitter=0.001)
     await za.create_array(store, data=VALUES, chunks=(10, 10))
     array = await za.open_array(store, zarr_format=3)
     begin = time.perf_counter()
     np.testing.assert_array_equal(await array[...], VALUES)
     assert 0.05 <= time.perf_counter() - begin < 20 * 0.05  # a hundred chunks, nearly at once
     with pytest.raises(ValueError, match="at least 0"):
-        stores.LatencyStore(stores.MemoryStore(), -1)
+        LatencyStore(stores.MemoryStore(), -1)
 
 
 async def test_failures_on_purpose(api: Api):
     """With random failures, reads and writes succeed or raise."""
     memory = stores.MemoryStore()
     await api(api.create_array(memory, data=VALUES, chunks=(10, 10), shards=(50, 50), fill_value=-1))
-    faulty = pickle.loads(pickle.dumps(stores.FaultyStore(memory, 0.2, seed=1)))
+    faulty = pickle.loads(pickle.dumps(FaultyStore(memory, 0.2, seed=1)))
     faulty.inner = memory
     outcomes = {"right": 0, "error": 0}
     for row in range(100):
@@ -151,7 +153,7 @@ async def test_failures_that_are_chosen():
             raise StoreError("much worse", key=key)
         return operation == "put" and key == "bad"
 
-    store = stores.FaultyStore(stores.MemoryStore(), fails=fails)
+    store = FaultyStore(stores.MemoryStore(), fails=fails)
     await store.set("good", b"1")
     with pytest.raises(StoreError, match="simulated failure"):
         await store.set("bad", b"1")
@@ -159,7 +161,7 @@ async def test_failures_that_are_chosen():
         await store.get_partial_values([("good", (0, None)), ("worse", (0, 1))])
     assert await store.list() == ["good"]
     with pytest.raises(ValueError, match="between 0 and 1"):
-        stores.FaultyStore(stores.MemoryStore(), 2)
+        FaultyStore(stores.MemoryStore(), 2)
 
 
 # ------------------------------------------------------------------ roundabout ways
@@ -302,7 +304,7 @@ def test_uvloop():
     uvloop = pytest.importorskip("uvloop")
 
     async def read() -> np.ndarray:
-        store = stores.LatencyStore(stores.MemoryStore(), 0.001)
+        store = LatencyStore(stores.MemoryStore(), 0.001)
         array = await za.create_array(store, data=VALUES, chunks=(10, 10))
         return await array[...]
 
@@ -356,7 +358,7 @@ async def test_counting():
 async def test_few_keys_through_wrappers():
     """A wrapper that changes only ``list_prefix`` must not be passed over."""
     memory = stores.MemoryStore({f"a/{number}": b"" for number in range(3)})
-    counting = stores.CountingStore(stores.ReadOnlyStore(stores.LatencyStore(memory, 0.0)))
+    counting = stores.CountingStore(stores.ReadOnlyStore(LatencyStore(memory, 0.0)))
     assert sorted(await stores.PrefixStore(counting, "a/").list_few("", 4) or ()) == ["0", "1", "2"]
     assert len(await stores.PrefixStore(counting, "a/").list_few("", 3) or ()) == 3
     assert counting.counts.lists == 2
@@ -436,7 +438,7 @@ class _Changes(Transaction):
 
 WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
     "PrefixStore": lambda store, folder: stores.PrefixStore(store, "g/"),
-    "AliasStore": lambda store, folder: stores.AliasStore(store, {"x": ("y",)}),
+    "AliasStore": lambda store, folder: AliasStore(store, {"x": ("y",)}),
     "ReadOnlyStore": lambda store, folder: stores.ReadOnlyStore(store),
     "ListedStore": lambda store, folder: ListedStore(store, KeyIndex(["g/k"])),
     "BoundedStore": lambda store, folder: BoundedStore(store, 2),
@@ -444,8 +446,8 @@ WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
     "TracingStore": lambda store, folder: stores.TracingStore(store),
     "CachingStore": lambda store, folder: stores.CachingStore(store),
     "DiskCachingStore": stores.DiskCachingStore,
-    "LatencyStore": lambda store, folder: stores.LatencyStore(store, 0),
-    "FaultyStore": lambda store, folder: stores.FaultyStore(store),
+    "LatencyStore": lambda store, folder: LatencyStore(store, 0),
+    "FaultyStore": lambda store, folder: FaultyStore(store),
 }
 WITHOUT = {"ConfinedStore", "_EarlyStore", "_HookedStore"}
 """Of local files only, of one walk, and a base class."""

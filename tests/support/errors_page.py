@@ -180,8 +180,8 @@ sync.open_array("x.zarr")[:] = 1
     ),
     "UnsupportedOperation": Example(
         """
-store = stores.AliasStore(stores.MemoryStore(), {})
-asyncio.run(store.erase("key", if_version="1"))
+array = sync.create_array(source := {}, shape=3, dtype="i4")
+sync.plan_copy(source, {}).to_json()
 """,
         "Use a store that supports the operation. Web servers, for example, can neither list keys nor write.",
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from zarrasync import stores
+from zarrasync.testing import LatencyStore
 
 WRITEABLE = [
     "memory",
@@ -65,7 +66,7 @@ def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> sto
     if kind == "tracing":
         return stores.TracingStore(stores.MemoryStore())
     if kind == "latency":
-        return stores.LatencyStore(stores.MemoryStore(), 0.001)
+        return LatencyStore(stores.MemoryStore(), 0.001)
     if kind == "zip":
         return stores.ZipStore(tmp_path / "written.zip", mode="w")
     if kind == "gcs":

@@ -6,11 +6,12 @@ import asyncio
 import time
 
 from zarrasync import stores
+from zarrasync.testing import LatencyStore
 
 _POLLS, _POLL_SECONDS, _IDLE_SECONDS = 4, 0.004, 0.001
 
 
-class WaveStore(stores.LatencyStore):
+class WaveStore(LatencyStore):
     """A store whose requests are answered together, as soon as all threads of the process wait for them.
 
     So the number of waves is the number of requests that depend on each other, and no matter of timing.

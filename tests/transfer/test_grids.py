@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import stores
+from zarrasync.testing import LatencyStore
 
 
 async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
@@ -26,11 +27,11 @@ async def test_an_axis_of_one_size_beside_listed_ones(api: Api):
 
 async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
     values = np.arange(1830, dtype="i4")
-    inner = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    inner = LatencyStore(stores.MemoryStore(), 0.0)
     array = await api(api.create_array(inner, data=values, chunks=[list(range(1, 61))]))
     asked: list[int] = []
 
-    class Watching(stores.LatencyStore):
+    class Watching(LatencyStore):
         busy = 0
 
         async def fetch(self, requests: Any, *, versions: bool = False) -> Any:
@@ -48,7 +49,7 @@ async def test_chunks_of_many_sizes_are_fetched_together(api: Api):
 
 @pytest.mark.parametrize("edges", [[30] * 61, list(range(1, 61))])
 async def test_as_many_requests_as_allowed_whatever_the_sizes(api: Api, edges: list[int]):
-    class Watching(stores.LatencyStore):
+    class Watching(LatencyStore):
         busy = most = 0
 
         async def watched(self, count: int, call: Any) -> Any:

@@ -15,9 +15,9 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents
-from zarrasync.stores import AliasStore, PrefixStore, Store
+from zarrasync.stores import PrefixStore, Store
 from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.wrappers import ListedStore
+from zarrasync.stores.wrappers import AliasStore, ListedStore
 
 __all__ = ["NodeHandle", "run_on_store"]
 

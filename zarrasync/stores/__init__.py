@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from zarrasync.stores.base import Store
-from zarrasync.stores.cache import CacheStats, CachingStore
+from zarrasync.stores.cache import CachingStore
 from zarrasync.stores.cloud.obstore import ObjectStore
-from zarrasync.stores.counting import CountingStore, Counts
+from zarrasync.stores.counting import CountingStore
 from zarrasync.stores.disk_cache import DiskCachingStore
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore
@@ -13,27 +13,19 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.remote_zip import RemoteZipStore
 from zarrasync.stores.resolve import StoreLike, resolve
-from zarrasync.stores.testing import FaultyStore, LatencyStore
-from zarrasync.stores.tracing import Event, Latencies, TracingStore
+from zarrasync.stores.tracing import TracingStore
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
-from zarrasync.stores.wrappers import AliasStore, PrefixStore, ReadOnlyStore, WrapperStore
+from zarrasync.stores.wrappers import PrefixStore, ReadOnlyStore, WrapperStore
 from zarrasync.stores.zarr_python import ZarrPythonStore
 from zarrasync.stores.zip import ZipStore
 
 __all__ = [
     "ABSENT",
-    "AliasStore",
-    "CacheStats",
     "CachingStore",
     "CountingStore",
-    "Counts",
     "DiskCachingStore",
-    "Event",
-    "FaultyStore",
     "FsspecStore",
     "HTTPStore",
-    "Latencies",
-    "LatencyStore",
     "Listing",
     "LocalStore",
     "MemoryStore",

@@ -15,6 +15,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.errors import ShapeError, StoreError
+from zarrasync.testing import LatencyStore
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -154,7 +155,7 @@ class Refusing(stores.MemoryStore):
 
 async def test_rows_that_were_reserved_while_one_was_refused_are_given_back():
     memory = Refusing()
-    store = stores.LatencyStore(memory, 0.0)
+    store = LatencyStore(memory, 0.0)
     given = xr.Dataset({name: ("t", [1.0, 2.0]) for name in "abcdef"})
     await write_dataset_async(given, store)
     memory.refused = "b/zarr.json"

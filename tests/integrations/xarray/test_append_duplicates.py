@@ -16,6 +16,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.errors import ShapeError, StoreError
+from zarrasync.testing import FaultyStore
 
 xr: Any = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -241,7 +242,7 @@ def test_a_repeated_call_completes_an_append_that_failed(choice: str, exclusive:
                 try:
                     write_dataset(
                         days(1, 2, 3, value=1) if choice != "error" else days(2, 3, value=1),
-                        stores.FaultyStore(memory, fails=fails),
+                        FaultyStore(memory, fails=fails),
                         append_dim="time",
                         on_duplicate=choice,
                     )

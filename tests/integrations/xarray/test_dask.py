@@ -15,6 +15,7 @@ import pytest
 import zarrasync as za
 from zarrasync import stores, sync
 from zarrasync.errors import ChecksumError, StoreError
+from zarrasync.testing import LatencyStore
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -68,7 +69,7 @@ def test_shared_dask_tasks_are_computed_once(verify: bool, shards: Any):
 @pytest.mark.parametrize("kind", ["memory", "slow"])
 def test_rows_of_dask_that_begin_in_the_middle_of_a_chunk(kind: str):
     store: Any = stores.MemoryStore()
-    store = stores.LatencyStore(store, 0.0) if kind == "slow" else store
+    store = LatencyStore(store, 0.0) if kind == "slow" else store
     first = field(Source(), 3)
     write_dataset(first, store, encoding={"a": {"chunks": (4, 5)}, "t": {"chunks": (4,)}})
     for _ in range(2):
@@ -117,7 +118,7 @@ async def test_a_write_of_dask_can_be_cancelled():
 
 
 async def test_dask_needs_no_thread_that_its_blocks_wait_for():
-    class Threaded(stores.LatencyStore):
+    class Threaded(LatencyStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
             await asyncio.to_thread(threading.get_ident)
             return await super().put(key, data, if_version=if_version)

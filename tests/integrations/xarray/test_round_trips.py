@@ -13,6 +13,8 @@ from tests.support.servers import http_server
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError
+from zarrasync.stores.tracing import Event
+from zarrasync.testing import LatencyStore
 
 xr: Any = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -146,7 +148,7 @@ def test_s3(s3: tuple[str, dict[str, Any]], backend: str):
     write_dataset(tree_of(2), url, consolidated=False, storage_options=options)
     store = stores.resolve(url, options)
     assert store.quick_listing
-    events: list[stores.Event] = []
+    events: list[Event] = []
     tree = xr.open_datatree(stores.TracingStore(store, on_event=events.append), engine="zarrasync")
     listed = [event.keys for event in events if event.operation == "list"]
     assert listed.count(("",)) == 2  # the directory and few keys, which fsspec leaves out
@@ -216,7 +218,7 @@ def test_writing_a_tree(zarr_format: Any, count: int):
 async def test_loading_inside_a_running_loop():
     memory = stores.MemoryStore()
     write_dataset(dataset_of(3), memory)
-    dataset = load(xr.open_dataset(stores.LatencyStore(memory, 0.001), engine="zarrasync"))
+    dataset = load(xr.open_dataset(LatencyStore(memory, 0.001), engine="zarrasync"))
     xr.testing.assert_identical(dataset, dataset_of(3))
     assert load(xr.open_dataset(memory, engine="zarrasync")["v1"]).values.tolist() == [0, 1, 2, 3]
 
@@ -225,7 +227,7 @@ def test_coordinates_that_cannot_be_read_raise_the_error():
     memory = stores.MemoryStore()
     write_dataset(dataset_of(3), memory)
     memory.values["d1/c/0"] = b"damaged"
-    store = stores.LatencyStore(memory, 0.0)
+    store = LatencyStore(memory, 0.0)
     with pytest.raises(CodecError, match="d1/c/0"):
         xr.open_dataset(store, engine="zarrasync")
     dataset = xr.open_dataset(store, engine="zarrasync", drop_variables="d1")

@@ -11,6 +11,7 @@ import pytest
 
 from zarrasync import stores, sync
 from zarrasync.errors import NodeExistsError, ShapeError
+from zarrasync.testing import LatencyStore
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -147,7 +148,7 @@ def test_failed_rows_are_given_back():
     def boom(block: Any) -> Any:
         raise ZeroDivisionError
 
-    store = stores.LatencyStore(stores.MemoryStore(), 0.0)
+    store = LatencyStore(stores.MemoryStore(), 0.0)
     write_dataset(xr.Dataset({"a": ("t", np.arange(3.0))}), store)
     bad = da.ones(4, chunks=2).map_blocks(boom, dtype="f8", meta=np.empty(0))
     with pytest.raises(ZeroDivisionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -32,7 +33,7 @@ def engine_of(name: str, stack: ExitStack) -> Any:
         cluster = LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None)
         return stack.enter_context(Client(stack.enter_context(cluster)))
     if name == "ray":
-        import ray
+        ray = importlib.import_module("ray")
 
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
         stack.callback(ray.shutdown)

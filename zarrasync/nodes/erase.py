@@ -13,7 +13,7 @@ from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.copies_above import update_copies
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.key_index import KeyIndex
 
@@ -33,8 +33,6 @@ APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""
 MOVES = ".moves"
 """Name of the lock or the lease that a move takes in a directory."""
-JOB_FOLDER = ".ingest"
-"""Name of the folder with the state of a job that writes many files into a group. It lies in the group."""
 JOB_RECORD = "record"
 """Name of the value in that folder that describes the result that the job publishes."""
 JOB_PLAN = "plan.json"

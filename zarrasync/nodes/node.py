@@ -19,7 +19,10 @@ from zarrasync.stores import PrefixStore, Store
 from zarrasync.stores.key_index import KeyIndex
 from zarrasync.stores.wrappers import AliasStore, ListedStore
 
-__all__ = ["NodeHandle", "run_on_store"]
+__all__ = ["JOB_FOLDER", "NodeHandle", "run_on_store"]
+
+JOB_FOLDER = ".ingest"
+"""The folder next to a node in which jobs keep their state while they run."""
 
 T = TypeVar("T")
 
@@ -177,7 +180,8 @@ class NodeHandle:
             listing = self.consolidated.keys.list_dir(prefix)
             return self.format.children(self.path, listing.keys, listing.prefixes)
         listing = await self.store.list_dir(prefix)
-        prefixes = [inner for inner in listing.prefixes if not await self._holds_only_copies(inner)]
+        found = [inner for inner in listing.prefixes if inner != f"{prefix}{JOB_FOLDER}/"]
+        prefixes = [inner for inner in found if not await self._holds_only_copies(inner)]
         return self.format.children(self.path, listing.keys, prefixes)
 
     async def _descendants(self, prefix: str, max_depth: int | None) -> dict[str, bool]:

@@ -240,3 +240,17 @@ async def test_an_explanation(api: Api, source: Path, tmp_path: Path):
     assert f"{len(plan.tasks)} tasks" in str(explanation)
     assert "<table" in plan._repr_html_()
     await api(plan.abandon())
+
+
+async def test_the_state_of_jobs_is_no_member(api: Api, tmp_path: Path):
+    """A listing of a group does not look for a node in the folder of its job, nor does a hint name it."""
+    store = stores.CountingStore(stores.LocalStore(tmp_path))
+    await api(api.create_array(store, path="x", data=np.arange(4)))
+    (tmp_path / ".ingest").mkdir()
+    (tmp_path / ".ingest" / "plan.json").write_text("{}")
+    group = await api(api.open_group(store))
+    store.reset()
+    assert list(dict(await api(group.members()))) == ["x"]
+    assert store.reset().absent <= 2
+    with pytest.raises(NodeNotFoundError, match=r"Members of /: x\."):
+        await api(api.open(store, path="y"))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.dying import in_child, names
-from zarrasync import stores, sync
+from zarrasync import FileOptions, stores, sync
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")]
@@ -126,3 +127,32 @@ def test_pyramids(tmp_path: Path):
     for path in ("1", "2"):
         one, other = (sync.open_array(place, path=path)[...] for place in (image, clean))
         np.testing.assert_array_equal(one, other)
+
+
+def test_other_jobs_after_an_interrupted_publication(tmp_path: Path):
+    """Only the job that was killed while it published its result can complete it. Others keep its record."""
+    pytest.importorskip("xarray")
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", VALUES + number)
+    files, out = [str(tmp_path / f"{number}.npy") for number in range(3)], tmp_path / "out.zarr"
+    source = FileOptions(dims="y,x")
+    ingest = partial(sync.ingest_files, store=out, concat="time", append=True, source=source)
+    ingest(files[:1])
+    claim, calls = out / ".ingest/claim", 0
+    while not (claim.exists() and "publishing" in claim.read_text()):
+        assert in_child(die, calls, partial(ingest, files)) == -signal.SIGKILL
+        calls += 1
+    before = names(out)
+    sync.create_array(other := tmp_path / "other.zarr", data=VALUES)
+    for job in (
+        lambda: sync.plan_pyramid(out, path="values", axes=("time", "y", "x"), factors={"y": 2, "x": 2}),
+        lambda: sync.copy(other, out),
+    ):
+        with pytest.raises(
+            WriteConflictError, match=r"was interrupted while it published its result .* repeat that job"
+        ):
+            job()
+        assert names(out) == before
+    ingest(files)
+    found = sync.open_array(out, path="values")
+    np.testing.assert_array_equal(found[...], [VALUES, VALUES + 1, VALUES + 2])

@@ -219,6 +219,10 @@ class CopyWork(ClaimedWork):
 
     # -------------------------------------------------------------- what tasks and commands do
 
+    @property
+    def erases_dataset(self) -> bool:
+        return self.overwrite
+
     def describe(self) -> dict[str, Any]:
         arrays = [path for path, metadata in self._planned.items() if isinstance(metadata, ArrayMetadata)]
         return {"files": self._origin, "arrays": arrays, "zarr_format": self.format.zarr_format}

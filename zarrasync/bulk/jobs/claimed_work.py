@@ -123,6 +123,24 @@ class ClaimedWork(PlannedWork):
     def _claim(self) -> Claim:
         return Claim(self.store.notes, self.path)
 
+    @property
+    def erases_dataset(self) -> bool:
+        """Whether everything in the destination is erased first."""
+        return False
+
+    def check_found(self, claim: Claim) -> None:
+        """Check that no job was interrupted while it published its result, because only that job can complete it.
+
+        Raises:
+            WriteConflictError: If one was.
+        """
+        if claim.is_publishing and not self.erases_dataset:
+            raise WriteConflictError(
+                f"a job that writes {claim.found.get('files') or 'files'} was interrupted while it published its result in "
+                f"{claim.folder.dataset}; repeat that job first",
+                key=claim.folder.claim_key,
+            )
+
     @asynccontextmanager
     async def claimed(self) -> AsyncIterator[Claim]:
         """Keep other jobs away from the destination while one call writes. After a failure the next call can resume.
@@ -133,6 +151,7 @@ class ClaimedWork(PlannedWork):
         claim = self._claim
         await run_blocking(partial(claim.acquire, WAIT_SECONDS))
         try:
+            self.check_found(claim)
             yield claim
         except BaseException as error:
             await run_cleanup(partial(run_blocking, partial(claim.__exit__, type(error), error, None)))
@@ -152,6 +171,7 @@ class ClaimedWork(PlannedWork):
             return
         with claim:
             claim.acquire(WAIT_SECONDS)
+            self.check_found(claim)
             claim.folder.is_own = False
             claim.folder.forget_tasks()
             save()

@@ -91,10 +91,10 @@ def test_signals(workdir: Path, number: int, expected: int):
     claim = Path("out.zarr/.ingest/claim")
     claim.write_text(claim.read_text().replace("planned", "running").replace('"owner": "', '"owner": "x'))
     script = (
-        "import signal, sys; from zarrasync.bulk.jobs.claim_folder import ClaimFolder; from zarrasync.cli import main\n"
+        "import signal, sys; from zarrasync.stores.leases import Lease; from zarrasync.cli import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # shells ignore it in background jobs
-        "read = ClaimFolder.read_claim\n"
-        "ClaimFolder.read_claim = lambda self: (print('waiting', flush=True), read(self))[1]\n"
+        "read = Lease._read\n"
+        "Lease._read = lambda self: (print('waiting', flush=True), read(self))[1]\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, "ingest", "nc/*.nc", "out.zarr", *JOIN]

@@ -12,7 +12,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores
 from zarrasync._concurrency import clock
 from zarrasync.errors import WriteConflictError
-from zarrasync.stores.leases import Lease
+from zarrasync.stores.leases import Turn
 
 pytestmark = pytest.mark.servers
 
@@ -29,7 +29,7 @@ async def test_one_holds_it_at_a_time(s3: tuple[str, dict[str, Any]]):
 
     async def hold(number: int) -> None:
         nonlocal most
-        async with Lease(stores.resolve(url, options), "turn", "the test", 60) as lease:
+        async with Turn(stores.resolve(url, options), "turn", "the test", 60) as lease:
             holders.append(number)
             most = max(most, len(holders))
             await asyncio.sleep(0.02)
@@ -46,7 +46,7 @@ async def test_the_lease_of_a_process_that_has_ended(s3: tuple[str, dict[str, An
     store = stores.resolve(url, options)
     for left in (b'{"id": "x", "owner": "", "beat": 3}', b"damaged", b"[]"):
         await store.put("turn", left)
-        async with Lease(store, "turn", "the test", 60):
+        async with Turn(store, "turn", "the test", 60):
             assert (await content(store))["id"] != "x"
         assert await store.get("turn") is None
 
@@ -57,10 +57,10 @@ async def test_a_lease_that_is_not_renewed(s3: tuple[str, dict[str, Any]]):
     store = stores.resolve(url, options)
     with clock.replaced(ShiftedClock(10)):
         await store.put("turn", json.dumps({"id": "x", "owner": "another-machine", "beat": 3}).encode())
-        async with Lease(store, "turn", "the test", 1000):
+        async with Turn(store, "turn", "the test", 1000):
             assert (await content(store))["id"] != "x"
         await store.put("turn", b"{}")  # its owner was killed before it had erased it
-        async with Lease(store, "turn", "the test", 1000):
+        async with Turn(store, "turn", "the test", 1000):
             pass
     assert await store.get("turn") is None
 
@@ -69,7 +69,7 @@ async def test_a_lease_that_was_taken_over(s3: tuple[str, dict[str, Any]]):
     """A process that was suspended notices before its next step, although it has not tried to renew the lease."""
     url, options = s3
     store = stores.resolve(url, options)
-    async with Lease(store, "turn", "the test", 60) as lease:
+    async with Turn(store, "turn", "the test", 60) as lease:
         await lease.check()
         await store.put("turn", json.dumps({"id": "x", "owner": "another", "beat": 1}).encode())
         for _ in range(2):
@@ -80,22 +80,22 @@ async def test_a_lease_that_was_taken_over(s3: tuple[str, dict[str, Any]]):
 
 async def test_renewals_at_the_same_time(s3: tuple[str, dict[str, Any]]):
     url, options = s3
-    async with Lease(stores.resolve(url, options), "turn", "the test", 60) as lease:
+    async with Turn(stores.resolve(url, options), "turn", "the test", 60) as lease:
         await asyncio.gather(*(lease.check() for _ in range(10)))
 
 
 async def test_waiting_has_an_end(s3: tuple[str, dict[str, Any]]):
     url, options = s3
     store = stores.resolve(url, options)
-    async with Lease(store, "turn", "the first", 60):
+    async with Turn(store, "turn", "the first", 60):
         with pytest.raises(WriteConflictError, match="another process did not finish within"):
-            async with Lease(stores.resolve(url, options), "turn", "the second", 0.3):
+            async with Turn(stores.resolve(url, options), "turn", "the second", 0.3):
                 pass
 
 
 async def test_stores_that_need_none():
     """Locks order processes in local files, and no other process writes to memory."""
     store = stores.MemoryStore()
-    async with Lease(store, "turn", "the test", 60) as lease:
+    async with Turn(store, "turn", "the test", 60) as lease:
         assert not store.values
         await lease.check()

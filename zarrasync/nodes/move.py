@@ -21,7 +21,7 @@ from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.erase import MOVES
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
-from zarrasync.stores.leases import Lease
+from zarrasync.stores.leases import Turn
 
 __all__ = ["move_node", "move_values"]
 
@@ -98,7 +98,7 @@ async def _turn(store: Store, path: str, name: str, config: Config) -> AsyncIter
     keys = [join(above, MOVES) for above in ancestors(path)[::-1]]
     async with store.locks(keys), AsyncExitStack() as stack:
         seconds = config.total_timeout or 0
-        leases = [await stack.enter_async_context(Lease(store.notes, key, name, seconds)) for key in keys]
+        leases = [await stack.enter_async_context(Turn(store.notes, key, name, seconds)) for key in keys]
 
         async def check() -> None:
             for lease in leases:

@@ -1,93 +1,290 @@
-"""Leases: values that one process holds at a time, and renews as long as it runs.
+"""Leases: entries in shared documents, each of which one process holds, and renews as long as it works.
 
-They order processes in object stores, which have no locks. Every change of a lease is a conditional write, so that only
-one of several waiting processes gets it. A process that was killed or suspended does not renew its lease, and loses it to
-the next process.
+They order processes in object stores, which have no locks. Every change of a document is a conditional write, so that only
+one of several processes succeeds. A process that was killed or suspended does not renew its entry, and loses it to the
+next process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeAlias, TypeVar
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
+from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
 from zarrasync.stores.base import Store
 from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
-from zarrasync.stores.values import ABSENT, Request
+from zarrasync.stores.values import ABSENT, Request, Value
 
-__all__ = ["BEAT_SECONDS", "DEAD_SECONDS", "Lease", "Observed"]
+__all__ = ["DEAD_SECONDS", "POLL_SECONDS", "Entry", "Lease", "Observed", "Turn", "entry_of"]
 
-BEAT_SECONDS = 3.0
+T = TypeVar("T")
+Entry: TypeAlias = dict[str, Any]
+"""An entry as it is stored, with ``id``, ``owner``, ``beat`` and ``state``."""
+Change: TypeAlias = Callable[[Entry], Entry | None]
+_BEAT_SECONDS = 3.0
 """Time between two renewals."""
 DEAD_SECONDS = 15.0
-"""A lease that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
-_POLL_SECONDS = 0.25
+"""An entry that is not renewed for this long is abandoned. Measured by the waiting process, so clocks may differ."""
+POLL_SECONDS = 0.25
+"""Time after which a waiting process looks again."""
 
 
-@dataclass
 class Observed:
-    """A lease of another process, as this process has seen it.
+    """An entry of another process, as this process has seen it."""
 
-    Attributes:
-        beat: What changes with each renewal.
-        since: When it was seen for the first time.
-    """
+    def __init__(self) -> None:
+        self._beat: object = None
+        self._since = 0.0
 
-    beat: object = None
-    since: float = 0.0
+    def is_over(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether the owner has ended or left the entry, or has not renewed it for long."""
+        owner, beat, now = entry.get("owner"), (entry.get("id"), entry.get("beat")), clock.monotonic()
+        if beat != self._beat:
+            self._beat, self._since = beat, now
+        # The owner of a damaged entry notices that when it renews it, and ends.
+        seconds = DEAD_SECONDS if not owner or is_process_name(owner) else 2 * _BEAT_SECONDS
+        is_left = not owner or entry.get("state") == "left"
+        return is_left or is_process_gone(str(owner)) or now - self._since > seconds
 
-    def is_over(self, content: Mapping[str, Any]) -> bool:
-        """Return whether the owner has ended, or has not renewed the content for long."""
-        owner, beat, now = content.get("owner"), (content.get("id"), content.get("beat")), clock.monotonic()
-        if beat != self.beat:
-            self.beat, self.since = beat, now
-        # The owner of a damaged note notices that when it renews the note, and ends.
-        seconds = DEAD_SECONDS if not owner or is_process_name(owner) else 2 * BEAT_SECONDS
-        return not owner or is_process_gone(owner) or now - self.since > seconds
+
+def entry_of(value: Value | None) -> Entry:
+    """Return the entry of a document with one; ``{}`` if the document does not exist or is damaged."""
+    try:
+        content = {} if value is None else json.loads(bytes(value.data))
+    except (ValueError, RecursionError):
+        content = {}
+    if not isinstance(content, dict):
+        return {}
+    if content.get("owner"):  # a damaged name does not mean that the process has ended
+        content["owner"] = str(content["owner"])
+    return content
 
 
 class Lease:
-    """A lease for the length of an ``async with`` block, which runs on an event loop.
+    """The entry of this process in a shared document. A thread renews it as long as it is held.
+
+    This class reads and changes documents with one entry. Subclasses say what the entry means, and what others may do.
+
+    Args:
+        store: The store, which supports conditional writes.
+        key: The key of the document.
+        name: What the lease is for, for messages.
+        seconds: How long to repeat changes that conflict with others; 0 for no limit.
+
+    Attributes:
+        is_held: Whether the entry was stored, and not ended.
+        is_lost: Whether another process has removed or replaced it.
+    """
+
+    def __init__(self, store: Store, key: str, name: str, seconds: float = 0.0) -> None:
+        self._store, self._key, self._name, self._seconds = store, key, name, seconds
+        self.is_held = self.is_lost = False
+        self._id = ""
+        self._known: tuple[list[Entry], object] = [], ABSENT
+        """The entries of the document and its version, as last read or written."""
+        self._observed: dict[str, Observed] = {}
+        self._stop, self._renewing = threading.Event(), threading.Lock()
+
+    def new_entry(self, **values: Any) -> Entry:
+        """Return an entry of this process, for ``enter``."""
+        return {"id": self._id, "owner": process_name(), "beat": 0, "state": "running", **values}
+
+    @property
+    def entry(self) -> Entry:
+        """The own entry, as it is stored; ``{}`` without one."""
+        return next((entry for entry in self._known[0] if entry.get("id") == self._id), {})
+
+    # -------------------------------------------------------------- acquiring
+
+    async def enter(
+        self,
+        choose: Callable[[list[Entry], list[Entry]], Awaitable[list[Entry] | None]],
+        busy: Callable[[], str],
+        wait: float,
+        poll: float = POLL_SECONDS,
+    ) -> None:
+        """Add an entry, as soon as the other ones allow that.
+
+        Args:
+            choose: Returns all entries to store, from those whose owners work and those whose owners have ended; ``None``
+                to wait for other processes. Without an own entry, nothing is stored.
+            busy: Returns the message of the error if other processes work for too long.
+            wait: Seconds to wait for them.
+            poll: Seconds after which to look again.
+
+        Raises:
+            WriteConflictError: If they do.
+        """
+        self._id, self.is_lost = uuid.uuid4().hex, False
+        end, backoff, empty = clock.monotonic() + wait, ConflictBackoff(self._seconds, self._name), Observed()
+        while True:
+            entries, version = await self._read()
+            if not entries and version is not ABSENT:
+                # It is about to be erased, and never replaced: some stores cannot erase on condition.
+                if empty.is_over({"owner": "released"}):
+                    await self._io(partial(self._store.erase, self._key))
+                await pause(poll / 10)
+                continue
+            over = [entry for entry in entries if self._is_over(entry)]
+            chosen = await choose([entry for entry in entries if entry not in over], over)
+            if chosen is None:
+                if clock.monotonic() > end:
+                    raise WriteConflictError(busy(), key=self._key)
+                await pause(poll)
+                continue
+            if not any(entry["id"] == self._id for entry in chosen):
+                return None
+            try:
+                await self._put(chosen, version)
+            except WriteConflictError as conflict:
+                await backoff.after(conflict)
+                continue
+            return self._keep()
+
+    def _is_over(self, entry: Entry) -> bool:
+        return self._observed.setdefault(repr(entry.get("id")), Observed()).is_over(entry)
+
+    def _keep(self) -> None:
+        """Renew the entry from now on, on a separate thread."""
+        self.is_held, self._stop = True, threading.Event()
+        clock.current().start_thread("zarrasync-lease", partial(self._beat, self._stop))
+
+    def _beat(self, stop: threading.Event) -> None:
+        while not stop.wait(_BEAT_SECONDS):
+            with self._renewing:
+                if stop.is_set():
+                    return
+                with suppress(StoreError):  # the next renewal may succeed
+                    if not self.change_now(_renewed):
+                        return
+
+    # -------------------------------------------------------------- changing
+
+    async def change(self, change: Change) -> bool:
+        """Change the own entry; ``None`` removes it. Return whether this process still holds it."""
+        backoff = ConflictBackoff(self._seconds, self._name)
+        while not self.is_lost:
+            entries, version = self._known  # together, because the thread that renews the entry changes them
+            own = [entry for entry in entries if entry.get("id") == self._id]
+            if not own:
+                self.is_lost = True
+                break
+            others, changed = [entry for entry in entries if entry not in own], change(own[0])
+            try:
+                await self._put(others if changed is None else [*others, changed], version)
+            except WriteConflictError as conflict:  # of a renewal at the same time, or another process
+                await self._read()
+                if self.entry:
+                    await backoff.after(conflict)
+            else:
+                return True
+        return False
+
+    def change_now(self, change: Change) -> bool:
+        """Change the own entry from synchronous code, as ``change`` does."""
+        return self._run(self.change(change))
+
+    async def renew(self) -> bool:
+        """Renew the entry now. Return whether this process still holds it."""
+        return await self.change(_renewed)
+
+    async def end(self, change: Change = lambda entry: None) -> bool:
+        """Make the last change of the entry, which by default removes it. Return whether this process held it until then."""
+        self._stop.set()
+        is_own, self.is_held = self.is_held and await self.change(change), False
+        return is_own
+
+    def stop(self) -> None:
+        """End renewing the entry, from synchronous code. No renewal is under way afterwards."""
+        self._stop.set()
+        with self._renewing:
+            self.is_held = False
+
+    # -------------------------------------------------------------- the document
+
+    async def _read(self) -> tuple[list[Entry], object]:
+        """Return the entries of the document, and its version."""
+        (value,) = await self._io(partial(self._store.fetch, [Request(self._key)], versions=True))
+        known = ([], ABSENT) if value is None else (self._parse(value), value.version)
+        self._known = known
+        return known
+
+    async def _put(self, entries: Sequence[Entry], version: object) -> None:
+        """Replace a version of the document, and erase it if no entries remain.
+
+        Raises:
+            WriteConflictError: If another process has changed it.
+        """
+        data = json.dumps(self._render(entries)).encode()
+        new_version = await self._io(partial(self._store.put, self._key, data, if_version=version))
+        self._known = list(entries), new_version
+        if not entries:
+            with suppress(StoreError):  # the next process erases it
+                await self._io(partial(self._store.erase, self._key))
+
+    def _parse(self, value: Value) -> list[Entry]:
+        if bytes(value.data) == b"{}":
+            return []
+        return [entry_of(value) or {"id": "damaged"}]
+
+    def _render(self, entries: Sequence[Entry]) -> Any:
+        return entries[0] if entries else {}
+
+    async def _io(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await (run_in_worker(call) if self._store.blocking else call())
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return bridge.run(call, blocking=self._store.blocking)
+
+
+def _renewed(entry: Entry) -> Entry:
+    return {**entry, "beat": entry["beat"] + 1}
+
+
+class Turn(Lease):
+    """A lease that one process holds at a time, for the length of an ``async with`` block, which runs on an event loop.
 
     In stores that other processes cannot write, or without conditional writes, nothing is stored.
 
     Args:
         store: The store.
-        key: The key of the lease. No other value has it.
+        key: The key of the document.
         name: What waits for the lease, for messages.
         seconds: How long to wait for another process; 0 for no limit.
     """
-
-    def __init__(self, store: Store, key: str, name: str, seconds: float) -> None:
-        self._store, self._key, self._name, self._seconds = store, key, name, seconds
-        self._id, self._beats = uuid.uuid4().hex, 0
-        self._version: object = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._is_lost = False
 
     async def __aenter__(self) -> Self:
         store = self._store
         is_shared = store.portable and not (store.blocking or store.exclusive or store.bounded)
         if is_shared and store.conditional and store.writeable:
             with suppress(ConditionsUnsupported):
-                await self._acquire()
-                self._renewal = asyncio.create_task(self._keep())
+                await self.enter(self._choose, self._busy, self._seconds or float("inf"))
         return self
 
+    async def _choose(self, running: list[Entry], over: list[Entry]) -> list[Entry] | None:
+        return None if running else [self.new_entry()]
+
+    def _busy(self) -> str:
+        return (
+            f"{self._name}: another process did not finish within {self._seconds:g} s; repeat the call when it has ended, or "
+            "raise config.total_timeout"
+        )
+
     async def __aexit__(self, *error: object) -> None:
-        if self._renewal is not None:
-            self._renewal.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._renewal
-            await run_cleanup(self._release)
+        if self.is_held:
+            await run_cleanup(self._leave)
+
+    async def _leave(self) -> None:
+        await self.end()
 
     async def check(self) -> None:
         """Renew the lease now, before a step that only its holder may take.
@@ -95,71 +292,9 @@ class Lease:
         Raises:
             WriteConflictError: If this process was suspended for too long, and another process has taken the lease over.
         """
-        if self._renewal is not None and not self._is_lost:
-            await self._renew()
-        if self._is_lost:
+        if self.is_held and not await self.renew():
             raise WriteConflictError(
                 f"{self._name}: another process has continued, because this one was suspended for more than "
                 f"{DEAD_SECONDS:.0f} s; look at the result, and repeat the call",
                 key=self._key,
             )
-
-    async def _acquire(self) -> None:
-        observed, empty = Observed(), Observed()
-        end = clock.monotonic() + (self._seconds or float("inf"))
-        backoff = ConflictBackoff(self._seconds, self._name)
-        while True:
-            content, version = await self._read()
-            if version is ABSENT or (content and observed.is_over(content)):
-                try:
-                    self._version = await self._put(version)
-                    return
-                except WriteConflictError as conflict:
-                    await backoff.after(conflict)
-                    continue
-            # A value without content is about to be erased, and never replaced: some stores cannot erase on condition.
-            if not content and empty.is_over({"owner": "released"}):
-                await self._store.erase(self._key)
-                continue
-            if clock.monotonic() > end:
-                raise WriteConflictError(
-                    f"{self._name}: another process did not finish within {self._seconds:g} s; repeat the call when it has "
-                    "ended, or raise config.total_timeout",
-                    key=self._key,
-                )
-            await pause(_POLL_SECONDS)
-
-    async def _keep(self) -> None:
-        while not self._is_lost:
-            await clock.sleep(BEAT_SECONDS)
-            with suppress(StoreError):  # the next renewal may succeed
-                await self._renew()
-
-    async def _renew(self) -> None:
-        try:
-            self._beats += 1
-            self._version = await self._put(self._version)
-        except WriteConflictError:  # also if ``check`` renews at the same time, or the response to a renewal was lost
-            content, self._version = await self._read()
-            self._is_lost = content.get("id") != self._id
-
-    async def _release(self) -> None:
-        content, version = await self._read()
-        if content.get("id") == self._id:
-            await self._store.put(self._key, b"{}", if_version=version)
-            await self._store.erase(self._key)
-
-    async def _read(self) -> tuple[dict[str, Any], object]:
-        """Return the content and the version of the stored lease; ``ABSENT`` if it does not exist."""
-        (value,) = await self._store.fetch([Request(self._key)], versions=True)
-        if value is None:
-            return {}, ABSENT
-        try:
-            content = json.loads(bytes(value.data))
-        except (ValueError, RecursionError):
-            content = None
-        return content if isinstance(content, dict) else {"id": "damaged"}, value.version
-
-    async def _put(self, version: object) -> object:
-        content = {"id": self._id, "owner": process_name(), "beat": self._beats}
-        return await self._store.put(self._key, json.dumps(content).encode(), if_version=version)

@@ -143,7 +143,7 @@ def test_a_task_that_goes_on_is_waited_for(tmp_path: Path):
         one.leave()
         thread = threading.Thread(target=take_over)
         thread.start()
-        while json.loads((tmp_path / ".ingest/claim").read_text())["id"] == permit.id:
+        while json.loads((tmp_path / ".ingest/claim").read_text())["permit"] == permit.id:
             thread.join(0.01)
         assert not taken.wait(0.6)  # it looks four times a second
     thread.join(60)
@@ -366,7 +366,7 @@ def test_a_suspended_job_stops_in_the_middle_of_a_task(tmp_path: Path):
             return
         calls.append(nbytes)
         (out / ".ingest/claim").write_text(json.dumps({"owner": "0.1.2", "id": "x", "beat": 0, "state": "running"}))
-        wait_until(lambda: not any(thread.name == "zarrasync-claim" for thread in threading.enumerate()))
+        wait_until(lambda: not any(thread.name == "zarrasync-lease" for thread in threading.enumerate()))
 
     small = replace(config.get(), memory_budget=1 << 20, threads=1)
     with pytest.raises(WriteConflictError, match="another job has taken over"):

@@ -96,7 +96,7 @@ def test_a_run_that_others_consider_as_ended(tmp_path: Path, *, is_known: bool):
         note.unlink()
         claim.release()
         if is_known:
-            run._renew()
+            run.change_now(lambda entry: entry)
         run.mark(".ingest/task-x-0")
     assert names(tmp_path) == []
 

@@ -11,7 +11,6 @@ Stores without conditional writes have no claims: there, only one job may run at
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,21 +23,19 @@ from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
-from zarrasync.stores.leases import BEAT_SECONDS, DEAD_SECONDS, Observed
-from zarrasync.stores.temporary_names import process_name
+from zarrasync.stores.leases import DEAD_SECONDS, Change, Entry, Lease, Observed
 
 __all__ = ["WAIT_SECONDS", "Claim"]
 
 _log = logging.getLogger(__name__)
 WAIT_SECONDS = 600.0
 """Time that jobs wait for others by default."""
-_POLL_SECONDS = 0.25
-_OWN = ("owner", "id", "beat", "state")
+_OWN = ("owner", "id", "beat", "state", "permit")
 _KEPT = ("interrupted", "created")
 """Members of a claim that are about the folder, and not about a job."""
 
 
-class Claim:
+class Claim(Lease):
     """The right to change a dataset.
 
     Args:
@@ -52,18 +49,13 @@ class Claim:
     """
 
     def __init__(self, store: Store, path: str) -> None:
-        self._store = store
         self.folder = ClaimFolder(store, path)
-        self.found: dict[str, Any] = {}
+        super().__init__(store, self.folder.claim_key, self.folder.dataset)
+        self.found: Entry = {}
         self.is_published = False
-        self._content: dict[str, Any] = {}
-        self._version: object = None
-        self._lost: BaseException | None = None
         self._has_permit = False
         self._created = 0
-        self._new_marks: list[str] = []
-        self._lock, self._stop = threading.Lock(), threading.Event()
-        self._thread: Any = None
+        self._new_marks, self._notes = set[str](), Entry()
 
     @property
     def is_enabled(self) -> bool:
@@ -85,10 +77,11 @@ class Claim:
         """
         if not self.is_enabled:
             return
-        end, observed, is_waiting = clock.monotonic() + wait, Observed(), False
-        while True:
-            content, version = self.folder.read_claim()
-            is_free = content.get("state") in ("left", "planned") or observed.is_over(content)
+        end, blockers = clock.monotonic() + wait, list[str]()
+
+        async def choose(running: list[Entry], over: list[Entry]) -> list[Entry] | None:
+            (content,) = running or over or [{}]
+            is_free = not running or content.get("state") == "planned"
             if plan:
                 self._check_plan(content, plan)
             elif is_free and _is_kept(content):
@@ -98,62 +91,52 @@ class Claim:
                     key=self.folder.claim_key,
                 )
             if is_free:
-                try:
-                    self._take(content, version, for_plan=bool(plan))
-                except WriteConflictError:
-                    continue
-                break
-            if not is_waiting and wait > 0:
+                return [await self._taken(content, for_plan=bool(plan))]
+            if not blockers and wait > 0:
+                files = content.get("files") or "files"
                 _log.info(
                     "waiting up to %.0f s for another job that writes %s: it ingests %s",
                     wait,
                     self.folder.dataset,
-                    content.get("files") or "files",
+                    files,
                 )
-            is_waiting = True
-            self._pause(end, wait, content)
+            blockers[:] = [f" (it ingests {content['files']})" if content.get("files") else ""]
+            return None
+
+        def busy() -> str:
+            return (
+                f"another job writes {self.folder.dataset}{blockers[0]}, and did not end within {wait:.0f} s; repeat the call "
+                "when it has ended, or wait longer"
+            )
+
+        self._run(self.enter(choose, busy, wait))
+        self._has_permit = self.is_published = False
         try:
             self.wait_for_runs(max(end - clock.monotonic(), DEAD_SECONDS + 1))
         except BaseException:
             self.restore()
             raise
 
-    def _pause(self, end: float, wait: float, content: dict[str, Any]) -> None:
-        if clock.monotonic() > end:
-            files = f" (it ingests {content['files']})" if content.get("files") else ""
-            raise WriteConflictError(
-                f"another job writes {self.folder.dataset}{files}, and did not end within {wait:.0f} s; repeat the call when it "
-                "has ended, or wait longer",
-                key=self.folder.claim_key,
-            )
-        clock.sleep_blocking(_POLL_SECONDS)
-
-    def _take(self, content: dict[str, Any], version: object, *, for_plan: bool) -> None:
-        self.found = content
-        self.folder.is_own = not content
+    async def _taken(self, content: Entry, *, for_plan: bool) -> Entry:
+        """Return the claim with which this job continues or replaces another one."""
+        self.found, self.folder.is_own = content, not content
         if not content:
-            self._created = max(self._created, self.folder.create())
-        created = max(self._created, content.get("created", 0))
-        own = {"owner": process_name(), "id": uuid.uuid4().hex, "beat": 0, "state": "running", "created": created}
-        self._content = {**_with_interruption(content), **own}
-        if for_plan:
-            self._content["planned"] = True
-        self._version = self.folder.put_claim(self._content, version)
-        self._has_permit = self.is_published = False
-        self._stop.clear()
-        self._thread = clock.current().start_thread("zarrasync-claim", self._beat)
+            self._created = max(self._created, await self.folder.create())
+        created = max(self._created, _created(content))
+        own = self.new_entry(permit=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
+        return {**_with_interruption(content), **own}
 
     def planned(self) -> str:
         """Return the digest of the plan for independent tasks that is not finished; empty without one."""
-        content = self.folder.read_claim()[0] if self.is_enabled else {}
+        content = self.folder.claim() if self.is_enabled else {}
         is_free = content.get("state") == "planned" or Observed().is_over(content)
         return str(content.get("plan", "")) if is_free and _is_kept(content) else ""
 
     def is_in_progress(self, digest: str) -> bool:
         """Return whether the claim belongs to a plan."""
-        return self.is_enabled and self.folder.read_claim()[0].get("plan") == digest
+        return self.is_enabled and self.folder.claim().get("plan") == digest
 
-    def _check_plan(self, content: dict[str, Any], digest: str) -> None:
+    def _check_plan(self, content: Entry, digest: str) -> None:
         if content.get("plan") != digest:
             raise WriteConflictError(
                 f"the plan is not in progress in {self.folder.dataset}: it was finished, abandoned, or replaced",
@@ -168,51 +151,34 @@ class Claim:
         Raises:
             WriteConflictError: If another job has taken the claim over.
         """
-        if not self.is_enabled:
-            return
-        with self._lock:
-            self.check()
-            self._content.update(values)
-            self._put()
+        if self.is_enabled:
+            self._replace(lambda entry: {**entry, **values})
 
     def note(self, **values: Any) -> None:
         """Change the content of the claim when it is renewed next. That is enough if the job leaves nothing to continue."""
-        with self._lock:
-            self._content.update(values)
+        self._notes = values
 
-    def _put(self) -> None:
-        marks = list(self._new_marks)
-        try:
-            self._version = self.folder.put_claim(self._content, self._version)
-            del self._new_marks[: len(marks)]
-        except WriteConflictError as error:
-            self._lost = error
-            self.folder.erase(marks)  # the other job may have ended, and removed its marks
+    def _replace(self, change: Change) -> None:
+        if not self.change_now(change):
+            self.check()
+
+    def change_now(self, change: Change) -> bool:
+        marks, notes = self._new_marks.copy(), self._notes
+        is_own = super().change_now(lambda entry: change({**entry, **notes}))
+        self._new_marks -= marks
+        self._notes = {} if self._notes is notes else self._notes
+        if not is_own:
+            self.folder.erase([*marks])  # the other job may have ended, and removed its marks
+        return is_own
+
+    def check(self) -> None:
+        """Raise an error if another job has taken the claim over."""
+        if self.is_lost:
             raise WriteConflictError(
                 f"another job has taken over {self.folder.dataset}, because this one was suspended for more than "
                 f"{DEAD_SECONDS:.0f} s; repeat the call",
                 key=self.folder.claim_key,
-            ) from error
-
-    def check(self) -> None:
-        """Raise an error if another job has taken the claim over."""
-        if self._lost is not None:
-            raise WriteConflictError(
-                f"another job has taken over {self.folder.dataset}; repeat the call", key=self.folder.claim_key
             )
-
-    def _beat(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
-            with self._lock:
-                if self._stop.is_set():
-                    return
-                self._content["beat"] += 1
-                try:
-                    self._put()
-                except WriteConflictError:
-                    return
-                except StoreError:
-                    continue  # the next one may succeed
 
     # -------------------------------------------------------------- tasks
 
@@ -224,7 +190,7 @@ class Claim:
         """
         if not (key := self.folder.task_key(digest, number)):
             return
-        self._new_marks.append(key)
+        self._new_marks.add(key)
         self.folder.mark(key)
         try:
             self.check()
@@ -235,7 +201,7 @@ class Claim:
     def permit(self) -> Permit | None:
         """Return the permission for other processes to run tasks of this job, until ``end_runs`` is called."""
         self._has_permit, self.folder.is_own = True, False
-        return Permit(self.folder.path, self._content["id"]) if self.is_enabled else None
+        return Permit(self.folder.path, self.entry.get("permit", "")) if self.is_enabled else None
 
     def end_runs(self, wait: float) -> None:
         """Withdraw the permission to run tasks, and wait until no task runs on another process.
@@ -246,7 +212,7 @@ class Claim:
             WriteConflictError: If a task continues for longer, or another job has taken the claim over.
         """
         if self._has_permit:
-            self.update(id=uuid.uuid4().hex)
+            self.update(permit=uuid.uuid4().hex)
         self.wait_for_runs(wait)
 
     def permit_for_plan(self, digest: str) -> Permit | None:
@@ -258,21 +224,24 @@ class Claim:
         if not self.is_enabled:
             return None
         while True:
-            content, version = self.folder.read_claim()
+            entries, version = self._run(self._read())
+            content = entries[0] if entries else {}
             self._check_plan(content, digest)
             if content.get("state") == "planned":
                 break
-            if content.get("state") != "left" and not Observed().is_over(content):
+            if not Observed().is_over(content):
                 raise WriteConflictError(
                     f"another process finishes or abandons the plan in {self.folder.dataset}", key=self.folder.claim_key
                 )
-            content = {**_with_interruption(content), "state": "planned", "planned": True}  # that process was killed
+            # That process was killed. If it was only suspended, it notices that the identity has changed.
+            own = {"id": uuid.uuid4().hex, "state": "planned", "planned": True}
+            content = {**_with_interruption(content), **own}
             try:
-                self.folder.put_claim(content, version)
+                self._run(self._put([content], version))
             except WriteConflictError:
                 continue  # another task has done the same
             break
-        return Permit(self.folder.path, content.get("id", ""))
+        return Permit(self.folder.path, content.get("permit", ""))
 
     def wait_for_runs(self, wait: float) -> None:
         """Wait until no task runs on another process.
@@ -283,7 +252,7 @@ class Claim:
         if not self.is_enabled or not self._store.listable or self.folder.is_own:
             return
         if runs.wait_for_runs(self._store, self.folder.path, wait):
-            self._content["interrupted"] = True
+            self.update(interrupted=True)
 
     # -------------------------------------------------------------- publishing
 
@@ -313,15 +282,13 @@ class Claim:
         """Forget the job of an earlier owner, which is published now."""
         self.folder.forget_tasks()
         self.found = {}
-        self._content = {name: self._content[name] for name in (*_OWN, *_KEPT) if name in self._content}
-        self.update()
+        self._replace(lambda entry: {name: entry[name] for name in (*_OWN, *_KEPT) if name in entry})
 
     # -------------------------------------------------------------- releasing
 
     def plan_only(self) -> None:
         """Leave the claim to a plan, whose tasks other processes run."""
         self.folder.is_own = False
-        self._content["planned"] = True
         self._end("planned")
 
     def leave(self) -> None:
@@ -330,40 +297,27 @@ class Claim:
 
     def restore(self) -> None:
         """Leave the claim after a failure as it was found."""
-        self._end_after_failure("planned" if self._content.get("planned") else "left")
+        self._end_after_failure("planned" if self.entry.get("planned") else "left")
 
     def _end_after_failure(self, state: str) -> None:
         """End the claim. An error would hide the failure, and others take over a claim that is not renewed."""
-        if self._lost is None:
-            with suppress(StoreError):
-                self._end(state)
+        with suppress(StoreError):
+            self._end(state)
+
+    def _end(self, state: str) -> None:
+        if self.is_held:
+            self.stop()
+            is_planned = {"planned": True} if state == "planned" else {}
+            self._replace(lambda entry: {**entry, **is_planned, "state": state})
 
     def release(self) -> None:
         """Remove the claim and the marks of tasks, and temporary files of processes that were killed."""
-        if not self.is_enabled:
+        if not self.is_held:
             return
-        self._end_beats()
-        if self._lost is not None:
-            return
-        try:
-            self._put()  # if this process was suspended until now, another job may have the claim
-        except WriteConflictError:
-            return
-        self.folder.remove_claim(
-            is_interrupted=bool(self._content.get("interrupted")), above=self._content.get("created", 0)
-        )
-
-    def _end(self, state: str) -> None:
-        if not self.is_enabled:
-            return
-        self._end_beats()
-        self._content["state"] = state
-        self._put()
-
-    def _end_beats(self) -> None:
-        self._stop.set()
-        with self._lock:
-            pass
+        self.stop()
+        if self._run(self.renew()):  # if this process was suspended until now, another job may have the claim
+            entry = self.entry
+            self.folder.remove_claim(is_interrupted=bool(entry.get("interrupted")), above=_created(entry))
 
     def __enter__(self) -> Self:
         return self
@@ -371,10 +325,14 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._thread is None or self._stop.is_set():
-            return
-        is_kept = error is not None and not self.is_published and "plan" in self._content
+        is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
         self.leave() if is_kept else self.release()
+
+
+def _created(content: Mapping[str, Any]) -> int:
+    """Return how many directories above the folder jobs have created."""
+    created = content.get("created", 0)
+    return created if type(created) is int else 0
 
 
 def _is_kept(content: Mapping[str, Any]) -> bool:

@@ -7,12 +7,12 @@ from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.jobs.runs import read_content
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
 from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN, JOB_RECORD, JOB_TASK
-from zarrasync.stores import Store
+from zarrasync.stores import Request, Store
+from zarrasync.stores.leases import Entry, entry_of
 
 __all__ = ["ClaimFolder"]
 
@@ -64,21 +64,14 @@ class ClaimFolder:
 
     # -------------------------------------------------------------- the claim
 
-    def read_claim(self) -> tuple[dict[str, Any], object]:
-        """Return the content of the claim and its version."""
-        return self._run(read_content(self._store, self.claim_key))
+    def claim(self) -> Entry:
+        """Return the claim; ``{}`` without one."""
+        (value,) = self._run(self._store.fetch([Request(self.claim_key)]))
+        return entry_of(value)
 
-    def put_claim(self, content: Mapping[str, Any], version: object) -> object:
-        """Replace the claim, and return its version.
-
-        Raises:
-            WriteConflictError: If the claim has another version by now.
-        """
-        return self._run(self._store.put(self.claim_key, json.dumps(content).encode(), if_version=version))
-
-    def create(self) -> int:
+    async def create(self) -> int:
         """Create the folder. Return how many directories above it did not exist before."""
-        return max(self._run(self._store.create_directory(f"{self.path}/")) - 1, 0)
+        return max(await self._store.create_directory(f"{self.path}/") - 1, 0)
 
     def remove(self, above: int = 0) -> None:
         """Remove the folder, and temporary files in it, if no job has the claim.

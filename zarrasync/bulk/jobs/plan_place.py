@@ -206,7 +206,7 @@ class PlanPlace:
         """
         if self.is_inside:
             folder = ClaimFolder(self.store, self.key.removesuffix(f"{JOB_FOLDER}/{JOB_PLAN}").rstrip("/"))
-            if folder.read_claim()[0]:
+            if folder.claim():
                 return
             folder.erase([self.key])
             folder.remove()

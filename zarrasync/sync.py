@@ -1313,7 +1313,7 @@ class JobPlan(JobPlanBase):
 
     @property
     def kind(self) -> str:
-        """The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``."""
+        """The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``."""
         return self._async.kind
 
     @property

@@ -47,6 +47,7 @@ async def write_blocks(
     *,
     resume: bool = False,
     is_new: bool = False,
+    is_hidden: bool = False,
     verify: bool = False,
     concurrency: int = 0,
     progress: ProgressLike = False,
@@ -60,6 +61,7 @@ async def write_blocks(
         unaligned: As for ``Ingestion``.
         resume: As for ``Ingestion.run``.
         is_new: As for ``Ingestion.run``.
+        is_hidden: As for ``Ingestion.run``.
         verify: As for ``Ingestion.run``.
         concurrency: As for ``Ingestion``.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
@@ -74,7 +76,8 @@ async def write_blocks(
     rows = source.shape[0] if source.shape else 0
     name = target.name if target.path else job_name(counting, "")
     with retries, report_progress(progress, ingestion.nbytes, f"ingest {name}", rows) as callback:
-        await ingestion.run(callback or ignore_progress, resume=resume, is_new=is_new, verify=verify)
+        options: Any = {"resume": resume, "is_new": is_new, "is_hidden": is_hidden, "verify": verify}
+        await ingestion.run(callback or ignore_progress, **options)
     counts = counting.reset()
     report.stored, report.requests = counts.bytes_written, counts.requests
     report.retries, report.conflicts = retries.retries, retries.conflicts
@@ -136,7 +139,9 @@ class Ingestion:
         """The size of the source in memory, in bytes."""
         return self.plan.nbytes
 
-    async def run(self, progress: Progress, *, resume: bool, is_new: bool, verify: bool) -> None:
+    async def run(
+        self, progress: Progress, *, resume: bool, is_new: bool, verify: bool, is_hidden: bool = False
+    ) -> None:
         """Write all blocks.
 
         Args:
@@ -145,6 +150,7 @@ class Ingestion:
             is_new: Whether no chunk to write exists in the store. Chunks that contain only the fill value then need not
                 be erased.
             verify: Read all values back and compare them.
+            is_hidden: Whether the document of the array is not stored yet.
 
         Raises:
             ShapeError: If the source is an iterable that does not yield the values of all chunks.
@@ -156,7 +162,8 @@ class Ingestion:
         await runner.run(self._write)
         self._check_coverage()
         if verify:
-            await self.target.refresh()
+            if not is_hidden:
+                await self.target.refresh()
             regions = [tuple(slice(start, stop) for start, stop in bounds) for bounds in self._checksums]
             await runner.run_regions(self._compare, regions)
 

@@ -20,7 +20,7 @@ class PlanExplanation(JobReport):
     """What a plan reads and writes.
 
     Attributes:
-        kind: The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``.
+        kind: The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``.
         destination: The destination.
         tasks: The name, the size in bytes and the memory in bytes of each task.
         read_bytes: The decoded size of what the tasks read, in bytes.

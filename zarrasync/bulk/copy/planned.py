@@ -53,7 +53,7 @@ from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["CopyWork"]
+__all__ = ["CopyWork", "make_tasks", "render_texts"]
 
 _CONCURRENT_ARRAYS = 16
 """The number of arrays to copy at a time in one call."""
@@ -125,12 +125,15 @@ class CopyWork(ClaimedWork):
             for path, node in nodes
             if isinstance(node, AsyncArray) and isinstance(copied := planned[path], ArrayMetadata)
         ]
-        boxes, sizes = ((), ()) if tasks is None else _make_tasks(pairs, tasks)
+        boxes, sizes = ((), ()) if tasks is None else make_tasks(pairs, tasks)
         return cls(
             NodePlace(root.store, root.path, source_name),
             NodePlace(target.store, target.path, dest_name),
             target.format,
-            {path: _render(target.format, join(target.path, path), metadata) for path, metadata in planned.items()},
+            {
+                path: render_texts(target.format, join(target.path, path), metadata)
+                for path, metadata in planned.items()
+            },
             boxes,
             sizes,
             plan.files,
@@ -389,7 +392,8 @@ class CopyWork(ClaimedWork):
         self._run(erase_chunks(self._target, self._planned))
 
 
-def _render(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:
+def render_texts(format_: Format, path: str, metadata: Metadata) -> dict[str, str]:
+    """Return the documents of a node as strings."""
     return {key: data.decode() for key, data in format_.render(path, metadata).items()}
 
 
@@ -408,7 +412,7 @@ def _text(boxes: Sequence[Box]) -> str:
 # ------------------------------------------------------------------ tasks
 
 
-def _make_tasks(
+def make_tasks(
     pairs: Sequence[tuple[str, ArrayMetadata, ArrayMetadata]], count: int
 ) -> tuple[list[list[Box]], list[Sizes]]:
     """Divide arrays into tasks of whole stored values.

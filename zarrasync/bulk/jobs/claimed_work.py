@@ -205,9 +205,13 @@ class ClaimedWork(PlannedWork):
             else:
                 workers.check_stores(self.store, self.source.store)
                 for _, stage in groupby(waiting, lambda number: self.tasks[number].stage):
-                    workers.run(stage, lambda number: partial(self.run_task, number, permit, verify=verify), done)
+                    workers.run(stage, lambda n: partial(self.part(n).run_task, n, permit, verify=verify), done)
         report.retries, report.seconds = retries.retries, clock.monotonic() - begin
         return report
+
+    def part(self, number: int) -> ClaimedWork:
+        """Return the work as it is sent to the process that runs a task."""
+        return self
 
     def run_task(self, number: int, permit: Permit | None, *, verify: bool) -> IngestReport:
         """Run a task in this process after the stages before, and mark it."""

@@ -66,7 +66,7 @@ class PlannedWork(ABC):
     """What a plan does. It can be pickled if its stores can. All methods block.
 
     Attributes:
-        kind: The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``.
+        kind: The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``.
         notes: Remarks for the report.
         left_out: What the result will lack although no argument excludes it, with the reason.
     """
@@ -149,7 +149,7 @@ class AsyncJobPlan:
 
     @property
     def kind(self) -> str:
-        """The job: ``"ingest"``, ``"copy"`` or ``"pyramid"``."""
+        """The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``."""
         return self._work.kind
 
     @property

@@ -8,7 +8,12 @@ engine for Zarr.
 from zarrasync.bulk.reports import WriteReport
 from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.encode import stored_variables
-from zarrasync.integrations.xarray.functions import write_dataset, write_dataset_async
+from zarrasync.integrations.xarray.functions import (
+    plan_write_dataset,
+    plan_write_dataset_async,
+    write_dataset,
+    write_dataset_async,
+)
 from zarrasync.integrations.xarray.loading import load
 from zarrasync.integrations.xarray.many import open_mfdataset
 
@@ -17,6 +22,8 @@ __all__ = [
     "ZarrasyncBackend",
     "load",
     "open_mfdataset",
+    "plan_write_dataset",
+    "plan_write_dataset_async",
     "stored_variables",
     "write_dataset",
     "write_dataset_async",

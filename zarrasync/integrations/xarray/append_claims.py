@@ -129,7 +129,7 @@ class AppendClaim(Lease):
             entries: list[Entry] = json.loads(bytes(value.data))
             for entry in entries:
                 _rows_of(entry)
-                entry["id"], entry["owner"], entry["beat"], entry["state"]
+                _ = entry["id"], entry["owner"], entry["beat"], entry["state"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreError(
                 f"{self._name}: the claims of appends are damaged; erase {self._key!r} if no other writer appends, and "

@@ -10,14 +10,15 @@ from zarrasync import AsyncGroup, consolidate_metadata, open_group
 from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync.errors import NodeNotFoundError
-from zarrasync.integrations.xarray.job import WriteJob
+from zarrasync.formats import Format
+from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.consolidate_group import add_copies
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["consolidate", "forget_replaced", "update_after_failure"]
+__all__ = ["consolidate", "forget_replaced", "root_alone", "update_after_failure"]
 
 
 async def consolidate(jobs: Sequence[WriteJob]) -> None:
@@ -37,8 +38,7 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
         return
     assert first.group is not None
     path, group = request.group, first.group
-    root = await _root_above(first) if path and "" not in consolidated else None
-    if root is not None and await _is_alone(root, path):
+    if path and "" not in consolidated and (root := await root_alone(request, first.format)) is not None:
         path, group = "", root
     if first.is_empty and path == request.group:
         await add_copies(handle_of(group), _documents(jobs))
@@ -108,19 +108,14 @@ async def _update_own(job: WriteJob) -> None:
     await job.update_consolidated(names)
 
 
-async def _root_above(job: WriteJob) -> AsyncGroup | None:
-    """Return the group at the root of the store, if it exists."""
+async def root_alone(request: WriteRequest, format_: Format) -> AsyncGroup | None:
+    """Return the group at the root of the store, if it exists and contains no nodes except those above the written group."""
+    options: Any = {"mode": "r+", "zarr_format": format_.zarr_format, "config": request.config}
     try:
-        return await open_group(
-            job.request.store, mode="r+", zarr_format=job.format.zarr_format, config=job.request.config
-        )
+        root = await open_group(request.store, **options)
     except NodeNotFoundError:
         return None
-
-
-async def _is_alone(root: AsyncGroup, path: str) -> bool:
-    """Return whether a root contains no nodes except the groups above a path."""
-    return set(await handle_of(root).children()) <= {path.partition("/")[0]}
+    return root if set(await handle_of(root).children()) <= {request.group.partition("/")[0]} else None
 
 
 def _documents(jobs: Sequence[WriteJob]) -> dict[str, bytes]:

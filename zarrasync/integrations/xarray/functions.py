@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any, Literal, get_args
 
 from xarray import DataArray, Dataset, DataTree
 
+from zarrasync import config as settings
+from zarrasync import sync
 from zarrasync._concurrency import bridge
+from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync._util.suggestions import suggest
+from zarrasync.bulk.jobs.claimed_work import begin_plan
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.progress import ProgressLike
+from zarrasync.errors import UnsupportedOperation
 from zarrasync.integrations.dask_detect import seceded
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteRequest
 from zarrasync.integrations.xarray.labels import OnDuplicate
+from zarrasync.integrations.xarray.planned import DatasetWork
 from zarrasync.integrations.xarray.regions import RegionLike
-from zarrasync.integrations.xarray.write import write
+from zarrasync.integrations.xarray.write import planned_jobs, write
 from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["write_dataset", "write_dataset_async"]
+__all__ = ["plan_write_dataset", "plan_write_dataset_async", "write_dataset", "write_dataset_async"]
 
 _MODES = ("w-", "w", "a", "a-", "r+")
 
@@ -158,7 +167,92 @@ async def write_dataset_async(
     )
     async with request.store.in_use():
         with in_terms_of(*_advice(request)):
-            return await write(datasets, encodings_of(dataset, encoding), request)
+            return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))
+
+
+@short_tracebacks
+async def plan_write_dataset_async(
+    dataset: DatasetLike,
+    store: StoreLike,
+    *,
+    group: str | None = None,
+    mode: Literal["w-", "w"] | None = None,
+    append_dim: str | None = None,
+    region: RegionLike | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    zarr_format: Literal[2, 3] | None = None,
+    consolidated: bool | None = None,
+    write_empty_chunks: bool | None = None,
+    lossy: Lossy = "error",
+    write_inherited_coords: bool = False,
+    tasks: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    config: Any = None,
+) -> AsyncJobPlan:
+    """Plan a new dataset whose tasks run anywhere; see ``write_dataset_async`` and ``zarrasync.AsyncJobPlan``.
+
+    Each task computes and writes regions of variables. Values that dask computes for several tasks are computed by each of
+    them. Readers see the dataset when the plan is finished, as its documents are stored last. The plan has no document,
+    because the dataset has no name, but it can be pickled; a task that is sent to another process contains its values only.
+
+    Args:
+        dataset: As for ``write_dataset_async``.
+        store: As for ``write_dataset_async``.
+        group: As for ``write_dataset_async``.
+        mode: ``"w-"`` creates a group, ``"w"`` replaces one, which is erased now. Default: ``"w-"``.
+        append_dim: Not possible in plans; pass it to ``write_dataset_async``.
+        region: Likewise.
+        encoding: As for ``write_dataset_async``.
+        zarr_format: As for ``write_dataset_async``.
+        consolidated: As for ``write_dataset_async``.
+        write_empty_chunks: As for ``write_dataset_async``.
+        lossy: As for ``write_dataset_async``. Values that are computed by dask are refused by the task that computes them.
+        write_inherited_coords: As for ``write_dataset_async``.
+        tasks: About how many tasks to make. Default: tasks of 256 MiB.
+        storage_options: As for ``write_dataset_async``.
+        config: As for ``write_dataset_async``.
+
+    Returns:
+        The plan.
+
+    Raises:
+        NodeExistsError: If a node exists, and the mode is ``"w-"``.
+        UnsupportedOperation: If the dataset would be added to an existing one, or if no plan can be made for the store,
+            such as an archive.
+        WriteConflictError: If another job writes the group, or another plan for it is not finished.
+        EncodingError: If an encoding cannot represent a value in memory.
+
+    Example:
+        >>> import xarray as xr
+        >>> store, temperature = {}, xr.DataArray([280.0, 281.5], dims="time", name="t2m")
+        >>> plan = await plan_write_dataset_async(temperature, store)
+        >>> for task in plan.tasks:
+        ...     report = await plan.run(task)
+        >>> report = await plan.finish()
+        >>> await za.load(store, path="t2m")
+        array([280. , 281.5])
+    """
+    if append_dim is not None or region is not None or mode not in (None, "w-", "w"):
+        raise UnsupportedOperation(
+            "plans create or replace whole datasets, so append_dim, region and mode='a' cannot be planned; call write_dataset"
+        )
+    request = WriteRequest(
+        resolve(store, storage_options, config),
+        normalize_path("" if group is None else group),
+        mode or "w-",
+        encoding={},
+        zarr_format=zarr_format,
+        consolidated=consolidated,
+        write_empty_chunks=write_empty_chunks,
+        lossy=_checked("lossy", lossy, get_args(Lossy)),
+        config=config,
+    )
+    async with request.store.in_use():
+        with in_terms_of(*_advice(request)):
+            datasets = datasets_of(dataset, inherit=write_inherited_coords)
+            jobs = await planned_jobs(datasets, encodings_of(dataset, encoding), request)
+            work = await run_in_new_thread(partial(DatasetWork.of_jobs, jobs, name_of(store), tasks))
+            return await begin_plan(work, PlanPlace.of(None, work.dest, storage_options, settings.resolve(config)))
 
 
 def _advice(request: WriteRequest) -> list[tuple[str, str]]:
@@ -215,13 +309,36 @@ def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any
         >>> report["t2m"].nbytes
         8
     """
-    unknown = sorted({*options} - {*signature(write_dataset_async).parameters})
-    if unknown:
-        parameters = [name for name in signature(write_dataset_async).parameters if name not in ("dataset", "store")]
-        hint = suggest(unknown[0], parameters, f"the options are {', '.join(parameters)}")
-        raise TypeError(f"write_dataset() got an unexpected keyword argument {unknown[0]!r}; {hint}")
+    _check_options("write_dataset", write_dataset_async, options)
     with seceded(waits=options.get("compute", True) and _is_lazy(dataset)):
         return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
+
+
+def plan_write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> sync.JobPlan:
+    """Plan a new dataset whose tasks run anywhere; ``plan_write_dataset_async`` for synchronous code.
+
+    Args:
+        dataset: The dataset.
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
+        **options: As for ``plan_write_dataset_async``.
+
+    Example:
+        >>> import xarray as xr
+        >>> temperature = xr.DataArray([280.0, 281.5], dims="time", name="t2m")
+        >>> plan = plan_write_dataset(temperature, {})
+        >>> report = plan.run()
+        >>> plan.finish().arrays
+        1
+    """
+    _check_options("plan_write_dataset", plan_write_dataset_async, options)
+    return sync.JobPlan(bridge.run(plan_write_dataset_async(dataset, store, **options), blocking=False))
+
+
+def _check_options(name: str, function: Any, options: Mapping[str, Any]) -> None:
+    parameters = [parameter for parameter in signature(function).parameters if parameter not in ("dataset", "store")]
+    if unknown := sorted({*options} - {*parameters}):
+        hint = suggest(unknown[0], parameters, f"the options are {', '.join(parameters)}")
+        raise TypeError(f"{name}() got an unexpected keyword argument {unknown[0]!r}; {hint}")
 
 
 def _is_lazy(dataset: Any) -> bool:

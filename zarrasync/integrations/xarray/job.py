@@ -6,13 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from xarray import Dataset, Variable
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
-from zarrasync.display.progress import ProgressLike
+from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.sources import source_of
+from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
+from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.append_claims import AppendClaim
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings
@@ -21,8 +25,9 @@ from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import join
+from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.stores import Store
+from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
@@ -38,22 +43,22 @@ class WriteRequest:
     store: Store
     group: str
     mode: Mode
-    append_dim: str | None
-    region: RegionLike | None
-    encoding: Encodings
-    zarr_format: int | str | None
-    consolidated: bool | None
-    safe_chunks: bool
-    align_chunks: bool
-    write_empty_chunks: bool | None
-    lossy: Lossy
-    on_mismatch: OnMismatch
-    on_duplicate: OnDuplicate
-    compute: bool
-    verify: bool
-    progress: ProgressLike
-    compute_options: Mapping[str, Any]
-    config: Any
+    append_dim: str | None = None
+    region: RegionLike | None = None
+    encoding: Encodings = field(default_factory=dict)
+    zarr_format: int | str | None = None
+    consolidated: bool | None = None
+    safe_chunks: bool = True
+    align_chunks: bool = True
+    write_empty_chunks: bool | None = None
+    lossy: Lossy = "error"
+    on_mismatch: OnMismatch = "error"
+    on_duplicate: OnDuplicate = "error"
+    compute: bool = True
+    verify: bool = False
+    progress: ProgressLike = False
+    compute_options: Mapping[str, Any] = field(default_factory=dict)
+    config: Any = None
 
     @property
     def unaligned(self) -> Unaligned:
@@ -80,16 +85,42 @@ class Target:
     """Values of a variable, and their places.
 
     Attributes:
+        name: The name of the variable, in a tree with the path of its group.
         plan: The plan of the variable, with the values.
         array: The array.
         region: The region of the array; ``None`` for all of it.
         unaligned: How to treat chunks that are written in part.
     """
 
+    name: str
     plan: VariablePlan
     array: AsyncArray
     region: Region | None
     unaligned: Unaligned
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the values are a dask array."""
+        return is_dask_array(self.plan.encoded.data)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the values in memory, in bytes."""
+        return int(self.plan.encoded.size) * max(self.array.dtype.itemsize, 1)
+
+    def counting(self) -> Target:
+        """Return the same target in a ``CountingStore``, with the variable's own setting for chunks of the fill value."""
+        handle, empty = handle_of(self.array), self.plan.write_empty_chunks
+        config = handle.config if empty is None else replace(handle.config, write_empty_chunks=empty)
+        handle = replace(handle, store=CountingStore(handle.store), config=config)
+        return replace(self, array=with_handle(self.array, handle))
+
+    async def write(self, *, verify: bool, progress: ProgressLike, is_hidden: bool = False) -> IngestReport:
+        """Write the values block by block. The array must be in a ``CountingStore``. See ``write_blocks``."""
+        encoded = self.plan.encoded
+        source = source_of(encoded if encoded.shape else np.asarray(encoded.values), {})
+        options: Any = {"is_new": not self.plan.updates, "is_hidden": is_hidden, "verify": verify, "progress": progress}
+        return await write_blocks(source, self.array, self.region, self.unaligned, **options)
 
 
 @dataclass

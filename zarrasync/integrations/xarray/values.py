@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from zarrasync import AsyncArray
 from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import for_job, ignore_progress, write_blocks
+from zarrasync.bulk.blocks import for_job, ignore_progress
 from zarrasync.bulk.reports import WriteReport, add_reports
-from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, report_progress
-from zarrasync.indexing.regions import Region, resolve_corners
+from zarrasync.indexing.regions import resolve_corners
 from zarrasync.integrations.dask_detect import is_dask_array
 from zarrasync.integrations.xarray.job import Target, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import chunks_of, handle_of, with_handle
-from zarrasync.stores import CountingStore
+from zarrasync.nodes.access import chunks_of
 from zarrasync.transfer.threads import Progress
-from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
+from zarrasync.transfer.unaligned import check_region, is_safe_for_jobs
 
 __all__ = ["CompletedWrite", "check_chunks", "write_values"]
-
-
-@dataclass(frozen=True)
-class _Item:
-    """The values of one variable, and their place."""
-
-    name: str
-    plan: VariablePlan
-    array: AsyncArray
-    region: Region | None
-    unaligned: Unaligned
-
-    @property
-    def is_lazy(self) -> bool:
-        return is_dask_array(self.plan.encoded.data)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.plan.encoded.size) * max(self.array.dtype.itemsize, 1)
 
 
 def check_chunks(job: WriteJob) -> None:
@@ -90,61 +65,49 @@ async def write_values(jobs: Sequence[WriteJob]) -> Any:
         A ``WriteReport``. Without ``compute``, an object whose ``compute()`` writes the dask arrays and returns it.
     """
     request = jobs[0].request
-    items = [_item(job, target) for job in jobs for target in job.targets]
-    now = items if request.compute else [item for item in items if not item.is_lazy]
+    targets = [target.counting() for job in jobs for target in job.targets]
+    now = targets if request.compute else [target for target in targets if not target.is_lazy]
     label = f"write {jobs[0].request.store!r}"
-    with report_progress(request.progress, sum(item.nbytes for item in now), label) as progress:
+    with report_progress(request.progress, sum(target.nbytes for target in now), label) as progress:
         reports = await _write_now(now, request, progress or ignore_progress)
-    names = {join(job.path, plan.name) for job in jobs for plan in job.plans} - {item.name for item in items}
-    report = WriteReport({item.name: reports[item.name] for item in now} | dict.fromkeys(names, IngestReport()))
-    return report if request.compute else _write_later([item for item in items if item.is_lazy], request, report)
+    names = {join(job.path, plan.name) for job in jobs for plan in job.plans} - {target.name for target in targets}
+    report = WriteReport({target.name: reports[target.name] for target in now} | dict.fromkeys(names, IngestReport()))
+    return report if request.compute else _write_later([t for t in targets if t.is_lazy], request, report)
 
 
-def _item(job: WriteJob, target: Target) -> _Item:
-    plan, array = target.plan, target.array
-    if plan.write_empty_chunks is not None:
-        config = replace(array.config, write_empty_chunks=plan.write_empty_chunks)
-        array = with_handle(array, replace(handle_of(array), config=config))
-    return _Item(join(job.path, plan.name), plan, array, target.region, target.unaligned)
-
-
-async def _write_now(items: Sequence[_Item], request: WriteRequest, progress: Progress) -> dict[str, IngestReport]:
+async def _write_now(targets: Sequence[Target], request: WriteRequest, progress: Progress) -> dict[str, IngestReport]:
     """Write all values concurrently, dask arrays in one computation.
 
     If blocks are not aligned to chunks and dask would need more than the memory budget, regions are computed one by
     one.
     """
     reports: dict[str, IngestReport] = {}
-
-    async def write_one(item: _Item) -> None:
-        encoded, array = item.plan.encoded, _counting(item.array)
-        source = source_of(encoded if encoded.shape else np.asarray(encoded.values), {})
-        options: Any = {"is_new": not item.plan.updates, "verify": request.verify, "progress": progress}
-        _add_report(reports, item.name, await write_blocks(source, array, item.region, item.unaligned, **options))
-
-    one_by_one = [item for item in items if not item.is_lazy]
-    together: list[tuple[_Item, Any]] = []
-    if lazy := [item for item in items if item.is_lazy]:
+    one_by_one = [target for target in targets if not target.is_lazy]
+    together: list[tuple[Target, Any]] = []
+    if lazy := [target for target in targets if target.is_lazy]:
         from zarrasync.integrations.dask_targets import current_cluster
 
         budget = settings.resolve(request.config).memory_budget
         on_cluster = await compute(current_cluster) is not None  # on a thread: dask's client may run on this loop
-        for item in lazy:
-            write = _dask_write(item, _counting(item.array))
+        for target in lazy:
+            write = _dask_write(target)
             if on_cluster or write.held_bytes <= budget:
-                together.append((item, _with_whole_chunks(write, item, request)))
+                together.append((target, _with_whole_chunks(write, target, request)))
             else:
-                one_by_one.append(item)
+                one_by_one.append(target)
+
+    async def write_one(target: Target) -> None:
+        _add_report(reports, target.name, await target.write(verify=request.verify, progress=progress))
 
     async def write_dask() -> None:
         from zarrasync.integrations.dask_write import write_together
 
         options: Any = {"verify": request.verify, "progress": progress, "options": request.compute_options}
         written = await write_together([write for _, write in together], **options)
-        for (item, _), report in zip(together, written, strict=True):
-            _add_report(reports, item.name, report)
+        for (target, _), report in zip(together, written, strict=True):
+            _add_report(reports, target.name, report)
 
-    calls: list[Callable[[], Awaitable[None]]] = [partial(write_one, item) for item in one_by_one]
+    calls: list[Callable[[], Awaitable[None]]] = [partial(write_one, target) for target in one_by_one]
     await gather([*calls, write_dask] if together else calls)
     return reports
 
@@ -158,27 +121,24 @@ def _add_report(reports: dict[str, IngestReport], name: str, report: IngestRepor
         reports[name] = report
 
 
-def _counting(array: AsyncArray) -> AsyncArray:
-    return with_handle(array, replace(handle_of(array), store=CountingStore(array.store)))
-
-
-def _dask_write(item: _Item, array: AsyncArray) -> Any:
+def _dask_write(target: Target) -> Any:
     from zarrasync.integrations.dask_blocks import DaskWrite
 
-    start, stop = resolve_corners(item.plan.encoded.shape, array.shape, item.region)
-    check_region(chunks_of(array), start, stop, item.unaligned, safe=is_safe_for_jobs(array.store))
-    return DaskWrite(item.plan.encoded.data, for_job(array, item.unaligned), start)
+    array, source = target.array, target.plan.encoded
+    start, stop = resolve_corners(source.shape, array.shape, target.region)
+    check_region(chunks_of(array), start, stop, target.unaligned, safe=is_safe_for_jobs(array.store))
+    return DaskWrite(source.data, for_job(array, target.unaligned), start)
 
 
-def _with_whole_chunks(write: Any, item: _Item, request: WriteRequest) -> Any:
+def _with_whole_chunks(write: Any, target: Target, request: WriteRequest) -> Any:
     """Return a write of dask blocks that share no chunks, or raise an error if they do and must not be rechunked."""
     from zarrasync.integrations.dask_blocks import check_blocks
 
     if request.align_chunks:
         return write.aligned()
-    is_safe = is_safe_for_jobs(item.array.store)
-    axis = _append_axis(item.plan, request)
-    check_blocks(write.source, item.array.metadata, write.start, request.unaligned, safe=is_safe, append_axis=axis)
+    is_safe = is_safe_for_jobs(target.array.store)
+    axis = _append_axis(target.plan, request)
+    check_blocks(write.source, target.array.metadata, write.start, request.unaligned, safe=is_safe, append_axis=axis)
     return write
 
 
@@ -200,11 +160,11 @@ class CompletedWrite:
         return self.report
 
 
-def _write_later(items: Sequence[_Item], request: WriteRequest, report: WriteReport) -> Any:
+def _write_later(targets: Sequence[Target], request: WriteRequest, report: WriteReport) -> Any:
     """Return a dask object that writes variables when it is computed, on any scheduler, and returns a report.
 
     Args:
-        items: The variables.
+        targets: The variables.
         request: The arguments.
         report: The report of the variables that are written.
     """
@@ -214,8 +174,8 @@ def _write_later(items: Sequence[_Item], request: WriteRequest, report: WriteRep
         return CompletedWrite(report)
     from zarrasync.integrations.dask_write import write_later
 
-    writes = [_with_whole_chunks(_dask_write(item, _counting(item.array)), item, request) for item in items]
-    names = [item.name for item in items]
+    writes = [_with_whole_chunks(_dask_write(target), target, request) for target in targets]
+    names = [target.name for target in targets]
     later = write_later(writes, verify=request.verify) if writes else []
     complete: Any = delayed(_complete)  # untyped
     return complete(dict(report), names, later)

@@ -38,16 +38,18 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
 
-__all__ = ["write"]
+__all__ = ["planned_jobs", "write"]
 
 
-async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodings], request: WriteRequest) -> Any:
-    """Write the datasets of one group and of groups below it; see ``write_dataset_async``.
+async def planned_jobs(
+    datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodings], request: WriteRequest
+) -> list[WriteJob]:
+    """Return the jobs that write the datasets of one group and of groups below it. Nothing is changed.
 
     Args:
         datasets: The datasets by the path of their group relative to the request's, the request's own first.
         encodings: The encodings of variables by the same paths.
-        request: The other arguments.
+        request: The other arguments; see ``write_dataset_async``.
     """
     if request.consolidated and not request.store.supports_consolidated_metadata:
         raise UnsupportedOperation(
@@ -63,10 +65,19 @@ async def write(datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodin
     }  # a hierarchy has one format
     jobs = [first, *await gather([partial(_resolve, path, datasets[path], below[path]) for path in below])]
     await gather([partial(_validate, job) for job in jobs])
+    return jobs
+
+
+async def write(jobs: Sequence[WriteJob]) -> Any:
+    """Write the datasets of jobs.
+
+    Returns:
+        As ``write_dataset_async``.
+    """
     try:
         await forget_replaced(jobs)
         await reserve(jobs)
-        if request.mode != "r+":  # last, when nothing can be refused any more
+        if jobs[0].request.mode != "r+":  # last, when nothing can be refused any more
             changed = [job for job in jobs if not job.is_new and job.attributes]
             await gather([partial(_group_of(job).update_attributes, job.attributes) for job in changed])
         report = await _write_values(jobs)

@@ -30,7 +30,7 @@ from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
-__all__ = ["Ingestion", "for_job", "ignore_progress", "write_blocks"]
+__all__ = ["Ingestion", "for_job", "ignore_progress", "verify_block", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
 _BLOCKS_PER_PROCESS = 8
@@ -93,6 +93,21 @@ def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
     """Return an array whose setting ``unaligned`` is replaced by the argument of a job."""
     handle = handle_of(array)
     return with_handle(array, replace(handle, config=replace(array.config, unaligned=unaligned)))
+
+
+async def verify_block(array: AsyncArray, region: Region, expected: int) -> None:
+    """Read a region back, and compare it with the checksum of the written values.
+
+    Raises:
+        ChecksumError: If it differs.
+    """
+    values = await array.view[region].read()
+    block = partial(transfer.as_array, values, array.dtype, array.metadata.spec.fill_value)
+    if await compute(lambda: checksum(block())) != expected:
+        raise ChecksumError(
+            f"verification failed: {array.name}[{_text(region)}] in {array.store!r} differs from the written values; another "
+            "writer may have changed it"
+        )
 
 
 class Ingestion:
@@ -279,19 +294,13 @@ class Ingestion:
     # -------------------------------------------------------------- comparing
 
     async def _compare(self, region: Region, _: Any) -> None:
-        values = await self.target.view[region].read()
-        await compute(partial(self._compare_checksum, region, values))
-
-    def _compare_checksum(self, region: Region, values: Block) -> None:
-        block = transfer.as_array(values, self.target.dtype, self.target.metadata.spec.fill_value)
         bounds = _bounds(region)
-        if checksum(block) != self._checksums[bounds]:
+        try:
+            await verify_block(self.target, region, self._checksums[bounds])
+        except ChecksumError:
             if self._is_overwritten(bounds):
                 return
-            raise ChecksumError(
-                f"verification failed: {self.target.name}[{_text(region)}] in {self.target.store!r} differs from the "
-                "written values; another writer may have changed it"
-            )
+            raise
         with self._lock:
             self.report.verified += 1
 

@@ -10,22 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask.delayed import delayed
 
 from zarrasync import config as settings
 from zarrasync import formats, sync
+from zarrasync._concurrency import bridge
 from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
+from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ShapeError
-from zarrasync.integrations.dask_blocks import check_blocks
-from zarrasync.integrations.dask_targets import check_reach, refusal_behind, target_of
+from zarrasync.integrations.dask_blocks import DaskWrite, check_blocks
+from zarrasync.integrations.dask_targets import check_reach, seceded
+from zarrasync.integrations.dask_write import write_later, write_together
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import normalize_path
+from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.stores import StoreLike, resolve
+from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_safe_for_jobs
 
 __all__ = ["from_zarr", "store", "to_zarr"]
@@ -110,8 +116,11 @@ def store(
             block then reads and writes the chunks that it shares. ``"error"`` never allows it. ``"allow"`` always does,
             and loses updates if blocks of different processes share chunks. Default: ``config.unaligned``.
         compute: Whether to write now. Otherwise a lazy object is returned, which writes when it is computed.
-        return_stored: Whether to return a dask array of the stored values.
-        **options: For ``dask.array.store``.
+        return_stored: Whether to return a dask array of the stored values, which are written now.
+        **options: Options of the computation, such as ``num_workers``.
+
+    Returns:
+        A report of blocks, bytes and requests, also from ``compute()`` of the lazy object.
 
     Raises:
         ShapeError: If the source does not fit, or blocks share chunks; the message suggests how to rechunk.
@@ -130,15 +139,19 @@ def store(
     box = _resolve_region(source, target, region)
     start = tuple(part.start for part in box)
     check_blocks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
-    destination: Any = target_of(sync.Array(for_job(target.async_, unaligned)))
-    options.update(lock=False, regions=box, compute=compute, return_stored=return_stored)
-    try:
-        return da.store(source, destination, **options)
-    except Exception as error:
-        refusal = refusal_behind(destination)
-        if refusal is not None:
-            raise refusal from error
-        raise
+    job = for_job(target.async_, unaligned)
+    counting = with_handle(job, replace(handle_of(job), store=CountingStore(job.store)))
+    write = DaskWrite(source, counting, start)
+    if not (compute or return_stored):
+        first: Any = delayed(_first)  # untyped
+        return first(write_later([write], verify=False))
+    with seceded(waits=True):
+        (report,) = bridge.run(write_together([write], verify=False, options=options), blocking=False)
+    return from_zarr(target)[box].rechunk(source.chunks) if return_stored else report
+
+
+def _first(reports: list[IngestReport]) -> IngestReport:
+    return reports[0]
 
 
 def _check_source(source: Any) -> None:
@@ -196,9 +209,12 @@ def to_zarr(
         storage_options: Options for the filesystem of a URL.
         compute: Whether to write now. Otherwise a lazy object is returned, which writes when it is computed. The array
             is created in both cases.
-        return_stored: Whether to return a dask array of the stored values.
+        return_stored: As for ``store``.
         config: Settings.
         **options: Parameters of ``zarrasync.create_array``.
+
+    Returns:
+        As ``store``.
 
     Raises:
         NodeExistsError: If a node exists and ``overwrite`` is not set.

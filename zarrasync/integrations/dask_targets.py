@@ -1,59 +1,68 @@
-"""Targets of dask computations: arrays that may be sent to other processes, and arrays that may not."""
+"""What dask computes into: arrays that other processes may write, and that can be stopped. Does not import dask.
+
+Dask arrays can exist only if dask has been imported.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import dask.base
+import numpy.typing as npt
 
 from zarrasync import sync
+from zarrasync._concurrency.cancel import CancelFlag
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.errors import StoreError
+from zarrasync.indexing.regions import Region
 from zarrasync.stores import Store
+from zarrasync.transfer.threads import Progress
 
-__all__ = ["LocalTarget", "check_reach", "current_cluster", "refusal_behind", "target_of"]
+__all__ = ["WriteTarget", "check_reach", "current_cluster", "is_dask_array", "seceded", "stop_in_process"]
 
 
-class LocalTarget:
-    """An array in the memory of this process. Other processes would write into copies, so pickling it raises.
+def is_dask_array(data: Any) -> bool:
+    """Return whether a value is a dask array."""
+    module = sys.modules.get("dask.array")
+    return module is not None and isinstance(data, module.Array)
+
+
+@contextmanager
+def seceded(*, waits: bool) -> Iterator[None]:
+    """Secede from the dask worker for the length of a ``with`` block, if the caller runs in a task of a worker.
+
+    This frees the task's thread for the tasks that the block waits for.
 
     Args:
-        array: The array.
+        waits: Whether the block waits for other tasks.
     """
-
-    def __init__(self, array: sync.Array) -> None:
-        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
-        self.was_pickled = False
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.array[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.array[key] = value
-
-    def __dask_tokenize__(self) -> Any:
-        return self.array.__dask_tokenize__()
-
-    def __reduce__(self) -> Any:
-        self.was_pickled = True
-        raise self.refusal
-
-    @property
-    def refusal(self) -> StoreError:
-        """The error that pickling raises."""
-        return _out_of_reach(self.array.store)
+    distributed: Any = sys.modules.get("distributed")
+    if distributed is None or not waits or not _runs_in_task(distributed):
+        yield
+        return
+    distributed.secede()
+    try:
+        yield
+    finally:
+        distributed.rejoin()
 
 
-def target_of(array: sync.Array) -> sync.Array | LocalTarget:
-    """Return an object for dask to write to: the array, or a ``LocalTarget``."""
-    return array if array.store.portable else LocalTarget(array)
+def _runs_in_task(distributed: Any) -> bool:
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
 
 
-def refusal_behind(target: Any) -> StoreError | None:
-    """Return the error to raise if a computation failed because a target was sent to another process, else ``None``.
-
-    Schedulers only report that something could not be serialized.
-    """
-    return target.refusal if isinstance(target, LocalTarget) and target.was_pickled else None
+# ------------------------------------------------------------------ where dask computes
 
 
 def _out_of_reach(store: Store) -> StoreError:
@@ -75,12 +84,97 @@ def check_reach(store: Store) -> None:
 
 def _computes_elsewhere() -> bool:
     """Return whether targets are pickled. A cluster pickles them even if its workers are threads of this process."""
-    get_scheduler: Any = dask.base.get_scheduler  # untyped
-    return current_cluster() is not None or getattr(get_scheduler(), "__module__", "") == "dask.multiprocessing"
+    return current_cluster() is not None or getattr(_scheduler(), "__module__", "") == "dask.multiprocessing"
 
 
 def current_cluster() -> Any:
     """Return the client of the cluster that dask is configured to compute on, or ``None``."""
-    get_scheduler: Any = dask.base.get_scheduler  # untyped
-    client: Any = getattr(get_scheduler(), "__self__", None)
+    client: Any = getattr(_scheduler(), "__self__", None)
     return client if hasattr(client, "gather") and not client.asynchronous else None
+
+
+def _scheduler() -> Any:
+    return sys.modules["dask.base"].get_scheduler()
+
+
+# ------------------------------------------------------------------ targets that can be stopped
+
+
+class WriteTarget:
+    """An array that blocks are written into until it is stopped. There is one per token in each process.
+
+    Args:
+        array: The array. If it is in the memory of this process, pickling the target raises an error.
+        token: The token of a target in another process.
+        progress: Called with the number of bytes written since its last call, in this process.
+
+    Attributes:
+        refusal: The error that pickling has raised. Schedulers only report that something could not be serialized.
+        reported: The number of bytes that were reported to ``progress``.
+        flag: The cancel flag of the call that computes, in its process.
+    """
+
+    def __init__(self, array: sync.Array, token: str = "", progress: Progress = ignore_progress) -> None:
+        self.array, self.token = array, token or uuid.uuid4().hex
+        self.refusal: StoreError | None = None
+        self.reported = 0
+        self.flag: CancelFlag | None = None
+        self._progress = progress
+        self._stopped, self._writing, self._changed = False, 0, threading.Condition()
+
+    def write(self, region: Region, block: npt.NDArray[Any]) -> None:
+        """Write a block, unless the target is stopped."""
+        with self._changed:
+            if self._stopped or (self.flag is not None and self.flag.cancelled):
+                raise RuntimeError("the write was given up")
+            self._writing += 1
+        try:
+            self.array[region] = block
+        finally:
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
+        nbytes = block.size * max(self.array.dtype.itemsize, 1)
+        with self._changed:
+            self.reported += nbytes
+        self._progress(nbytes)
+
+    def stop(self) -> None:
+        """Reject further writes, and wait for the running ones to end."""
+        with self._changed:
+            self._stopped = True
+            self._changed.wait_for(lambda: not self._writing)
+
+    def __reduce__(self) -> Any:
+        if not self.array.store.portable:
+            self.refusal = _out_of_reach(self.array.store)
+            raise self.refusal
+        return _target_in_process, (self.array, self.token)
+
+    def __dask_tokenize__(self) -> Any:
+        return self.token
+
+
+_targets: weakref.WeakValueDictionary[str, WriteTarget] = weakref.WeakValueDictionary()
+_stopped_tokens: deque[str] = deque(maxlen=10_000)
+_lock = thread_lock()
+
+
+def _target_in_process(array: sync.Array, token: str) -> WriteTarget:
+    """Return this process's target with a token."""
+    with _lock:
+        target = _targets.get(token)
+        if target is None:
+            target = _targets[token] = WriteTarget(array, token)
+            if token in _stopped_tokens:
+                target.stop()
+        return target
+
+
+def stop_in_process(tokens: Sequence[str]) -> None:
+    """Stop targets in this process, including those that arrive later."""
+    with _lock:
+        _stopped_tokens.extend(tokens)
+        targets = [target for token in tokens if (target := _targets.get(token)) is not None]
+    for target in targets:
+        target.stop()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
-import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
@@ -20,19 +17,17 @@ from dask.delayed import delayed
 from zarrasync import sync, transfer
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
-from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import for_each
-from zarrasync._concurrency.offload import compute, run_in_new_thread
-from zarrasync.bulk.blocks import ignore_progress
+from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync.bulk.blocks import ignore_progress, verify_block
 from zarrasync.bulk.checksum import checksum
 from zarrasync.display.progress import IngestReport, part_of
-from zarrasync.errors import ChecksumError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_blocks import DaskWrite
-from zarrasync.integrations.dask_targets import LocalTarget, current_cluster, refusal_behind, target_of
+from zarrasync.integrations.dask_targets import WriteTarget, current_cluster, stop_in_process
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.stores import CountingStore, Store
+from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["compute_only", "write_later", "write_together"]
@@ -68,26 +63,18 @@ async def write_together(
         StoreError: If other processes would write into copies of a store in the memory of this process.
         ChecksumError: If a value that was read back differs.
     """
-    begin = clock.monotonic()
+    begin, reports = clock.monotonic(), list(map(_report_of, writes))
     with ExitStack() as stack:
         parts = [stack.enter_context(_part(write, progress)) for write in writes]
-        pairs = zip(writes, parts, strict=True)
-        targets = [_StoppableTarget(target_of(sync.Array(write.target)), progress=part) for write, part in pairs]
+        targets = [WriteTarget(sync.Array(w.target), progress=part) for w, part in zip(writes, parts, strict=True)]
         lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
-        # On a new thread, because blocks may wait for threads of any pool.
+        # On new threads, because blocks may wait for threads of any pool.
         blocks = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
-        for write, target, part in zip(writes, targets, parts, strict=True):
-            part(_report_of(write).nbytes - target.reported)
-    reports = []
-    for write, values in zip(writes, blocks, strict=True):
-        report = _report_of(write)
-        if verify:
-            compared = zip(write.regions(), values["checksum"].reshape(-1).tolist(), strict=True)
-            await for_each(partial(_compare, write.target), compared, _CONCURRENT_READS)
-            report.verified = report.blocks
-        _add_counts(report, values, write.target.store)
+        for report, target, part in zip(reports, targets, parts, strict=True):
+            part(report.nbytes - target.reported)
+    reports = await run_in_new_thread(partial(_finish, blocks, targets, _regions(writes, verify), reports))
+    for report in reports:
         report.seconds = clock.monotonic() - begin
-        reports.append(report)
     return reports
 
 
@@ -103,30 +90,38 @@ def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
         writes: The arrays, with blocks that do not share chunks.
         verify: Read all values back and compare them.
     """
-    targets = [_StoppableTarget(target_of(sync.Array(write.target))) for write in writes]
+    targets = [WriteTarget(sync.Array(write.target)) for write in writes]
     lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
-    regions = [list(write.regions()) if verify else [] for write in writes]
     finish: Any = delayed(_finish)  # untyped
-    return finish(lazy, targets, regions, [_report_of(write) for write in writes])
+    return finish(lazy, targets, _regions(writes, verify), list(map(_report_of, writes)))
 
 
 def _report_of(write: DaskWrite) -> IngestReport:
     return IngestReport(write.source.npartitions, nbytes=write.source.size * max(write.target.dtype.itemsize, 1))
 
 
+def _regions(writes: Sequence[DaskWrite], verify: bool) -> list[list[Region]]:
+    """Return the regions of each array to read back."""
+    return [list(write.regions()) if verify else [] for write in writes]
+
+
 def _finish(
     blocks: Sequence[npt.NDArray[Any]],
-    targets: Sequence[_StoppableTarget],
+    targets: Sequence[WriteTarget],
     regions: Sequence[Sequence[Region]],
-    reports: Sequence[IngestReport],
-) -> Sequence[IngestReport]:
+    reports: list[IngestReport],
+) -> list[IngestReport]:
     """Return the reports of written arrays, after comparing their values."""
     for values, target, expected, report in zip(blocks, targets, regions, reports, strict=True):
-        begin, array = clock.monotonic(), target.stored
+        begin, array, store = clock.monotonic(), target.array.async_, target.array.store
         pairs = zip(expected, values["checksum"].reshape(-1).tolist(), strict=bool(expected))
-        bridge.run(for_each(partial(_compare, array.async_), pairs, _CONCURRENT_READS), blocking=array.store.blocking)
+        bridge.run(for_each(partial(_verify, array), pairs, _CONCURRENT_READS), blocking=False)
         report.verified = len(expected)
-        _add_counts(report, values, array.store)
+        # The requests that wrote blocks, in any process, and those that read them back in this process.
+        assert isinstance(store, CountingStore)
+        rest = store.reset()
+        report.stored = int(values["stored"].sum()) + rest.bytes_written
+        report.requests = int(values["requests"].sum()) + rest.requests
         written = [record for record in values.reshape(-1) if record["end"]]
         if written:
             duration = max(record["end"] for record in written) - min(record["begin"] for record in written)
@@ -134,107 +129,14 @@ def _finish(
     return reports
 
 
-def _add_counts(report: IngestReport, blocks: npt.NDArray[Any], store: Store) -> None:
-    """Add the requests that wrote blocks, in any process, and those that read them back in this process."""
-    assert isinstance(store, CountingStore)
-    rest = store.reset()
-    report.stored = int(blocks["stored"].sum()) + rest.bytes_written
-    report.requests = int(blocks["requests"].sum()) + rest.requests
-
-
-async def _compare(target: AsyncArray, expected: tuple[Region, int]) -> None:
-    region, expected_checksum = expected
-    block = await target.view[region].read()
-    if await compute(partial(checksum, block)) != expected_checksum:
-        text = ", ".join(f"{part.start}:{part.stop}" for part in region)
-        raise ChecksumError(f"{target.name}[{text}] in {target.store!r} differs from the written values")
-
-
-# ------------------------------------------------------------------ targets that can be stopped
-
-
-class _StoppableTarget:
-    """An array that blocks are written into until it is stopped. There is one per token in each process."""
-
-    def __init__(self, array: sync.Array | LocalTarget, token: str = "", progress: Progress = ignore_progress) -> None:
-        self.array: Any = array
-        self.reported = 0
-        """The number of bytes that were reported to ``progress``, in this process."""
-        self._progress = progress
-        self.token = token or uuid.uuid4().hex
-        self.flag: CancelFlag | None = None
-        """The cancel flag of the call that computes, in its process."""
-        self._stopped, self._writing, self._changed = False, 0, threading.Condition()
-
-    @property
-    def stored(self) -> sync.Array:
-        """The array."""
-        array: sync.Array = self.array.array if isinstance(self.array, LocalTarget) else self.array
-        return array
-
-    @property
-    def stopped(self) -> bool:
-        """Whether no more blocks are written."""
-        return self._stopped or (self.flag is not None and self.flag.cancelled)
-
-    def write(self, region: Region, block: npt.NDArray[Any]) -> None:
-        with self._changed:
-            if self.stopped:
-                raise RuntimeError("the write was given up")
-            self._writing += 1
-        try:
-            self.array[region] = block
-        finally:
-            with self._changed:
-                self._writing -= 1
-                self._changed.notify_all()
-        nbytes = block.size * max(self.array.dtype.itemsize, 1)
-        with self._changed:
-            self.reported += nbytes
-        self._progress(nbytes)
-
-    def stop(self) -> None:
-        """Reject further writes, and wait for the running ones to end."""
-        with self._changed:
-            self._stopped = True
-            self._changed.wait_for(lambda: not self._writing)
-
-    def __reduce__(self) -> Any:
-        return _target_in_process, (self.array, self.token)
-
-    def __dask_tokenize__(self) -> Any:
-        return self.token
-
-
-_targets: weakref.WeakValueDictionary[str, _StoppableTarget] = weakref.WeakValueDictionary()
-_stopped_tokens: deque[str] = deque(maxlen=10_000)
-_lock = thread_lock()
-
-
-def _target_in_process(array: sync.Array, token: str) -> _StoppableTarget:
-    """Return this process's target with a token."""
-    with _lock:
-        target = _targets.get(token)
-        if target is None:
-            target = _targets[token] = _StoppableTarget(array, token)
-            if token in _stopped_tokens:
-                target.stop()
-        return target
-
-
-def _stop_in_process(tokens: Sequence[str]) -> None:
-    """Stop targets in this process, including those that arrive later."""
-    with _lock:
-        _stopped_tokens.extend(tokens)
-        targets = [target for token in tokens if (target := _targets.get(token)) is not None]
-    for target in targets:
-        target.stop()
+async def _verify(array: AsyncArray, expected: tuple[Region, int]) -> None:
+    await verify_block(array, *expected)
 
 
 # ------------------------------------------------------------------ computation
 
 
-def _lazy_blocks(write: DaskWrite, target: _StoppableTarget, verify: bool) -> Any:
+def _lazy_blocks(write: DaskWrite, target: WriteTarget, verify: bool) -> Any:
     """Return a dask array that writes another one when it is computed. Its values describe the written blocks."""
     chunks = tuple((1,) * n for n in write.source.numblocks)
     meta = np.empty((0,) * write.source.ndim, _BLOCK)
@@ -247,7 +149,7 @@ def _lazy_blocks(write: DaskWrite, target: _StoppableTarget, verify: bool) -> An
 
 def _write_block(
     block: Any,
-    target: _StoppableTarget,
+    target: WriteTarget,
     start: tuple[int, ...],
     metadata: ArrayMetadata | None,
     block_info: Any = None,
@@ -262,7 +164,7 @@ def _write_block(
         block = transfer.cast(transfer.as_array(block, dtype, metadata.spec.fill_value), dtype)
         written["checksum"] = checksum(block)
     if block.size:
-        location, store = block_info[0]["array-location"], target.stored.store
+        location, store = block_info[0]["array-location"], target.array.store
         written["begin"] = clock.wall_time()
         target.write(tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True)), block)
         written["end"] = clock.wall_time()
@@ -289,7 +191,7 @@ def _forget(block: Any) -> None:
     """Return nothing for a block."""
 
 
-def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget], options: Mapping[str, Any]) -> Sequence[Any]:
+def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mapping[str, Any]) -> Sequence[Any]:
     """Compute arrays. No block is written after this returns or raises."""
     flag = cancel_flag()
     for target in targets:
@@ -304,15 +206,15 @@ def _compute(lazy: Sequence[Any], targets: Sequence[_StoppableTarget], options: 
     except Exception as error:
         for target in targets:
             target.stop()
-            if (refusal := refusal_behind(target.array)) is not None:
-                raise refusal from error
+            if target.refusal is not None:
+                raise target.refusal from error
         raise
 
 
 def _compute_on_cluster(
     client: Any,
     lazy: Sequence[Any],
-    targets: Sequence[_StoppableTarget],
+    targets: Sequence[WriteTarget],
     options: Mapping[str, Any],
     flag: CancelFlag,
 ) -> Sequence[Any]:
@@ -332,5 +234,5 @@ def _compute_on_cluster(
     except BaseException:
         with suppress(OSError):  # some workers cannot be reached
             client.cancel(futures)  # does not stop tasks that have begun
-            client.run(_stop_in_process, [target.token for target in targets])
+            client.run(stop_in_process, [target.token for target in targets])
         raise

@@ -21,7 +21,7 @@ from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.integrations.dask_detect import seceded
+from zarrasync.integrations.dask_targets import seceded
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteRequest

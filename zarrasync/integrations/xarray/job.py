@@ -16,7 +16,7 @@ from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
-from zarrasync.integrations.dask_detect import is_dask_array
+from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.integrations.xarray.append_claims import AppendClaim
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings

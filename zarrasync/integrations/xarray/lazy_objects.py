@@ -14,7 +14,7 @@ from xarray.backends.common import _infer_dtype as infer_dtype
 from xarray.coding.strings import check_vlen_dtype, create_vlen_dtype
 
 from zarrasync.errors import CodecError
-from zarrasync.integrations.dask_detect import is_dask_array
+from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.metadata.conventions.cf_times import CALENDAR
 

@@ -19,7 +19,7 @@ from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.formats import Format
-from zarrasync.integrations.dask_detect import is_dask_array, seceded
+from zarrasync.integrations.dask_targets import is_dask_array, seceded
 from zarrasync.integrations.xarray.consolidation import root_alone
 from zarrasync.integrations.xarray.job import Target, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan

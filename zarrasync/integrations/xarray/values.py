@@ -13,7 +13,7 @@ from zarrasync.bulk.blocks import for_job, ignore_progress
 from zarrasync.bulk.reports import WriteReport, add_reports
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.indexing.regions import resolve_corners
-from zarrasync.integrations.dask_detect import is_dask_array
+from zarrasync.integrations.dask_targets import current_cluster, is_dask_array
 from zarrasync.integrations.xarray.job import Target, WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.metadata.create import plan_array
@@ -85,8 +85,6 @@ async def _write_now(targets: Sequence[Target], request: WriteRequest, progress:
     one_by_one = [target for target in targets if not target.is_lazy]
     together: list[tuple[Target, Any]] = []
     if lazy := [target for target in targets if target.is_lazy]:
-        from zarrasync.integrations.dask_targets import current_cluster
-
         budget = settings.resolve(request.config).memory_budget
         on_cluster = await compute(current_cluster) is not None  # on a thread: dask's client may run on this loop
         for target in lazy:

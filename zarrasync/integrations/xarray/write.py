@@ -16,7 +16,7 @@ from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
-from zarrasync.integrations.dask_detect import is_dask_array
+from zarrasync.integrations.dask_targets import check_reach, is_dask_array
 from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
 from zarrasync.integrations.xarray.grids import without_stored_coordinates
 from zarrasync.integrations.xarray.inputs import Encodings, check_names
@@ -180,8 +180,6 @@ async def _validate(job: WriteJob) -> None:
         elif request.mode == "r+" and request.region is None:
             refuse_self_overwrite(request.store, join(request.group, plan.name), plan.encoded)
     if any(is_dask_array(plan.encoded.data) for plan in job.plans):
-        from zarrasync.integrations.dask_targets import check_reach
-
         await compute(partial(check_reach, request.store))  # on a thread: dask's client may run on this loop
     check_sizes(job.plans, job.stored, request.append_dim)
     check_lengths(job.plans, job.stored, request.append_dim)

@@ -118,6 +118,31 @@ def test_only_the_engines_of_jobs_start_processes():
     assert above == {"bulk.reports"}
 
 
+def users_of(pattern: str, *packages: str) -> set[str]:
+    """Return the modules of some packages whose text matches a pattern."""
+    return {
+        name for name, path in modules().items() if name.startswith(packages) and re.search(pattern, path.read_text())
+    }
+
+
+def test_xarray_and_dask_have_no_jobs_of_their_own():
+    """Threads, processes, retries and journals are those of the engine, so that all jobs behave in one way."""
+    own = r"start_thread|threading\.(Thread|Timer)\b|PoolExecutor|import multiprocessing|os\.fork|Backoff|RetryCounts|if_version|JOB_"
+    assert users_of(own, "integrations.xarray", "integrations.dask") == set()
+    assert users_of(own, "bulk.jobs")  # the pattern matches
+
+
+def test_there_is_one_lease():
+    """No other module renews what it holds, or decides whether another process has ended."""
+    assert users_of(r"is_process_gone|process_name\(", "nodes", "bulk", "integrations", "server", "cli") == set()
+    assert users_of(r"[( ]Lease\)", "nodes", "bulk", "integrations", "stores") == {
+        "stores.leases",
+        "bulk.jobs.claim",
+        "bulk.jobs.runs",
+        "integrations.xarray.append_claims",
+    }
+
+
 def imported_modules(path: Path) -> set[str]:
     """The modules themselves: ``from zarrasync.display import html`` imports display.html, other names display.__init__."""
     known, targets = modules(), set()

@@ -12,7 +12,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores
 from zarrasync._concurrency import clock
 from zarrasync.errors import WriteConflictError
-from zarrasync.stores.leases import Turn
+from zarrasync.stores.leases import Entry, Lease, Turn
 
 pytestmark = pytest.mark.servers
 
@@ -99,3 +99,41 @@ async def test_stores_that_need_none():
     async with Turn(store, "turn", "the test", 60) as lease:
         assert not store.values
         await lease.check()
+
+
+class Shared(Lease):
+    """A lease in a document with the entries of several holders."""
+
+    def _parse(self, value: stores.Value) -> list[Entry]:
+        entries: list[Entry] = json.loads(bytes(value.data))
+        return entries
+
+    def _render(self, entries: Any) -> Any:
+        return entries
+
+
+async def test_a_document_with_many_entries(s3: tuple[str, dict[str, Any]]):
+    """Changes of entries at the same time lose none, and the last entry takes the document with it."""
+    url, options = s3
+    store = stores.resolve(url, options)
+    leases = [Shared(store, "turn", "the test", 60) for _ in range(6)]
+
+    async def hold(number: int) -> None:
+        lease = leases[number]
+
+        async def choose(running: list[Entry], over: list[Entry]) -> list[Entry]:
+            return [*running, lease.new_entry(number=number, count=0)]
+
+        await lease.enter(choose, str, 60)
+        for _ in range(3):
+            assert await lease.change(lambda entry: {**entry, "count": entry["count"] + 1})
+
+    await asyncio.gather(*map(hold, range(6)))
+    value = await store.get("turn")
+    assert value is not None
+    stored = {entry["number"]: entry["count"] for entry in json.loads(bytes(value))}
+    assert stored == dict.fromkeys(range(6), 3)
+    ended = await asyncio.gather(*(lease.end() for lease in leases))
+    assert ended == [True] * 6
+    assert await store.get("turn") is None
+    assert not await leases[0].end()

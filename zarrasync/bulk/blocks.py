@@ -17,7 +17,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
@@ -89,10 +89,12 @@ def ignore_progress(nbytes: int) -> None:
     """Do nothing: a progress callback."""
 
 
-def for_job(array: AsyncArray, unaligned: Unaligned) -> AsyncArray:
-    """Return an array whose setting ``unaligned`` is replaced by the argument of a job."""
+def for_job(array: AsyncArray, unaligned: Unaligned, write_empty_chunks: bool | None = None) -> AsyncArray:
+    """Return an array in a ``CountingStore`` whose settings are replaced by the arguments of a job."""
     handle = handle_of(array)
-    return with_handle(array, replace(handle, config=replace(array.config, unaligned=unaligned)))
+    empty = handle.config.write_empty_chunks if write_empty_chunks is None else write_empty_chunks
+    config = replace(handle.config, unaligned=unaligned, write_empty_chunks=empty)
+    return with_handle(array, replace(handle, store=CountingStore(handle.store), config=config))
 
 
 async def verify_block(array: AsyncArray, region: Region, expected: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -24,14 +23,14 @@ from zarrasync.bulk.blocks import for_job
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ShapeError
+from zarrasync.indexing.regions import resolve_corners
 from zarrasync.integrations.dask_blocks import DaskWrite, check_blocks
 from zarrasync.integrations.dask_targets import check_reach, seceded
 from zarrasync.integrations.dask_write import write_later, write_together
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.stores import CountingStore, StoreLike, resolve
+from zarrasync.stores import StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned, is_safe_for_jobs
 
 __all__ = ["from_zarr", "store", "to_zarr"]
@@ -136,18 +135,15 @@ def store(
         )
     unaligned = unaligned or target.async_.config.unaligned
     check_unaligned(unaligned)
-    box = _resolve_region(source, target, region)
-    start = tuple(part.start for part in box)
+    start, stop = resolve_corners(source.shape, target.shape, region)
     check_blocks(source, target.metadata, start, unaligned, safe=is_safe_for_jobs(target.store))
-    job = for_job(target.async_, unaligned)
-    counting = with_handle(job, replace(handle_of(job), store=CountingStore(job.store)))
-    write = DaskWrite(source, counting, start)
+    write = DaskWrite(source, for_job(target.async_, unaligned), start)
     if not (compute or return_stored):
         first: Any = delayed(_first)  # untyped
         return first(write_later([write], verify=False))
     with seceded(waits=True):
         (report,) = bridge.run(write_together([write], verify=False, options=options), blocking=False)
-    return from_zarr(target)[box].rechunk(source.chunks) if return_stored else report
+    return from_zarr(target)[tuple(map(slice, start, stop))].rechunk(source.chunks) if return_stored else report
 
 
 def _first(reports: list[IngestReport]) -> IngestReport:
@@ -162,22 +158,6 @@ def _check_source(source: Any) -> None:
         )
     if any(math.isnan(n) for n in source.shape):
         raise ShapeError("the sizes of the source's blocks are unknown; call source.compute_chunk_sizes()")
-
-
-def _resolve_region(source: Any, target: sync.Array, region: Any) -> tuple[slice, ...]:
-    """Return a region with explicit bounds.
-
-    Raises:
-        ShapeError: If it is invalid, or the source has another shape.
-    """
-    box = tuple(slice(0, n) for n in target.shape) if region is None else region
-    if not isinstance(box, tuple | list) or len(box) != target.ndim or not all(isinstance(part, slice) for part in box):
-        raise ShapeError(f"a region must be a tuple of {target.ndim} slices, found {box!r}", wanted=target.shape)
-    bounds = [part.indices(n) for part, n in zip(box, target.shape, strict=True)]
-    shape = tuple(max(0, stop - start) for start, stop, _ in bounds)
-    if source.shape != shape or any(step != 1 for *_, step in bounds):
-        raise ShapeError(f"the source has shape {source.shape}, the region {shape}", found=source.shape, wanted=shape)
-    return tuple(slice(start, stop) for start, stop, _ in bounds)
 
 
 # ------------------------------------------------------------------ into new arrays

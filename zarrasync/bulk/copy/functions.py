@@ -16,9 +16,8 @@ from zarrasync.bulk.copy.nodes import consolidated_groups
 from zarrasync.bulk.copy.plan_layout import plan_layout
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.jobs.claimed_work import begin_plan
-from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.plan_place import PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, report_progress

@@ -29,9 +29,8 @@ from zarrasync.bulk.copy.nodes import (
     plan_copies,
 )
 from zarrasync.bulk.copy.values import compare_values, copy_values
-from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
-from zarrasync.bulk.jobs.plan import Credentials, Task, run_blocking
+from zarrasync.bulk.jobs.plan import Box, Credentials, Sizes, Task, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport, add_reports

@@ -16,9 +16,8 @@ from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import planned_metadata
-from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
-from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.text import counted

@@ -20,9 +20,8 @@ from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import label_of
-from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.create import check_options

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -253,6 +253,24 @@ class Claim(Lease):
             return
         if runs.wait_for_runs(self._store, self.folder.path, wait):
             self.update(interrupted=True)
+
+    @contextmanager
+    def of_plan(self, digest: str) -> Iterator[Self]:
+        """Hold the claim of a plan while the plan is finished or abandoned, and remove it then. After a failure, leave it.
+
+        No task of the plan runs meanwhile.
+
+        Raises:
+            WriteConflictError: If the plan is not in progress, or others finish or abandon it.
+        """
+        self.acquire(WAIT_SECONDS, digest)
+        try:
+            yield self
+        except BaseException:
+            self.restore()
+            raise
+        self.is_published = True
+        self.release()
 
     # -------------------------------------------------------------- publishing
 

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._concurrency.shield import run_cleanup
-from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.job_names import job_name
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, run_blocking
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, Sizes, run_blocking
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
@@ -241,26 +239,16 @@ class ClaimedWork(PlannedWork):
         claim = self._claim
         if not claim.is_in_progress(self.digest) and self.is_published():
             return self.publish(verify=verify)
-        claim.acquire(WAIT_SECONDS, self.digest)
-        try:
-            claim.end_runs(WAIT_SECONDS)
+        with claim.of_plan(self.digest):
             if not claim.is_committed:  # an earlier call may have been killed after that
                 claim.folder.check_finished(self.digest, len(self.tasks))
             claim.check()
             report = self.publish(verify=verify)
             claim.note_commit()  # before the marks of tasks are erased
-        except BaseException:
-            claim.restore()
-            raise
-        claim.is_published = True
-        claim.release()
         return report
 
     def abandon(self) -> None:
-        claim = self._claim
-        claim.acquire(WAIT_SECONDS, self.digest)
-        try:
-            claim.end_runs(WAIT_SECONDS)
+        with self._claim.of_plan(self.digest) as claim:
             if self.must_be_finished():
                 raise WriteConflictError(
                     f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published; finish it",
@@ -268,10 +256,6 @@ class ClaimedWork(PlannedWork):
                 )
             claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
             self.erase()
-        except BaseException:
-            claim.restore()
-            raise
-        claim.release()
 
 
 async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:

@@ -9,7 +9,7 @@ from typing import Any, Never
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
-from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
+from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.display.plan_explanation import PlanExplanation
@@ -67,9 +67,8 @@ class LostWork(PlannedWork):
         )
 
     def abandon(self) -> None:
-        store, claim = self.dest.store, Claim(self.dest.store.notes, self.dest.path)
-        claim.acquire(WAIT_SECONDS, self.identity)
-        try:
+        store = self.dest.store
+        with Claim(store.notes, self.dest.path).of_plan(self.identity) as claim:
             if claim.is_publishing or claim.is_committed:
                 raise WriteConflictError(
                     f"the plan for {claim.folder.dataset} cannot be abandoned, because its result is being published",
@@ -78,10 +77,6 @@ class LostWork(PlannedWork):
             claim.folder.forget_tasks()
             if claim.found.get("is_new") and not store.bounded:
                 bridge.run(self._erase(claim.found), blocking=store.blocking)
-        except BaseException:
-            claim.restore()
-            raise
-        claim.release()
 
     async def _erase(self, found: Mapping[str, Any]) -> None:
         """Erase the values of arrays whose documents are not stored."""

@@ -20,7 +20,7 @@ from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Store, resolve
 
-__all__ = ["NodePlace", "PlanPlace", "place_of"]
+__all__ = ["NodePlace", "PlanPlace", "job_name", "place_of"]
 
 T = TypeVar("T")
 
@@ -239,3 +239,11 @@ def place_of(plan: Any, options: Mapping[str, Any] | None, config: ConfigLike) -
         )
     own = options if is_url else None  # the destination may need other options
     return PlanPlace(resolve(folder, own, config), name, public_url(text), is_inside=False)
+
+
+def job_name(store: Store, path: str) -> str:
+    """Return a short name of a node for progress and metrics: the end of its location, or its path in the store."""
+    location = store.location(path)
+    place = location[-1] if isinstance(location, tuple) else ""
+    name = place.rstrip("/").rpartition("/")[2] if isinstance(place, str) else ""
+    return name or f"/{path}"

@@ -14,9 +14,8 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import begin_plan
-from zarrasync.bulk.jobs.job_names import job_name
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.downsample import Method

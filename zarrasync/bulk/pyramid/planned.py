@@ -12,9 +12,8 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync.bulk.copy.values import compare_values, copy_values
-from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
-from zarrasync.bulk.jobs.plan import Credentials, Task
+from zarrasync.bulk.jobs.plan import Box, Credentials, Sizes, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.levels import Reduction, Work

@@ -13,7 +13,7 @@ from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.jobs.job_names import job_name
+from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate.chunks import check_chunks
 from zarrasync.bulk.validate.conventions import check_conventions

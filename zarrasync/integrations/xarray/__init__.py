@@ -14,8 +14,7 @@ from zarrasync.integrations.xarray.functions import (
     write_dataset,
     write_dataset_async,
 )
-from zarrasync.integrations.xarray.loading import load
-from zarrasync.integrations.xarray.many import open_mfdataset
+from zarrasync.integrations.xarray.many import load, open_mfdataset
 
 __all__ = [
     "WriteReport",

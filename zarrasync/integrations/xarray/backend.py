@@ -11,8 +11,7 @@ from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 from zarrasync._concurrency import bridge
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.integrations.xarray.content import names_of, open_content, open_tree
-from zarrasync.integrations.xarray.prepared import PreparedDataset
-from zarrasync.integrations.xarray.read import GroupDataStore, fetch_coordinates
+from zarrasync.integrations.xarray.read import GroupDataStore, PreparedDataset, fetch_coordinates
 from zarrasync.integrations.xarray.source import Source
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike

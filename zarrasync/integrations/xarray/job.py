@@ -11,7 +11,7 @@ from xarray import Dataset, Variable
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
-from zarrasync.bulk.blocks import write_blocks
+from zarrasync.bulk.blocks import for_job, write_blocks
 from zarrasync.bulk.sources import source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.formats import Format
@@ -27,7 +27,7 @@ from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.consolidated import Consolidated
-from zarrasync.stores import CountingStore, Store
+from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
 __all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
@@ -87,16 +87,21 @@ class Target:
     Attributes:
         name: The name of the variable, in a tree with the path of its group.
         plan: The plan of the variable, with the values.
-        array: The array.
+        array: The array, as ``for_job`` returns it.
         region: The region of the array; ``None`` for all of it.
-        unaligned: How to treat chunks that are written in part.
     """
 
     name: str
     plan: VariablePlan
     array: AsyncArray
     region: Region | None
-    unaligned: Unaligned
+
+    @classmethod
+    def of(
+        cls, name: str, plan: VariablePlan, array: AsyncArray, region: Region | None, unaligned: Unaligned
+    ) -> Target:
+        """Return the target for an array and the treatment of chunks that are written in part."""
+        return cls(name, plan, for_job(array, unaligned, plan.write_empty_chunks), region)
 
     @property
     def is_lazy(self) -> bool:
@@ -108,19 +113,12 @@ class Target:
         """The size of the values in memory, in bytes."""
         return int(self.plan.encoded.size) * max(self.array.dtype.itemsize, 1)
 
-    def counting(self) -> Target:
-        """Return the same target in a ``CountingStore``, with the variable's own setting for chunks of the fill value."""
-        handle, empty = handle_of(self.array), self.plan.write_empty_chunks
-        config = handle.config if empty is None else replace(handle.config, write_empty_chunks=empty)
-        handle = replace(handle, store=CountingStore(handle.store), config=config)
-        return replace(self, array=with_handle(self.array, handle))
-
     async def write(self, *, verify: bool, progress: ProgressLike, is_hidden: bool = False) -> IngestReport:
-        """Write the values block by block. The array must be in a ``CountingStore``. See ``write_blocks``."""
+        """Write the values block by block; see ``write_blocks``."""
         encoded = self.plan.encoded
         source = source_of(encoded if encoded.shape else np.asarray(encoded.values), {})
         options: Any = {"is_new": not self.plan.updates, "is_hidden": is_hidden, "verify": verify, "progress": progress}
-        return await write_blocks(source, self.array, self.region, self.unaligned, **options)
+        return await write_blocks(source, self.array, self.region, self.array.config.unaligned, **options)
 
 
 @dataclass
@@ -171,6 +169,12 @@ class WriteJob:
     def unaligned(self) -> Unaligned:
         """How to treat chunks that are written in part. Only this writer writes reserved rows."""
         return "allow" if self.request.append_dim is not None else self.request.unaligned
+
+    @property
+    def bare_group(self) -> AsyncGroup:
+        """The group, which exists, without consolidated metadata."""
+        assert self.group is not None
+        return with_handle(self.group, handle_of(self.group).without_consolidated())
 
     def document_keys(self, names: Iterable[str]) -> list[str]:
         """Return the keys of the documents of some members of the group."""

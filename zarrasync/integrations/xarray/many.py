@@ -1,26 +1,28 @@
-"""``open_mfdataset``, which opens all stores at the same time."""
+"""``open_mfdataset``, which opens all stores at the same time, and ``load``, which reads all variables at the same time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import xarray as xr
+from xarray import DataArray, Dataset, DataTree
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gather import gather
 from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.content import names_of, open_content
-from zarrasync.integrations.xarray.prepared import PreparedDataset
-from zarrasync.integrations.xarray.read import GroupDataStore, fetch_coordinates
+from zarrasync.integrations.xarray.read import GroupDataStore, PreparedDataset, fetch_coordinates
 from zarrasync.integrations.xarray.source import Source
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import StoreLike
 
-__all__ = ["open_mfdataset"]
+__all__ = ["load", "open_mfdataset"]
+
+Loadable = TypeVar("Loadable", DataArray, Dataset, DataTree)
 
 
 def open_mfdataset(paths: Any, **options: Any) -> xr.Dataset:
@@ -95,3 +97,27 @@ def _prepare(
     outcomes = bridge.run(gather([partial(open_one, store) for store in stores]), blocking=False)
     fetch_coordinates((outcome for outcome in outcomes if isinstance(outcome, GroupDataStore)), scalars=True)
     return [PreparedDataset(store, outcome) for store, outcome in zip(stores, outcomes, strict=True)]
+
+
+def load(data: Loadable) -> Loadable:
+    """Read all values of a dataset, an array or a tree into memory, all variables at the same time.
+
+    xarray's ``data.load()`` reads one variable after the other, each with its own round trips. This function can also be
+    called inside a running event loop, as in notebooks; elsewhere ``await data.load_async()`` does the same.
+
+    Args:
+        data: What ``xarray`` opened with any engine. It is changed.
+
+    Returns:
+        The same object.
+
+    Example:
+        >>> import xarray as xr
+        >>> store = sync.create_group({}).store
+        >>> _ = sync.create_array(store, path="t2m", data=[280.0, 281.5], dimension_names=["time"])
+        >>> load(xr.open_dataset(store, engine="zarrasync")).t2m.values.tolist()
+        [280.0, 281.5]
+    """
+    parts = [node.dataset for node in data.subtree] if isinstance(data, DataTree) else [data]
+    bridge.run(gather([part.load_async for part in parts]), blocking=False)
+    return data

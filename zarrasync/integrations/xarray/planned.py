@@ -12,8 +12,7 @@ from xarray import Variable
 from zarrasync import config as settings
 from zarrasync import consolidate_metadata
 from zarrasync.bulk.copy.planned import CopyWork, make_tasks, render_texts
-from zarrasync.bulk.jobs.boxes import Box
-from zarrasync.bulk.jobs.plan import Credentials
+from zarrasync.bulk.jobs.plan import Box, Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.reports import CopyReport, add_reports
 from zarrasync.display.progress import IngestReport
@@ -120,7 +119,7 @@ class DatasetWork(CopyWork):
         report = IngestReport()
         with seceded(waits=True):
             for box in self.boxes[number]:
-                target = Target(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow").counting()
+                target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
                 add_reports(report, self._run(target.write(verify=verify, progress=progress, is_hidden=True)))
         return report
 

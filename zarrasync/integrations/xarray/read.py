@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,8 +28,9 @@ from zarrasync.integrations.xarray.content import Content
 from zarrasync.metadata.conventions import DIMENSIONS, Axis
 from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.nodes.access import handle_of
+from zarrasync.stores import StoreLike
 
-__all__ = ["FILTERS", "GroupDataStore", "fetch_coordinates", "stored_variable"]
+__all__ = ["FILTERS", "GroupDataStore", "PreparedDataset", "fetch_coordinates", "stored_variable"]
 
 FILTERS = "v2_filters"
 """The encoding with the filters of format 2; ``filters`` contains the filters of format 3."""
@@ -344,3 +347,36 @@ def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
             if isinstance(paths, list | tuple) and len(paths) == array.ndim:  # netCDF's scalars have one axis
                 return [str(path).rpartition("/")[2] for path in paths]
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedDataset:
+    """A dataset that xarray opens without requests, in place of the store that the user passed.
+
+    Equal to the path that the user passed, because xarray looks up paths in lists.
+
+    Attributes:
+        path: The store as the user passed it. xarray takes a path for the source of the dataset.
+        outcome: The arrays, or the error of opening them.
+    """
+
+    path: StoreLike
+    outcome: GroupDataStore | Exception
+
+    def result(self) -> GroupDataStore:
+        """Return the arrays, or raise the error of opening them."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (isinstance(other, str) and other == str(self))
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return os.fspath(self.path) if isinstance(self.path, str | os.PathLike) else repr(self.path)
+
+    def __dask_tokenize__(self) -> Any:
+        return [array.__dask_tokenize__() for array in self.result().content.arrays.values()]

@@ -14,7 +14,7 @@ from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.rows import extend_arrays, targets_of
-from zarrasync.nodes.access import handle_of, with_handle
+from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.group import create_group_at
@@ -46,7 +46,7 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
 
 async def erase_new_nodes(job: WriteJob) -> None:
     """Erase the group that this write has created, or the arrays that it has created in an existing group."""
-    handle = handle_of(_without_consolidated(_group_of(job)))
+    handle = handle_of(job.bare_group)
     new = [handle.child(plan.name) for plan in job.plans if not plan.updates]
     await gather([partial(erase_node, node) for node in ([handle] if job.is_new else new)])
 
@@ -82,8 +82,8 @@ async def _create_groups(jobs: Sequence[WriteJob]) -> None:
         first.is_empty = request.mode == "w" or (first.is_new and not await handle.children())
 
     async def create_all() -> None:
-        root = handle if first.is_new else handle_of(_group_of(first))
-        created = await create_levels(root.without_consolidated(), new, create)  # copies are updated at the end
+        root = handle.without_consolidated() if first.is_new else handle_of(first.bare_group)
+        created = await create_levels(root, new, create)  # copies are updated at the end
         for path, group in created.items():
             assert isinstance(group, AsyncGroup)
             new[path].group = group
@@ -91,11 +91,6 @@ async def _create_groups(jobs: Sequence[WriteJob]) -> None:
     await gather([look, create_all])
     for job in jobs:
         job.is_empty = first.is_empty
-
-
-def _group_of(job: WriteJob) -> AsyncGroup:
-    assert job.group is not None
-    return job.group
 
 
 async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
@@ -121,7 +116,7 @@ async def _create_arrays(jobs: Sequence[WriteJob]) -> None:
     existing = await gather([partial(_existing_names, *item) for item in zip(jobs, plans, strict=True)])
     calls, places = [], []
     for job, own_plans, names in zip(jobs, plans, existing, strict=True):
-        create = _without_consolidated(_group_of(job)).create_array
+        create = job.bare_group.create_array
         for plan in own_plans:
             options = {"shape": plan.encoded.shape, "overwrite": plan.name in names, **plan.options}
             calls.append(partial(create, plan.name, **options))
@@ -146,10 +141,6 @@ async def _existing_names(job: WriteJob, plans: Sequence[VariablePlan]) -> set[s
     names = {plan.name for plan in plans}
     existing = names & job.arrays.keys()
     if not job.is_empty and names - existing:
-        children = await handle_of(_without_consolidated(_group_of(job))).children()
+        children = await handle_of(job.bare_group).children()
         existing |= {name for name in names if name.partition("/")[0] in children}
     return existing
-
-
-def _without_consolidated(group: AsyncGroup) -> AsyncGroup:
-    return with_handle(group, handle_of(group).without_consolidated())

@@ -59,7 +59,7 @@ def targets_of(plan: VariablePlan, job: WriteJob) -> list[Target]:
     """Return where the values of a variable are written. Rows that are written to several places are several targets."""
     name, array = join(job.path, plan.name), job.arrays[plan.name]
     if not plan.updates or not _appends(plan, job):
-        return [Target(name, plan, array, _region_of(plan, job.region or {}), job.unaligned)]
+        return [Target.of(name, plan, array, _region_of(plan, job.region or {}), job.unaligned)]
     assert job.placement is not None
     dim, targets = str(job.request.append_dim), []
     for rows, places in job.placement.runs():
@@ -67,7 +67,7 @@ def targets_of(plan: VariablePlan, job: WriteJob) -> list[Target]:
         part = plan if is_whole else replace(plan, encoded=plan.encoded.isel({dim: rows}))
         is_reserved = places.start >= job.placement.start
         unaligned = job.unaligned if is_reserved else job.request.unaligned
-        targets.append(Target(name, part, array, _region_of(plan, {dim: places}), unaligned))
+        targets.append(Target.of(name, part, array, _region_of(plan, {dim: places}), unaligned))
     return targets
 
 

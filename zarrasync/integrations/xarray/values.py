@@ -9,7 +9,7 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import for_job, ignore_progress
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.reports import WriteReport, add_reports
 from zarrasync.display.progress import IngestReport, report_progress
 from zarrasync.indexing.regions import resolve_corners
@@ -65,7 +65,7 @@ async def write_values(jobs: Sequence[WriteJob]) -> Any:
         A ``WriteReport``. Without ``compute``, an object whose ``compute()`` writes the dask arrays and returns it.
     """
     request = jobs[0].request
-    targets = [target.counting() for job in jobs for target in job.targets]
+    targets = [target for job in jobs for target in job.targets]
     now = targets if request.compute else [target for target in targets if not target.is_lazy]
     label = f"write {jobs[0].request.store!r}"
     with report_progress(request.progress, sum(target.nbytes for target in now), label) as progress:
@@ -124,8 +124,8 @@ def _dask_write(target: Target) -> Any:
 
     array, source = target.array, target.plan.encoded
     start, stop = resolve_corners(source.shape, array.shape, target.region)
-    check_region(chunks_of(array), start, stop, target.unaligned, safe=is_safe_for_jobs(array.store))
-    return DaskWrite(source.data, for_job(array, target.unaligned), start)
+    check_region(chunks_of(array), start, stop, array.config.unaligned, safe=is_safe_for_jobs(array.store))
+    return DaskWrite(source.data, array, start)
 
 
 def _with_whole_chunks(write: Any, target: Target, request: WriteRequest) -> Any:

@@ -78,8 +78,8 @@ async def write(jobs: Sequence[WriteJob]) -> Any:
         await forget_replaced(jobs)
         await reserve(jobs)
         if jobs[0].request.mode != "r+":  # last, when nothing can be refused any more
-            changed = [job for job in jobs if not job.is_new and job.attributes]
-            await gather([partial(_group_of(job).update_attributes, job.attributes) for job in changed])
+            groups = [(job.group, job.attributes) for job in jobs if not job.is_new and job.attributes]
+            await gather([partial(group.update_attributes, values) for group, values in groups if group is not None])
         report = await _write_values(jobs)
     except BaseException:
         for job in jobs:
@@ -103,11 +103,6 @@ async def _write_values(jobs: Sequence[WriteJob]) -> Any:
         for job in jobs:
             await run_cleanup(partial(erase_new_nodes, job))
         raise
-
-
-def _group_of(job: WriteJob) -> AsyncGroup:
-    assert job.group is not None
-    return job.group
 
 
 # ------------------------------------------------------------------ resolve

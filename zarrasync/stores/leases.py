@@ -72,7 +72,7 @@ def entry_of(value: Value | None) -> Entry:
 class Lease:
     """The entry of this process in a shared document. A thread renews it as long as it is held.
 
-    This class reads and changes documents with one entry. Subclasses say what the entry means, and what others may do.
+    This class reads and changes documents with one entry. Subclasses define its meaning, and documents with several ones.
 
     Args:
         store: The store, which supports conditional writes.

@@ -166,6 +166,12 @@ async def test_values_that_are_refused_when_they_are_computed(api: Api, tmp_path
     assert not (out / ".ingest").exists()
 
 
+def test_transactions_are_not_divided(tmp_path: Path):
+    pytest.importorskip("icechunk", "2")
+    with pytest.raises(UnsupportedOperation, match="would not share a commit; call write_dataset"):
+        plan_write_dataset(make_dataset(), f"{tmp_path / 'repository'}|icechunk:")
+
+
 def test_values_that_are_damaged_on_their_way(tmp_path: Path):
     class Damaging(stores.LocalStore):
         async def put(self, key: str, data: Any, *, if_version: object = None) -> object:

@@ -247,6 +247,11 @@ async def plan_write_dataset_async(
         lossy=_checked("lossy", lossy, get_args(Lossy)),
         config=config,
     )
+    if request.store.notes is not request.store:
+        raise UnsupportedOperation(
+            f"no plan of a dataset can be made for {request.store!r}, because its tasks would not share a commit; call "
+            "write_dataset"
+        )
     async with request.store.in_use():
         with in_terms_of(*_advice(request)):
             datasets = datasets_of(dataset, inherit=write_inherited_coords)

@@ -159,7 +159,7 @@ class Lease:
         clock.current().start_thread("zarrasync-lease", partial(self._beat, self._stop))
 
     def _beat(self, stop: threading.Event) -> None:
-        while not stop.wait(_BEAT_SECONDS):
+        while not clock.current().wait(stop, _BEAT_SECONDS):
             with self._renewing:
                 if stop.is_set():
                     return

@@ -171,6 +171,11 @@ class WriteJob:
         return "allow" if self.request.append_dim is not None else self.request.unaligned
 
     @property
+    def new_plans(self) -> list[VariablePlan]:
+        """The plans of the variables whose arrays are created."""
+        return [plan for plan in self.plans if not plan.updates]
+
+    @property
     def bare_group(self) -> AsyncGroup:
         """The group, which exists, without consolidated metadata."""
         assert self.group is not None

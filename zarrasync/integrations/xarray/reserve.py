@@ -12,7 +12,6 @@ from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
-from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.rows import extend_arrays, targets_of
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.create_hierarchy import create_levels
@@ -36,7 +35,7 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
     await _create_groups(jobs)
     for job in jobs:
         assert job.group is not None
-        job.changed = job.is_new or any(not plan.updates for plan in job.plans)
+        job.changed = job.is_new or bool(job.new_plans)
         job.consolidated = handle_of(job.group).consolidated
     await gather_all([partial(extend_arrays, job) for job in jobs])
     await _create_arrays(jobs)  # last, as it replaces arrays
@@ -47,7 +46,7 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
 async def erase_new_nodes(job: WriteJob) -> None:
     """Erase the group that this write has created, or the arrays that it has created in an existing group."""
     handle = handle_of(job.bare_group)
-    new = [handle.child(plan.name) for plan in job.plans if not plan.updates]
+    new = [handle.child(plan.name) for plan in job.new_plans]
     await gather([partial(erase_node, node) for node in ([handle] if job.is_new else new)])
 
 
@@ -112,33 +111,29 @@ async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
 
 async def _create_arrays(jobs: Sequence[WriteJob]) -> None:
     """Create the arrays of new variables, and update the consolidated metadata of existing groups."""
-    plans = [[plan for plan in job.plans if not plan.updates] for job in jobs]
-    existing = await gather([partial(_existing_names, *item) for item in zip(jobs, plans, strict=True)])
-    calls, places = [], []
-    for job, own_plans, names in zip(jobs, plans, existing, strict=True):
-        create = job.bare_group.create_array
-        for plan in own_plans:
-            options = {"shape": plan.encoded.shape, "overwrite": plan.name in names, **plan.options}
-            calls.append(partial(create, plan.name, **options))
-            places.append((job, plan))
+    existing = await gather([partial(_existing_names, job) for job in jobs])
+    places = [(job, plan, names) for job, names in zip(jobs, existing, strict=True) for plan in job.new_plans]
+    calls = []
+    for job, plan, names in places:
+        options = {"shape": plan.encoded.shape, "overwrite": plan.name in names, **plan.options}
+        calls.append(partial(job.bare_group.create_array, plan.name, **options))
+
+    async def update() -> None:
+        await gather([partial(job.update_consolidated, [plan.name for plan in job.new_plans]) for job in jobs])
+
     try:
         arrays = await gather(calls)
     except BaseException:
-        await run_cleanup(partial(_update_consolidated, jobs, plans))
+        await run_cleanup(update)
         raise
-    await _update_consolidated(jobs, plans)
-    for (job, plan), array in zip(places, arrays, strict=True):
+    await update()
+    for (job, plan, _), array in zip(places, arrays, strict=True):
         job.arrays[plan.name] = array
 
 
-async def _update_consolidated(jobs: Sequence[WriteJob], plans: Sequence[Sequence[VariablePlan]]) -> None:
-    names = [[plan.name for plan in own] for own in plans]
-    await gather([partial(job.update_consolidated, own) for job, own in zip(jobs, names, strict=True)])
-
-
-async def _existing_names(job: WriteJob, plans: Sequence[VariablePlan]) -> set[str]:
+async def _existing_names(job: WriteJob) -> set[str]:
     """Return the names of existing arrays, and of arrays with chunks left by an interrupted replacement."""
-    names = {plan.name for plan in plans}
+    names = {plan.name for plan in job.new_plans}
     existing = names & job.arrays.keys()
     if not job.is_empty and names - existing:
         children = await handle_of(job.bare_group).children()

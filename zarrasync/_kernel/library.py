@@ -11,7 +11,7 @@ from zarrasync import config
 
 __all__ = ["describe", "kernel"]
 
-ABI = 16  # KERNEL_ABI in kernel.h
+ABI = 17  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
 _Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64
@@ -20,7 +20,7 @@ _SIGNATURES = {
     "zarrasync_system": (_Pointer,),
     "zarrasync_new_worker": (_Pointer, _Pointer, _Pointer, _I64),
     "zarrasync_free_worker": (None, _Pointer),
-    "zarrasync_decode": (_I64, _Pointer, _Pointer, _Pointer, _I64, _Pointer),
+    "zarrasync_decode": (_I64, _Pointer, _Pointer, _I64, _Pointer, ctypes.c_char_p, _Pointer, _I64),
     "zarrasync_encode": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _Pointer, _I64, _I64, _Pointer),
     "zarrasync_take": (None, _Pointer, _Pointer, _Pointer),
     "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _Pointer, _I64, _I64, _Pointer, _Pointer),

@@ -6,7 +6,7 @@ type, fill value) are passed as an ``ArraySpec``. Codecs do no IO.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any, ClassVar, TypeAlias
@@ -22,22 +22,16 @@ from zarrasync.errors import CodecError
 __all__ = [
     "ArrayArrayCodec",
     "ArrayBytesCodec",
-    "BatchDecoder",
     "BytesBytesCodec",
     "Codec",
     "Decoder",
     "KernelStep",
     "Out",
-    "RowsDecoder",
 ]
 
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """Decodes data, possibly into the given memory. See ``BytesBytesCodec.decode``."""
-BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
-"""Decodes several values of one size in one call; ``None`` if they must be decoded one by one to report an error."""
-RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
-"""Decodes several values of one size, each into its own memory; ``False`` if they must be decoded one by one."""
 KernelStep: TypeAlias = tuple[int, ...]
 """The number of a codec in the compiled kernel, and its settings for encoding. See ``codecs.c`` for their order."""
 
@@ -149,11 +143,6 @@ class BytesBytesCodec(Codec):
         return False
 
     @property
-    def unlocked(self) -> bool:
-        """Whether batches are decoded without the GIL, so that threads help however small the values are."""
-        return False
-
-    @property
     def fills(self) -> bool:
         """Whether ``decode`` writes large results into the memory that it is given."""
         return False
@@ -174,18 +163,6 @@ class BytesBytesCodec(Codec):
     def decoder(self, size: int | None, limit: int) -> Decoder:
         """Return a function that decodes the chunks of one array. It may prepare what all calls of ``decode`` share."""
         return lambda data, out: self.decode(data, size, limit, out)
-
-    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Encode several values."""
-        return [self.encode(value) for value in values]
-
-    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        """Return a function that decodes several values in one call, if they are so small that this is faster."""
-        return None
-
-    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
-        """Return a function that decodes several values into memory of the caller, if that is faster."""
-        return None
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         """Decode bytes.

@@ -27,9 +27,9 @@ from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.projection import Projection
 
-__all__ = ["CHEAP_COPY", "BoundChain"]
+__all__ = ["BoundChain"]
 
-CHEAP_COPY = 1 << 15
+_CHEAP_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""
 _MOST = 1 << 62
 """Bytes of an encoded chunk if only memory limits them."""
@@ -53,7 +53,6 @@ class BoundChain:
         decodes_to_output: Whether raw bytes are the chunk's own memory, so that a chunk can be decoded straight into a
             contiguous block of the output.
         decodes_into_buffer: Whether large chunks are decoded into memory of the caller without a copy.
-        decodes_batches: Whether ``decompress_batch`` decodes several chunks in one call.
         supports_partial_reads: Whether parts of an encoded chunk can be located and decoded on their own.
         is_quick: Whether small chunks decode so quickly that an event loop may do it itself.
         run_length: How many chunks to decode into one block of memory and place in one step; 1 if that does not help.
@@ -63,23 +62,18 @@ class BoundChain:
     """
 
     __slots__ = (
-        "_array_bytes",
         "_array_steps",
         "_budget",
         "_compressors",
         "_decode_last",
         "_decode_outer",
-        "_decompress_batch",
-        "_decompress_rows",
         "_fill_word",
         "_inner_chain",
         "_is_variable",
         "_serializer",
         "_sizes",
         "_stored_shape",
-        "_uncompressed",
         "_view_axes",
-        "decodes_batches",
         "decodes_into_buffer",
         "decodes_to_output",
         "encoded_size",
@@ -107,7 +101,6 @@ class BoundChain:
         self.nbytes = memory_size(spec)
         self._is_variable = spec.nbytes is None
         self._array_steps, stored_spec = _array_steps(array_array, spec)
-        self._array_bytes = array_bytes
         self._serializer = checked_serializer(array_bytes, stored_spec)
         self._compressors = tuple(map(checked, bytes_bytes))
 
@@ -150,11 +143,6 @@ class BoundChain:
         self._sizes = tuple(sizes)
         decoders = [] if self._is_variable or self._budget is None else self._make_decoders(self._budget)
         self._decode_outer, self._decode_last = tuple(decoders[:-1]), decoders[-1] if decoders else None
-        only = self._compressors[0] if len(self._compressors) == 1 else None
-        self._decompress_batch = None if only is None else only.batch_decoder(self.raw_size)
-        self._decompress_rows = None if only is None else only.rows_decoder(self.raw_size)
-        self.decodes_batches = self._decompress_batch is not None
-        self._uncompressed: BoundChain | None = None
 
     def _make_decoders(self, budget: int) -> list[Decoder]:
         """Return the functions that undo the bytes -> bytes codecs within a budget, in the order of decoding."""
@@ -196,11 +184,6 @@ class BoundChain:
             return None
         origin = self._budget.origin if self._is_variable and self._budget else f"a chunk has {self.nbytes:,} bytes"
         return OutputBudget(2 * largest + _MARGIN, origin)
-
-    @property
-    def releases_gil(self) -> bool:
-        """Whether batches of chunks are decoded without the GIL, so that threads help however small the chunks are."""
-        return self.decodes_batches and self._compressors[0].unlocked
 
     # -------------------------------------------------------------- decoding whole chunks
 
@@ -252,39 +235,15 @@ class BoundChain:
         Raises:
             CodecError: If the bytes are damaged.
         """
-        if self._decompress_rows is not None and self._decompress_rows(values, rows):
-            return
         for value, row in zip(values, rows, strict=True):
             data = value if value is row else self._decompress(value, row)
             if data is not row:
                 if len(data) != len(row):
                     self._serializer.decode(data)  # raises an error that names the sizes
-                if len(row) >= CHEAP_COPY:
+                if len(row) >= _CHEAP_COPY:
                     row[...] = np.frombuffer(data, np.uint8)  # releases the GIL
                 else:
                     memoryview(row)[:] = memoryview(data).cast("B")
-
-    def decompress_batch(self, values: Sequence[Buffer | None]) -> tuple[BoundChain, Sequence[Buffer | None]]:
-        """Undo the bytes -> bytes codecs of several chunks in one call, if that is faster.
-
-        Args:
-            values: The encoded chunks; ``None`` for absent ones.
-
-        Returns:
-            Values, and the chain that decodes them. Both are unchanged if each value has to be decoded alone, for
-            instance because one is damaged.
-        """
-        if self._decompress_batch is None:
-            return self, values
-        present = [value for value in values if value is not None]
-        raw_values = self._decompress_batch(present) if len(present) > 1 else None
-        if raw_values is None:
-            return self, values
-        if self._uncompressed is None:
-            array_array = tuple(codec for codec, _ in self._array_steps)
-            self._uncompressed = BoundChain(array_array, self._array_bytes, (), self.spec)
-        remaining = iter(raw_values)
-        return self._uncompressed, [None if value is None else next(remaining) for value in values]
 
     def view_chunks(self, rows: npt.NDArray[np.uint8]) -> Array | None:
         """Return a view of raw chunks, one per row, as an array of shape ``(number, *shape)``.
@@ -329,7 +288,7 @@ class BoundChain:
         is_empty = np.zeros(len(rows), np.bool_) if keep_empty else self._fill_rows(rows)
         values: Sequence[Buffer] = list(rows[~is_empty] if is_empty.any() else rows)
         for codec in self._compressors:
-            values = codec.encode_all(values)
+            values = [codec.encode(value) for value in values]
         remaining = iter(values)
         return [None if empty else next(remaining) for empty in is_empty.tolist()]
 

@@ -24,12 +24,18 @@ from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_o
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, KernelStep, Out
 from zarrasync.codecs.blosc import blosc_decoder
 from zarrasync.codecs.configuration import rejection_of
-from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder, with_size_header
+from zarrasync.codecs.decompression import (
+    WARNINGS,
+    DecoderFactory,
+    checked_decoder,
+    numcodecs_module,
+    shuffle_decoder,
+    stream_decoder,
+    with_size_header,
+)
 from zarrasync.codecs.filter_losses import find_loss, is_within_range, may_lose_values
 from zarrasync.codecs.gzip import GZIP_WINDOW, ZLIB_WINDOW, deflate, gzip_decoder, inflate_decoder
-from zarrasync.codecs.native import WARNINGS, numcodecs_module
 from zarrasync.codecs.partial import BoundWhole
-from zarrasync.codecs.shuffle import shuffle_decoder
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.codecs.zfp import complete_zfp_stream
 from zarrasync.codecs.zstd import zstd_decoder

@@ -17,9 +17,9 @@ from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.conditional import ConditionalCodec
 from zarrasync.codecs.configuration import rejection_of
 from zarrasync.codecs.crc32c import Crc32cCodec
+from zarrasync.codecs.decompression import numcodecs_module
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.n5 import N5Codec
-from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.numcodecs import adapt
 from zarrasync.codecs.numcodecs_dialects import normalize_config
 from zarrasync.codecs.packbits import PackbitsCodec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -85,9 +85,6 @@ class _CheckedBytes(_Checked):
         if expected not in (None, size):
             raise self._codec.fail(f"the result has {size} bytes, expected {expected}", "encode")
         return self._as_bytes(encoded)
-
-    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        return [self.encode(value) for value in values]
 
     def decoder(self, size: int | None, limit: int) -> Decoder:
         decode = self._inner.decoder(size, limit)

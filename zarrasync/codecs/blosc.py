@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync._kernel.structs import BLOSC
-from zarrasync.codecs.base import BytesBytesCodec, Codec, Decoder, KernelStep, Out
-from zarrasync.codecs.configuration import check_integer
+from zarrasync.codecs.base import BytesBytesCodec, Codec, Decoder, KernelStep, Out, check_integer
 from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import MetadataError

@@ -22,8 +22,8 @@ from zarrasync._kernel.structs import (
     can_encode,
     worker,
 )
-from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.bytes import BytesCodec
+from zarrasync.codecs.chain import BoundChain
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.sharding import BoundSharding
 from zarrasync.codecs.spec import Buffer

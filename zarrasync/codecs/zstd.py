@@ -16,8 +16,7 @@ import numpy as np
 
 from zarrasync._kernel.structs import ZSTD
 from zarrasync._util.output_budget import check_budget
-from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out
-from zarrasync.codecs.configuration import check_integer
+from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, check_integer
 from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnknownCodecError

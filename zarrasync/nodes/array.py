@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency.shield import run_cleanup
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._util.short_tracebacks import shorten_methods
 from zarrasync.codecs import Codec
 from zarrasync.display import html

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from zarrasync import formats
-from zarrasync._concurrency.begun import begun
+from zarrasync._concurrency.gather import begun
 from zarrasync.errors import MetadataError, StoreError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import is_key, join

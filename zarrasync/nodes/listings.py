@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from zarrasync._concurrency.begun import begun
+from zarrasync._concurrency.gather import begun
 from zarrasync.errors import StoreError
 from zarrasync.nodes.documents import check_partial
 from zarrasync.nodes.node import NodeHandle

@@ -19,7 +19,7 @@ from zarrasync.display.explanation import Explanation, explain
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse
-from zarrasync.indexing.fields import split_fields
+from zarrasync.indexing.key_items import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata

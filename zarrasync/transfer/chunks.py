@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from zarrasync._concurrency.gates import Permits, byte_budget
-from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync._concurrency.gather import SingleFlight
 from zarrasync._kernel.library import kernel
 from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.kernel_chain import KernelDecoder, describe_chain
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.points import PointRun, Run
+from zarrasync.indexing.chunk_runs import PointRun, Run
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 from zarrasync.transfer.kernel.ranges import RangesReader

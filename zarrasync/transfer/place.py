@@ -19,8 +19,7 @@ from zarrasync.codecs.kernel_chain import KernelDecoder
 from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import PointRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun, PointRun, Run
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
 from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_SCRATCH, REUSED, SMALL
 from zarrasync.transfer.scratch import ScratchMemory

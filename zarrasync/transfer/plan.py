@@ -16,9 +16,8 @@ from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, Run, split_points
 from zarrasync.indexing.layout import Layout
-from zarrasync.indexing.points import Run, split_points
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform

@@ -13,7 +13,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import KEPT, keep_freed_memory
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import SelectionError, ShapeError
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.kernel.read import KernelRead

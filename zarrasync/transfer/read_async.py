@@ -8,7 +8,7 @@ from functools import partial
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.stores.values import Request, Value
 from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.limits import FETCHED_CHUNKS, FETCHED_TOGETHER

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.drive import drive
 from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.stores.values import Request
 from zarrasync.transfer.limits import COALESCED_JOB, LARGEST_SCRATCH
 from zarrasync.transfer.place import DecodeMemory, Placement

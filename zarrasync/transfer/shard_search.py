@@ -9,8 +9,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import ChunkRun, Run
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement

@@ -8,8 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import PointRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun, PointRun, Run
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at, runs_of_groups
 from zarrasync.transfer.kernel.plan import (

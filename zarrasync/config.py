@@ -67,8 +67,8 @@ class Config:
         max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
         native: Whether the compiled kernel reads and writes chunks: ``"auto"`` if it is installed, ``"off"``, or
             ``"require"``, with which a missing kernel is an error. Pure Python gives the same results more slowly.
-        debug_errors: Keep all frames and causes in the tracebacks of errors. The value in effect where a function is
-            called counts, not the setting of a node.
+        debug_errors: Keep all frames in the tracebacks of synchronous calls. The value in effect where a function is called
+            counts, not the setting of a node.
 
     Raises:
         TypeError: If a value has the wrong type.

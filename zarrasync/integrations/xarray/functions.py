@@ -37,7 +37,6 @@ __all__ = ["plan_write_dataset", "plan_write_dataset_async", "write_dataset", "w
 _MODES = ("w-", "w", "a", "a-", "r+")
 
 
-@short_tracebacks
 async def write_dataset_async(
     dataset: DatasetLike,
     store: StoreLike,

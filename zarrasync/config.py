@@ -20,7 +20,6 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Literal
 
 __all__ = ["Config", "get", "set"]
@@ -120,9 +119,9 @@ class Config:
     @property
     def kernel(self) -> str:
         """Whether the compiled kernel is active with these settings, and if not, the reason."""
-        # By name, because the kernel's package reads settings and so imports this module.
-        description: str = import_module("zarrasync._kernel.library").describe(self.native)
-        return description
+        from zarrasync._kernel.library import describe
+
+        return describe(self.native)
 
 
 def _check_setting(name: str, value: Any, kind: type) -> None:

@@ -7,8 +7,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from zarrasync import config
-
 __all__ = ["describe", "kernel"]
 
 ABI = 17  # KERNEL_ABI in kernel.h
@@ -45,16 +43,15 @@ _SIGNATURES = {
 """The types of the result and the arguments of each function."""
 
 
-def kernel(mode: str | None = None) -> ctypes.CDLL | None:
+def kernel(mode: str) -> ctypes.CDLL | None:
     """Return the kernel, or ``None`` if Python does its work.
 
     Args:
-        mode: ``"auto"``, ``"off"`` or ``"require"``; by default, the setting ``native``.
+        mode: The setting ``native``: ``"auto"``, ``"off"`` or ``"require"``.
 
     Raises:
         ImportError: If the kernel is required and cannot be used.
     """
-    mode = mode or config.get().native
     if mode == "off":
         return None
     library, problem = _load()

@@ -15,6 +15,7 @@ import pytest
 import zarrasync as za
 from zarrasync import errors, stores, sync
 from zarrasync._concurrency import bridge
+from zarrasync.testing import LatencyStore
 
 _PACKAGE = str(Path(za.__file__).parent)
 
@@ -85,7 +86,7 @@ def test_a_damaged_chunk(root: str) -> None:
 def test_ctrl_c_ends_at_the_called_function(is_blocking: bool) -> None:
     """The frames in which the library was interrupted say nothing about the program."""
     store: stores.Store = stores.MemoryStore()
-    array = sync.create_array(store if is_blocking else stores.LatencyStore(store, 0.0), data=np.arange(9), chunks=1)
+    array = sync.create_array(store if is_blocking else LatencyStore(store, 0.0), data=np.arange(9), chunks=1)
 
     def progress(nbytes: int) -> None:
         signal.raise_signal(signal.SIGINT)

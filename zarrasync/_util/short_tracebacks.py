@@ -2,7 +2,7 @@
 
 ``_concurrency.bridge.run``, through which all synchronous calls go, is the one place that removes frames of the library: from
 errors that the library has raised on purpose, and from ``KeyboardInterrupt``. Unexpected errors keep all frames, and so do all
-errors if ``config.debug_errors`` is set, and those of the asynchronous API. Causes are kept.
+errors if ``config.debug_errors`` is set, and errors of the asynchronous API. Causes are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shorten(error: BaseException) -> None:
     """Remove frames of this package and of Python's library from an error that is about to be raised to users.
 
     Call this function in an ``except`` block that ends with a bare ``raise``. Frames of other code are kept, such as the
-    frames of a callback, and so are those of causes. An error other than a ``ZarrError`` or ``KeyboardInterrupt`` keeps all
+    frames of a callback. Causes keep all frames. An error other than a ``ZarrError`` or ``KeyboardInterrupt`` keeps all
     frames unless a ``raise`` statement of this package has raised it, because it may be a bug of this package or come from a
     callback.
 

@@ -284,7 +284,7 @@ class Placement:
         return [piece for piece in pieces if piece.length >= 0]
 
     def place_found(self, key: str, part: ChunkRun, pieces: Sequence[FetchedPiece] | None) -> None:
-        """Place what was found of a part of a chunk or shard; ``None`` if that is absent."""
+        """Place the pieces of a part of a chunk or shard, or the fill value for ``None``, if it is absent."""
         if pieces is None:
             self.fill_absent(part, key)
             self.report(part)

@@ -136,7 +136,7 @@ async def read_listed_runs(placement: Placement, runs: Sequence[Run]) -> None:
 
 
 async def _read_runs(placement: Placement, runs: Sequence[Run], kernel_read: KernelRead | None) -> None:
-    """Read with the kernel, if there is one, and in Python what it leaves."""
+    """Read with the kernel, if there is one, and the remaining runs in Python."""
     left = runs if kernel_read is None else await kernel_read.run()
     if left:
         await read_blocking(placement, left)

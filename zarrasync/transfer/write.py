@@ -121,7 +121,7 @@ async def write_listed_runs(chunks: Chunks, values: Array, runs: Sequence[ChunkR
 async def _write_runs(
     chunks: Chunks, values: Array, runs: Sequence[ChunkRun], options: WriteOptions, kernel_write: KernelWrite | None
 ) -> None:
-    """Write with the kernel, if there is one, and in Python what it leaves."""
+    """Write with the kernel, if there is one, and the remaining runs in Python."""
     empty: Sequence[str] = ()
     if kernel_write is not None:
         await kernel_write.run(cancel_flag(), options.progress)

@@ -54,7 +54,7 @@ class KernelPart(NamedTuple):
         out: The address of the first element's place in the output.
         memory: What must live as long as the part.
         points: The points.
-        run: The only chunk of the part, if it was listed by its key. Then the axes are those of the chunk.
+        run: The only chunk of the part, if it was listed by its key. Then the axes belong to the chunk.
     """
 
     projection: Projection
@@ -210,7 +210,7 @@ def kernel_points(chunks: Chunks, array: ArrayStruct, projection: Projection, ou
 def listed_parts(chunks: Chunks, runs: Iterable[ChunkRun], out: Array) -> tuple[list[KernelPart], list[ChunkRun]]:
     """Return a part for each chunk, and the chunks that the kernel does not support.
 
-    This is for chunks that are not a box of a regular grid: those of a grid with several shapes, and those that a caller
+    This is for chunks that are not a box of a regular grid: chunks of a grid with several shapes, and chunks that a caller
     lists.
 
     Args:

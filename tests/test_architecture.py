@@ -21,9 +21,9 @@ PACKAGE = Path(za.__file__).parent
 # From the ground up: a module imports only from its own package and from earlier ones.
 ORDER = [
     "errors",
+    "_kernel",
     "config",
     "_util",
-    "_kernel",
     "_concurrency",
     "model",
     "indexing",

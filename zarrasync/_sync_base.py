@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.bridge import run
-from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
@@ -91,11 +90,7 @@ class Facade:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         _last_iteration.names = _no_names  # the call may change the members
-        try:
-            return run(coroutine, blocking=self._blocking)
-        except RAISED as error:
-            shorten(error)  # without the frame of this method
-            raise
+        return run(coroutine, blocking=self._blocking)
 
     def __eq__(self, other: object) -> Any:
         return self._async == other._async if isinstance(other, Facade) else NotImplemented

@@ -20,7 +20,6 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Literal
 
 __all__ = ["Config", "get", "set"]
@@ -67,8 +66,8 @@ class Config:
         max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
         native: Whether the compiled kernel reads and writes chunks: ``"auto"`` if it is installed, ``"off"``, or
             ``"require"``, with which a missing kernel is an error. Pure Python gives the same results more slowly.
-        debug_errors: Keep all frames and causes in the tracebacks of errors. The value in effect where a function is
-            called counts, not the setting of a node.
+        debug_errors: Keep all frames in the tracebacks of synchronous calls. The value in effect where a function is called
+            counts, not the setting of a node.
 
     Raises:
         TypeError: If a value has the wrong type.
@@ -120,9 +119,9 @@ class Config:
     @property
     def kernel(self) -> str:
         """Whether the compiled kernel is active with these settings, and if not, the reason."""
-        # By name, because the kernel's package reads settings and so imports this module.
-        description: str = import_module("zarrasync._kernel.library").describe(self.native)
-        return description
+        from zarrasync._kernel.library import describe
+
+        return describe(self.native)
 
 
 def _check_setting(name: str, value: Any, kind: type) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.covering import covering
 from zarrasync import config, sync
 from zarrasync._util import memory
-from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec, native
+from zarrasync.codecs import BloscCodec, BytesBytesCodec, ZstdCodec
 from zarrasync.errors import CodecError
 
 
@@ -66,7 +66,6 @@ def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
     data = np.random.default_rng(5).integers(0, 50, (40, 20)).astype("i4")
     codec, damage = _DAMAGED[kind]
     a = sync.create_array(tmp_path, data=data, chunks=(4, 4), compressors=_TOGETHER[codec])
-    assert a.metadata.chain.decodes_batches
     path = tmp_path / "c" / "7" / "3"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CodecError, match=rf"^c/7/3 in .*: codec {codec} cannot decode: "):
@@ -80,7 +79,7 @@ def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "own", "whole"),
+    ("kind", "kernel", "whole"),
     [
         *covering(
             ["blosc", "zstd", *(name for name in _DAMAGED if not name.endswith("00"))], [True, False], [True, False]
@@ -88,13 +87,13 @@ def test_a_damaged_value_of_a_batch_is_named(kind, tmp_path):
         ("zstd flipped", False, True),
     ],
 )
-def test_values_are_decompressed_into_existing_memory(kind, own, whole, tmp_path, monkeypatch):
-    """Decoding goes into existing memory, with and without the C function of numcodecs; damage is named by key."""
-    if not own:
-        monkeypatch.setattr(native, "_function", lambda *which: None)
+def test_values_are_decompressed_into_existing_memory(kind, kernel, whole, tmp_path):
+    """Decoding goes into existing memory, with and without the compiled kernel; damage is named by key."""
     codec, damage = _DAMAGED.get(kind, (kind, None))
     data = np.random.default_rng(5).integers(0, 50, (256, 512)).astype("i4")
-    a = sync.create_array(tmp_path, data=data, chunks=(32, 512 if whole else 256), compressors=_TOGETHER[codec])
+    settings = {"native": "auto" if kernel else "off"}
+    chunks = (32, 512 if whole else 256)
+    a = sync.create_array(tmp_path, data=data, chunks=chunks, compressors=_TOGETHER[codec], config=settings)
     name = "c/5/0" if whole else "c/5/1"
     if damage is not None:
         (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
@@ -104,32 +103,6 @@ def test_values_are_decompressed_into_existing_memory(kind, own, whole, tmp_path
             a.vindex[[200, 163, 3], [500, 511, 20]]
     np.testing.assert_array_equal(a[:160], data[:160])
     np.testing.assert_array_equal(a.vindex[[150, 3, 40], [500, 511, 20]], data[[150, 3, 40], [500, 511, 20]])
-
-
-@pytest.mark.parametrize("codec", [BloscCodec("lz4", typesize=4), ZstdCodec()], ids=["blosc", "zstd"])
-def test_read_only_values_are_decompressed_into_existing_memory(codec):
-    numbers = np.arange(4 << 14, dtype="f4").reshape(4, -1)
-    values = [bytes(codec.encode(row.view("u1"))) for row in numbers]
-    rows = np.empty((4, numbers[0].nbytes), "u1")
-    decode = codec.rows_decoder(numbers[0].nbytes)
-    assert decode(values[:2] + [memoryview(value) for value in values[2:]], list(rows))
-    np.testing.assert_array_equal(rows.view("f4"), numbers)
-    rows.fill(7)
-    assert not decode([values[0], values[1][:3]], list(rows[:2]))
-    assert not decode([values[0], values[1] + b"x"], list(rows[:2]))
-    assert (rows == 7).all()
-    kept = bytes(rows[0])
-    assert not decode([values[0]], [np.frombuffer(kept, "u1")])
-    assert not decode([values[0]], [np.zeros(2 * len(kept), "u1")[::2]])
-    assert not decode([values[0]], [np.zeros(len(kept) - 1, "u1")])
-    assert kept == bytes(rows[0])
-
-
-def test_contexts_of_ended_threads_are_released():
-    freed = []
-    holder = native._ZstdContext(lambda: 5, freed.append)
-    del holder
-    assert freed == [5]
 
 
 def test_raw_values_of_a_wrong_length_are_found_where_many_are_read_at_once(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync._util.output_budget import BudgetExceeded
-from zarrasync.codecs.object_sizes import check_msgpack
+from zarrasync.codecs.objects import check_msgpack
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 
 ml_dtypes = pytest.importorskip("ml_dtypes")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from zarrasync._concurrency.begun import begun
 from zarrasync._concurrency.drive import drive
+from zarrasync._concurrency.gather import begun
 
 
 async def test_the_call_runs_during_the_block():

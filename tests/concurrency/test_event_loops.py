@@ -163,8 +163,7 @@ async def test_cancelling_the_creator_of_a_client_does_not_fail_others(s3):
 
 async def test_a_job_releases_its_block_before_its_result_is_delivered(monkeypatch: pytest.MonkeyPatch):
     """Otherwise a finished block would occupy memory beyond the budget until its thread runs again."""
-    from zarrasync._concurrency.deliveries import Deliveries
-    from zarrasync._concurrency.offload import run_in_worker
+    from zarrasync._concurrency.offload import Deliveries, run_in_worker
 
     looked, hand = threading.Event(), Deliveries.deliver
 
@@ -187,7 +186,7 @@ async def test_a_job_releases_its_block_before_its_result_is_delivered(monkeypat
 
 def test_results_are_delivered_after_exceptions():
     """An exception in the callback that delivers results, such as Ctrl-C, loses no later result."""
-    from zarrasync._concurrency.deliveries import Deliveries
+    from zarrasync._concurrency.offload import Deliveries
 
     class Interrupted:
         asked = 0

@@ -87,8 +87,7 @@ def test_a_forked_child_finds_locks_free():
 @needs_fork
 @quiet_fork
 def test_a_forked_child_hears_of_results():
-    from zarrasync._concurrency.deliveries import deliveries_of
-    from zarrasync._concurrency.offload import run_in_worker
+    from zarrasync._concurrency.offload import deliveries_of, run_in_worker
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(run_in_worker(_nothing))

@@ -210,11 +210,11 @@ async def _answer() -> int:
 @pytest.mark.usefixtures("handlers")
 def test_a_handler_that_returns_does_not_disturb_the_work(tmp_path: Path):
     received = list[int]()
-    signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
-    store, a = _array(tmp_path, signal.SIGUSR1)
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    store, a = _array(tmp_path, signal.SIGINT)
     a[...] = 1
     assert (a[...] == 1).all()
-    assert received == [signal.SIGUSR1] * store.calls
+    assert received == [signal.SIGINT] * store.calls
     assert store.calls > 1
 
 
@@ -232,12 +232,12 @@ def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
 
     def write_and_signal(*arguments: Any) -> None:
         real(*arguments)
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGINT)
 
     outcomes = list[str]()
 
     def write(*_: object) -> None:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         for key in (slice(1, 3), slice(33, 35)):
             try:
                 a[key] = 7
@@ -246,7 +246,7 @@ def test_a_handler_that_writes_what_the_call_writes_gets_an_error(
             else:
                 outcomes.append("written")
 
-    signal.signal(signal.SIGUSR1, write)
+    signal.signal(signal.SIGINT, write)
     monkeypatch.setattr(local, "write_fully", write_and_signal)
     a[0:5] = 1
     assert outcomes[0].startswith("deadlock: ")
@@ -296,8 +296,8 @@ def test_a_handler_may_raise_any_exception(tmp_path: Path):
     def give_up(number: int, frame: object) -> None:
         raise TimeoutError("too slow")
 
-    signal.signal(signal.SIGUSR1, give_up)
-    store, a = _array(tmp_path, signal.SIGUSR1)
+    signal.signal(signal.SIGINT, give_up)
+    store, a = _array(tmp_path, signal.SIGINT)
     with pytest.raises(TimeoutError, match="too slow"):
         a.append(np.ones(25, "i4"))
     assert store.calls == 1

@@ -32,7 +32,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.interrupts import Interruptible
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.codecs import native
+from zarrasync.codecs import decompression
 
 THREADS = 8
 
@@ -159,11 +159,11 @@ def test_imports_of_numcodecs_in_two_threads_keep_the_filters_of_warnings(monkey
     def load(number: int) -> None:
         if number:
             entered["numcodecs.first"].wait(5)
-        native.numcodecs_module.__wrapped__(["first", "second"][number])
+        decompression.numcodecs_module.__wrapped__(["first", "second"][number])
         left.set()
 
     left = threading.Event()
-    monkeypatch.setattr(native, "import_module", slow_import)
+    monkeypatch.setattr(decompression, "import_module", slow_import)
     before = warnings.filters
     at_once(load, 2)
     assert warnings.filters is before

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes, intermediate_chunks, join_chunks
-from zarrasync.indexing.coverage import touched_chunks
+from zarrasync.indexing.regions import touched_chunks
 from zarrasync.model.chunk_grids import Grid, grid_of, regular_grid
 
 SHAPE, ROWS, COLUMNS = (2000, 180, 360), (10, 180, 360), (2000, 20, 20)

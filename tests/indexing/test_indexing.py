@@ -19,7 +19,7 @@ from tests.support.covering import covering
 from zarrasync import sync
 from zarrasync.display.values import npy_bytes
 from zarrasync.errors import CodecError, SelectionError, ShapeError
-from zarrasync.indexing.axis_order import in_c_order
+from zarrasync.indexing.projection import in_c_order
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -13,7 +13,7 @@ import zarrasync as za
 from tests.kernel.test_library import needs_kernel
 from tests.support.covering import covering
 from zarrasync import stores, sync
-from zarrasync.codecs import shuffle
+from zarrasync.codecs import decompression
 from zarrasync.errors import ZarrError
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
@@ -47,7 +47,7 @@ def test_only_the_kernel_decodes(monkeypatch: pytest.MonkeyPatch):
     def fail(*arguments: Any) -> None:
         raise AssertionError(arguments)
 
-    monkeypatch.setattr(shuffle, "_unshuffle", fail)
+    monkeypatch.setattr(decompression, "_unshuffle", fail)
 
     async def read() -> Any:
         array = await za.open_array(store, config=za.Config(native="require"))

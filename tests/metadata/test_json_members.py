@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarrasync._util.json_members import copied_document, is_same_document, join_members, split_members, without_member
+from zarrasync._util.json import copied_document, is_same_document, join_members, split_members, without_member
 from zarrasync.errors import MetadataError
 
 VALUES = st.recursive(

@@ -13,7 +13,7 @@ from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tests.simulation.scheduler import Client, Scheduler, client_of_this_call
-from zarrasync._concurrency import clock, deliveries, gates, limiter, locks, pools
+from zarrasync._concurrency import clock, gates, limiter, locks, offload, pools
 
 __all__ = ["SimulatedEnvironment", "simulated"]
 
@@ -164,7 +164,7 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
             (gates, "_budgets", {}),
             (gates, "_turns", {}),
             (limiter, "_limiters", {}),
-            (deliveries, "_by_loop", WeakKeyDictionary()),
+            (offload, "_by_loop", WeakKeyDictionary()),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         try:

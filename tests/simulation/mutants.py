@@ -97,7 +97,7 @@ MUTANTS = [
         "a cached shard index is believed although the shard has changed",
         "shards",
         "transfer/shard_search.py",
-        "if value is None or (version is not None and value.version != version):",
+        "if value is None or (self.version is not None and value.version != self.version):",
         "if value is None:",
     ),
     Mutant(

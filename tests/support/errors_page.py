@@ -24,7 +24,7 @@ All errors of zarrasync are subclasses of `zarrasync.errors.ZarrError`. Most are
 `except KeyError` or `except OSError` catches them as well. The message of an error states what failed, where, and how to
 fix it. The fields of an error contain the values in its message.
 
-The traceback of an error ends at the function that you called. To see all frames and causes, set `ZARRASYNC_DEBUG_ERRORS=1`
+The traceback of a synchronous call leaves out most frames of zarrasync. To see all of them, set `ZARRASYNC_DEBUG_ERRORS=1`
 in the environment, or use `with zarrasync.config.set(debug_errors=True):`.
 
 Wrong arguments raise Python's own `TypeError` and `ValueError`.

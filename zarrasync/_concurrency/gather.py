@@ -1,16 +1,17 @@
-"""Running calls concurrently. The first failure cancels the other calls and is raised without an exception group."""
+"""Several calls at the same time: their results, calls that share one result, and calls that begin early."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from operator import length_hint
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 
-__all__ = ["first_error", "for_each", "gather", "gather_all"]
+__all__ = ["SingleFlight", "begun", "first_error", "for_each", "gather", "gather_all"]
 
 T = TypeVar("T")
 
@@ -83,3 +84,56 @@ async def _step(call: Callable[[], Awaitable[T]]) -> T:
 
 async def _await(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
+
+
+class SingleFlight:
+    """Calls whose results several tasks of one event loop need at the same time; each call is made once.
+
+    A call is cancelled when the last task that waits for it is cancelled.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[Hashable, tuple[asyncio.Task[Any], list[None]]] = {}
+
+    async def share(self, name: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of the running call with this name, or of a new call."""
+        loop = asyncio.get_running_loop()
+        identity = (loop, name)
+        if identity not in self._flights:
+            self._flights[identity] = loop.create_task(make()), []
+        task, waiters = flight = self._flights[identity]
+        waiters.append(None)
+        try:
+            await asyncio.wait([task])
+            result: T = task.result()
+            return result
+        finally:
+            waiters.pop()
+            if not waiters:
+                task.cancel()
+                if self._flights.get(identity) is flight:
+                    del self._flights[identity]
+
+
+@asynccontextmanager
+async def begun(call: Callable[[], Awaitable[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
+    """Start a call, and yield a function that waits for its result or raises its error.
+
+    At the end of the block the call is cancelled if it still runs, and its error is dropped if the block did not ask for
+    the result. Where this is driven, the call starts when the result is asked for.
+    """
+    if driven():
+        yield call
+        return
+
+    async def run() -> T:
+        return await call()
+
+    task = asyncio.ensure_future(run())
+    try:
+        yield lambda: task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # otherwise asyncio logs it

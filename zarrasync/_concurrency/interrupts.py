@@ -1,9 +1,9 @@
-"""Exceptions of signal handlers, such as ``KeyboardInterrupt``, at the end of a synchronous call instead of within it.
+"""Exceptions of the handler of Ctrl-C, such as ``KeyboardInterrupt``, at the end of a synchronous call instead of within it.
 
 Python runs signal handlers on the main thread between any two instructions. An exception there could lose a descriptor
 that was just opened, or a lock that was just taken. So while a synchronous call works on the main thread, the program's
-handlers are called as usual, but an exception of a handler is kept. The work is cancelled, and the exception is raised
-when the work has stopped. Handlers that return normally do not disturb the work.
+handler of SIGINT is called as usual, but an exception of it is kept. The work is cancelled, and the exception is raised
+when the work has stopped. A handler that returns normally does not disturb the work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import FrameType
 from typing import Any, TypeAlias, TypeVar
@@ -24,8 +24,7 @@ __all__ = ["Interruptible", "is_in_handler", "main_thread", "of_call"]
 
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2")
-_SIGNALS = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
+_SIGINT = int(signal.SIGINT)
 _PATIENCE_SECONDS = 5.0
 """Seconds after a first exception after which another one is raised at once, although the work has not stopped."""
 
@@ -36,45 +35,40 @@ _set_handler: Callable[[int, Any], Any] = _interpreter.signal
 
 main_thread = threading.main_thread().ident
 """The identifier of the thread on which signal handlers run."""
-_handlers: dict[int, Handler] = {}
-"""The program's handlers, by signal."""
-_replaced: Sequence[int] = ()
-"""The signals whose handlers a call replaces."""
-_known: list[Any] = []
-"""The handlers of all signals for which ``_replaced`` was computed."""
+_handler: Handler = signal.default_int_handler
+"""The program's handler, which a call replaces."""
 _of_calls: list[tuple[ContextVar[Any], Any]] = []
 """Variables that describe a call, and their values outside of one."""
 _handling = 0
-"""The number of the program's handlers that run within calls on the main thread."""
+"""The number of runs of the program's handler within calls on the main thread, which may interrupt each other."""
 _current: Interruptible | None = None
 """The innermost call on the main thread."""
 
 
 class Interruptible(CancelFlag):
-    """A synchronous call on the main thread, which begins here. ``end`` raises what signal handlers raised within it.
+    """A synchronous call on the main thread, which begins here. ``end`` raises what the handler of Ctrl-C raised within it.
 
     Attributes:
         on_cancel: Also called when the call is cancelled, on the main thread within a signal handler.
     """
 
-    __slots__ = ("_error", "_installed", "_outer", "_since", "_token", "on_cancel")
+    __slots__ = ("_error", "_is_installed", "_outer", "_since", "_token", "on_cancel")
 
     def __init__(self) -> None:
-        global _current, main_thread
+        global _current, _handler, main_thread
         self._parent, self._cancelled, self._byte = CALL_FLAG.get(), False, None
         self._error: BaseException | None = None
         self._outer: Interruptible | None = None
         self._token: Token[CancelFlag | None] | None = None
         self.on_cancel: Callable[[], None] | None = None
-        handlers = list(map(_get_handler, _SIGNALS))
-        if handlers != _known:
-            _learn(handlers)
-        self._installed = _replaced
-        try:
-            for number in self._installed:
-                _set_handler(number, _handle)
-        except ValueError:  # a subinterpreter, which has no signals
-            self._installed, main_thread = (), None
+        handler = _get_handler(_SIGINT)
+        self._is_installed = callable(handler) and handler is not _handle  # an outer call has replaced it already
+        if self._is_installed:
+            try:
+                _set_handler(_SIGINT, _handle)
+                _handler = handler
+            except ValueError:  # a subinterpreter, which has no signals
+                self._is_installed, main_thread = False, None
         self._outer, _current = _current, self
         self._token = CALL_FLAG.set(self)
 
@@ -84,9 +78,8 @@ class Interruptible(CancelFlag):
         if self._token is not None:
             CALL_FLAG.reset(self._token)
         try:
-            for number in self._installed:
-                if _get_handler(number) is _handle:  # otherwise the program has set another one meanwhile
-                    _set_handler(number, _handlers[number])
+            if self._is_installed and _get_handler(_SIGINT) is _handle:  # otherwise the program has set another one
+                _set_handler(_SIGINT, _handler)
         finally:
             _current = self._outer
         if self._error is not None:
@@ -102,7 +95,7 @@ class Interruptible(CancelFlag):
             self.on_cancel()
 
     def keep(self, error: BaseException) -> None:
-        """Keep an exception of a signal handler for the end of the call, and cancel the call."""
+        """Keep an exception of the handler for the end of the call, and cancel the call."""
         now = clock.monotonic()
         if self._error is None:
             self._error, self._since = error, now
@@ -111,26 +104,14 @@ class Interruptible(CancelFlag):
             raise error
 
 
-def _learn(handlers: list[Any]) -> None:
-    """Note the program's handlers, and which of them to replace.
-
-    In a nested call, the outer call has already replaced them.
-    """
-    global _replaced, _known
-    functions = {number: handler for number, handler in zip(_SIGNALS, handlers, strict=True) if callable(handler)}
-    _handlers.update({number: handler for number, handler in functions.items() if handler is not _handle})
-    _replaced = [number for number, handler in functions.items() if handler is not _handle or _current is None]
-    _known = [] if _handle in handlers else handlers
-
-
 def _handle(number: int, frame: FrameType | None) -> None:
-    """Call the program's handler of a signal."""
+    """Call the program's handler."""
     global _handling
     call = _current
     _handling += 1
     tokens = [(variable, variable.set(value)) for variable, value in _of_calls]  # calls of the handler are other calls
     try:
-        _handlers[number](number, frame)
+        _handler(number, frame)
     except BaseException as error:
         if call is None:
             raise

@@ -6,6 +6,8 @@ import asyncio
 import math
 import socket
 import threading
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
@@ -15,12 +17,22 @@ from typing import Any, TypeVar, cast
 from zarrasync import config
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag, as_call, cancel_flag
-from zarrasync._concurrency.deliveries import deliveries_of
 from zarrasync._concurrency.drive import drive, driven
+from zarrasync._concurrency.fork import reset_in_child
 from zarrasync._concurrency.gates import POLL_SECONDS
 from zarrasync._concurrency.pools import pool, submit
 
-__all__ = ["compute", "iterate_in_worker", "name_lookup", "run_abandonable", "run_in_new_thread", "run_in_worker"]
+__all__ = [
+    "Deliveries",
+    "compute",
+    "deliveries_of",
+    "iterate_in_worker",
+    "name_lookup",
+    "run_abandonable",
+    "run_in_new_thread",
+    "run_in_worker",
+    "run_to_end",
+]
 
 T = TypeVar("T")
 _END = object()
@@ -172,3 +184,73 @@ async def _result(outcome: _Outcome[T]) -> T:
     finally:
         if outcome.done() and not outcome.cancelled():
             outcome.exception()  # marks it as retrieved: a cancelled caller never looks
+
+
+class Deliveries:
+    """Results of worker threads for the tasks of a loop. One wake-up of the loop delivers all results that are ready.
+
+    Waking it for each result would make the loop compete with the workers for the interpreter.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._ready: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._scheduled = False
+
+    def deliver(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        """End a future of the loop, from a thread."""
+        self._ready.append((future, result, error))
+        if not self._scheduled:  # otherwise the loop has yet to look, and clears the flag before it does
+            self._wake()
+
+    def _wake(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            self._scheduled = True
+            try:
+                loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed, so no task waits
+                self._scheduled = False
+                self._ready.clear()  # the futures would keep the loop in memory
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        try:
+            while self._ready:
+                future, result, error = self._ready[0]
+                if not future.done():
+                    if error is not None:
+                        future.set_exception(error)
+                    else:
+                        future.set_result(result)
+                self._ready.popleft()
+        finally:
+            if self._ready:  # interrupted by Ctrl-C
+                self._wake()
+
+
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Deliveries] = weakref.WeakKeyDictionary()
+
+
+def deliveries_of(loop: asyncio.AbstractEventLoop) -> Deliveries:
+    """Return the deliveries to a loop."""
+    return _by_loop.get(loop) or _by_loop.setdefault(loop, Deliveries(loop))
+
+
+@reset_in_child
+def _reset() -> None:
+    _by_loop.clear()
+
+
+def run_to_end(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine on a new event loop: on this thread, or on another one if an event loop runs on this one."""
+
+    async def run() -> Any:
+        return await make()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    with clock.current().executor("zarrasync-foreign", 1) as pool:
+        return pool.submit(asyncio.run, run()).result()

@@ -97,14 +97,20 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
     return size == chain->raw_size ? data : NULL;
 }
 
-int64_t zarrasync_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
-                         uint8_t *out)
+int64_t zarrasync_decode(struct za_worker *worker, const struct za_chain *chain, int64_t count,
+                         const uint8_t *const *values, const int64_t *sizes, uint8_t *out, int64_t stride)
 {
-    const uint8_t *raw = za_decode(worker, chain, data, size, out);
-    if (raw != NULL && raw != out)
-        memcpy(out, raw, (size_t)chain->raw_size);
+    int64_t done = 0;
+    for (; done < count; done++) {
+        uint8_t *place = out + done * stride;
+        const uint8_t *raw = za_decode(worker, chain, values[done], sizes[done], place);
+        if (raw == NULL)
+            break;
+        if (raw != place)
+            memcpy(place, raw, (size_t)chain->raw_size);
+    }
     za_release_large(worker);
-    return raw != NULL;
+    return done == count;
 }
 
 /* ---------------------------------------------------------------- encoding */

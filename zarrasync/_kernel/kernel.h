@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 16
+#define KERNEL_ABI 17
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -383,10 +383,11 @@ KERNEL_EXPORT struct za_worker *zarrasync_new_worker(const struct za_functions *
                                                      int64_t largest_kept);
 KERNEL_EXPORT void zarrasync_free_worker(struct za_worker *worker);
 
-/* Decode a value into `out`, which has the raw size of the chain. Returns whether that succeeded; if not, the content of `out`
- * is undefined. */
-KERNEL_EXPORT int64_t zarrasync_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data,
-                                       int64_t size, uint8_t *out);
+/* Decode `count` values of the given sizes. Each result has the raw size of the chain; the first is at `out`, and each other one
+ * `stride` bytes after the one before. Returns whether that succeeded; if not, the content of the results is undefined. */
+KERNEL_EXPORT int64_t zarrasync_decode(struct za_worker *worker, const struct za_chain *chain, int64_t count,
+                                       const uint8_t *const *values, const int64_t *sizes, uint8_t *out,
+                                       int64_t stride);
 
 /* An encoded shard, and the memory that it is in. */
 struct za_value {

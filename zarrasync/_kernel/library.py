@@ -7,11 +7,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from zarrasync import config
-
 __all__ = ["describe", "kernel"]
 
-ABI = 16  # KERNEL_ABI in kernel.h
+ABI = 17  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
 _Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64
@@ -20,7 +18,7 @@ _SIGNATURES = {
     "zarrasync_system": (_Pointer,),
     "zarrasync_new_worker": (_Pointer, _Pointer, _Pointer, _I64),
     "zarrasync_free_worker": (None, _Pointer),
-    "zarrasync_decode": (_I64, _Pointer, _Pointer, _Pointer, _I64, _Pointer),
+    "zarrasync_decode": (_I64, _Pointer, _Pointer, _I64, _Pointer, ctypes.c_char_p, _Pointer, _I64),
     "zarrasync_encode": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _Pointer, _I64, _I64, _Pointer),
     "zarrasync_take": (None, _Pointer, _Pointer, _Pointer),
     "zarrasync_read": (_I64, _Pointer, _Pointer, ctypes.c_char_p, _Pointer, _Pointer, _I64, _I64, _Pointer, _Pointer),
@@ -45,16 +43,15 @@ _SIGNATURES = {
 """The types of the result and the arguments of each function."""
 
 
-def kernel(mode: str | None = None) -> ctypes.CDLL | None:
+def kernel(mode: str) -> ctypes.CDLL | None:
     """Return the kernel, or ``None`` if Python does its work.
 
     Args:
-        mode: ``"auto"``, ``"off"`` or ``"require"``; by default, the setting ``native``.
+        mode: The setting ``native``: ``"auto"``, ``"off"`` or ``"require"``.
 
     Raises:
         ImportError: If the kernel is required and cannot be used.
     """
-    mode = mode or config.get().native
     if mode == "off":
         return None
     library, problem = _load()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import threading
 import weakref
 from typing import Any, NamedTuple
 
-from zarrasync import config
 from zarrasync._kernel.library import kernel
 from zarrasync._kernel.symbols import symbols
 
@@ -203,11 +203,11 @@ def can_encode(kind: int) -> bool:
 
 
 def _largest_kept() -> int:
-    """Return the size in bytes of a buffer above which a thread frees it after each call: less if there are many threads.
+    """Return the size in bytes of a buffer above which a thread frees it after each call: less on many cores, which have as many threads.
 
     The system clears the pages of new memory, which takes as long as to decode them.
     """
-    return max(_LEAST_KEPT, min(_MOST_KEPT, _KEPT_TOGETHER // config.get().pool_size))
+    return max(_LEAST_KEPT, min(_MOST_KEPT, _KEPT_TOGETHER // (os.cpu_count() or 1)))
 
 
 class Worker:

@@ -6,10 +6,11 @@ Functions with other parameters translate its message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
-__all__ = ["OVERWRITE_BY_MODE", "in_terms_of"]
+__all__ = ["OVERWRITE_BY_MODE", "in_terms_of", "suggest"]
 
 OVERWRITE_BY_MODE = ("overwrite=True", "mode='w'")
 """For functions that replace nodes with the parameter ``mode``."""
@@ -30,3 +31,16 @@ def in_terms_of(*replacements: tuple[str, str]) -> Iterator[None]:
                 message = message.replace(part, text)
             error.args = (message, *error.args[1:])
         raise
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.6) -> str:
+    """Return the end of a message: a question with the known name that is most similar, or another hint.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+        otherwise: The hint if none is similar.
+        cutoff: How similar a name must be, from 0 to 1.
+    """
+    similar = get_close_matches(name, list(known), 1, cutoff)
+    return f"did you mean {similar[0]!r}?" if similar else otherwise

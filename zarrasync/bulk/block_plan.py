@@ -11,8 +11,7 @@ from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
-from zarrasync.indexing.coverage import partial_chunks, touched_chunks
-from zarrasync.indexing.regions import Region, resolve_corners
+from zarrasync.indexing.regions import Region, partial_chunks, resolve_corners, touched_chunks
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 

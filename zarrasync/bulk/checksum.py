@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.axis_order import in_c_order
+from zarrasync.indexing.projection import in_c_order
 
 __all__ = ["checksum", "slabs", "value_checksum"]
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
 from zarrasync.bulk.ingest_array import ingest_array
@@ -30,7 +29,6 @@ _FILES = frozenset(("concat", "labels", "engine"))
 _REQUEST = frozenset(item.name for item in fields(FilesRequest))
 
 
-@short_tracebacks
 async def ingest(
     source: Any,
     store: StoreLike,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
 from zarrasync.bulk.files.running.report import FilesReport
@@ -18,7 +17,6 @@ from zarrasync.stores import StoreLike
 __all__ = ["ingest_files", "plan_ingest"]
 
 
-@short_tracebacks
 async def ingest_files(
     files: Any,
     store: StoreLike,
@@ -102,7 +100,6 @@ async def ingest_files(
     return await run_request(request)
 
 
-@short_tracebacks
 async def plan_ingest(
     files: Any,
     store: Any,

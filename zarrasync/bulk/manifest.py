@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from zarrasync import config as settings
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.digest_files import digest_files, prefix_of
 from zarrasync.bulk.digests import Manifest
 from zarrasync.errors import NodeNotFoundError, ZarrError
@@ -18,7 +17,6 @@ from zarrasync.stores import ReadOnlyStore, StoreLike, resolve
 __all__ = ["manifest"]
 
 
-@short_tracebacks
 async def manifest(
     store: StoreLike,
     *,

@@ -9,7 +9,6 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync._util.redact import redacted_errors
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.copy.planned import CopyWork
 from zarrasync.bulk.files.planned_work import FilesWork
 from zarrasync.bulk.jobs.claim import Claim
@@ -33,7 +32,6 @@ _KINDS: dict[str, _Parse] = {
 """The work of each kind of job, from its description."""
 
 
-@short_tracebacks
 async def open_plan(
     plan: Any,
     *,

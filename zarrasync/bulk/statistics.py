@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeTypeError
 from zarrasync.model.chunk_grids import Axis
@@ -156,7 +155,6 @@ def _histogram(values: npt.NDArray[Any], low: float, high: float, bins: int) -> 
     return np.bincount(np.minimum(numbers.astype(np.int64), bins - 1), minlength=bins)
 
 
-@short_tracebacks
 async def summarize(view: AsyncSelection, presentation: Presentation, bins: int = 0) -> Summary:
     """Return statistics of all values of a selection, read block by block.
 

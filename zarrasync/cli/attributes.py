@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from zarrasync._concurrency.bridge import run
-from zarrasync._util.suggestions import suggest
+from zarrasync._util.advice import suggest
 from zarrasync.cli.arguments import Commands, open_node
 from zarrasync.cli.console import Console
 from zarrasync.cli.places import open_in_hierarchy

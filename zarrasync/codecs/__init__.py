@@ -7,20 +7,18 @@
 
 from __future__ import annotations
 
+from zarrasync.codecs.axes import ReshapeCodec, TransposeCodec
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from zarrasync.codecs.bitround import BitroundCodec
 from zarrasync.codecs.blosc import BloscCodec
-from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.cast_value import CastValueCodec
-from zarrasync.codecs.chain import CodecChain
-from zarrasync.codecs.conditional import ConditionalCodec
+from zarrasync.codecs.chain import BoundChain, CodecChain
+from zarrasync.codecs.containers import ConditionalCodec, N5Codec
 from zarrasync.codecs.crc32c import Crc32cCodec
+from zarrasync.codecs.element_codecs import BitroundCodec, PackbitsCodec, ScaleOffsetCodec
 from zarrasync.codecs.gzip import GzipCodec
-from zarrasync.codecs.n5 import N5Codec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
-from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec
-from zarrasync.codecs.packbits import PackbitsCodec
+from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec, VlenBytesCodec, VlenUtf8Codec
 from zarrasync.codecs.partial import Piece, Range
 from zarrasync.codecs.registry import (
     as_codec,
@@ -32,12 +30,8 @@ from zarrasync.codecs.registry import (
     register,
     registered,
 )
-from zarrasync.codecs.reshape import ReshapeCodec
-from zarrasync.codecs.scale_offset import ScaleOffsetCodec
 from zarrasync.codecs.sharding import ShardingCodec
 from zarrasync.codecs.spec import ArraySpec, Buffer
-from zarrasync.codecs.transpose import TransposeCodec
-from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.codecs.zfp import ZfpCodec
 from zarrasync.codecs.zstd import ZstdCodec
 

@@ -1,12 +1,9 @@
-"""Base classes of the three kinds of codecs: plain synchronous functions between arrays and bytes.
-
-See "Codecs" in the Zarr v3 core specification. A codec is a small frozen value. Properties of the chunk (shape, data
-type, fill value) are passed as an ``ArraySpec``. Codecs do no IO.
-"""
+"""Checks of the ``configuration`` member of codecs in documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any, ClassVar, TypeAlias
@@ -14,30 +11,53 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.codecs.configuration import check_members
+from zarrasync._util.advice import suggest
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError
+from zarrasync.model.dtypes import DataType
+from zarrasync.model.fill_values import is_float
 
 __all__ = [
     "ArrayArrayCodec",
     "ArrayBytesCodec",
-    "BatchDecoder",
     "BytesBytesCodec",
     "Codec",
     "Decoder",
     "KernelStep",
     "Out",
-    "RowsDecoder",
+    "check_integer",
+    "check_limits",
+    "check_members",
+    "integer_limits",
+    "is_real_number",
+    "rejection_of",
+    "transform_elements",
 ]
+
+
+def check_members(configuration: Iterable[str], *members: str) -> None:
+    """Raise ``ValueError`` if a configuration has other members than these."""
+    if unknown := set(configuration) - set(members):
+        name = min(unknown)
+        others = f"the members are {', '.join(members)}" if members else "the codec has no members"
+        raise ValueError(f"unknown member {name!r}; {suggest(name, members, others)}")
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise ``ValueError`` if a parameter is not an integer from ``low`` to ``high``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer from {low} to {high}, found {value!r}")
+
+
+def rejection_of(error: Exception) -> str:
+    """Return why a configuration was rejected, without the name of a constructor."""
+    return f"missing member {error}" if isinstance(error, KeyError) else re.sub(r"^[\w.]*__init__\(\) ", "", str(error))
+
 
 Out: TypeAlias = npt.NDArray[np.uint8] | None
 Decoder: TypeAlias = Callable[[Buffer, Out], Buffer]
 """Decodes data, possibly into the given memory. See ``BytesBytesCodec.decode``."""
-BatchDecoder: TypeAlias = Callable[[Sequence[Buffer]], "Sequence[Buffer] | None"]
-"""Decodes several values of one size in one call; ``None`` if they must be decoded one by one to report an error."""
-RowsDecoder: TypeAlias = Callable[[Sequence[Buffer], "Sequence[npt.NDArray[np.uint8]]"], bool]
-"""Decodes several values of one size, each into its own memory; ``False`` if they must be decoded one by one."""
 KernelStep: TypeAlias = tuple[int, ...]
 """The number of a codec in the compiled kernel, and its settings for encoding. See ``codecs.c`` for their order."""
 
@@ -149,11 +169,6 @@ class BytesBytesCodec(Codec):
         return False
 
     @property
-    def unlocked(self) -> bool:
-        """Whether batches are decoded without the GIL, so that threads help however small the values are."""
-        return False
-
-    @property
     def fills(self) -> bool:
         """Whether ``decode`` writes large results into the memory that it is given."""
         return False
@@ -175,18 +190,6 @@ class BytesBytesCodec(Codec):
         """Return a function that decodes the chunks of one array. It may prepare what all calls of ``decode`` share."""
         return lambda data, out: self.decode(data, size, limit, out)
 
-    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Encode several values."""
-        return [self.encode(value) for value in values]
-
-    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        """Return a function that decodes several values in one call, if they are so small that this is faster."""
-        return None
-
-    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
-        """Return a function that decodes several values into memory of the caller, if that is faster."""
-        return None
-
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         """Decode bytes.
 
@@ -200,3 +203,48 @@ class BytesBytesCodec(Codec):
             CodecError: If the data is damaged or has another size.
         """
         raise NotImplementedError
+
+
+def is_real_number(data_type: DataType) -> bool:
+    """Return whether elements are integers or real floating-point numbers."""
+    return not data_type.is_complex and (data_type.numpy.kind in "iu" or is_float(data_type.numpy))
+
+
+def integer_limits(data_type: DataType) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer data type, which may have less than 8 bits."""
+    if data_type.limits is not None:
+        return data_type.limits
+    info = np.iinfo(data_type.numpy)
+    return int(info.min), int(info.max)
+
+
+def check_limits(codec: Codec, array: Array, limits: tuple[int, int] | None) -> None:
+    """Check that integers are representable in the bits of their data type.
+
+    Raises:
+        CodecError: If one is not.
+    """
+    if limits is not None and array.size and (int(array.min()) < limits[0] or int(array.max()) > limits[1]):
+        low, high = limits
+        raise codec.fail(f"values must be from {low} to {high}, found {array.min()} to {array.max()}", "encode")
+
+
+def transform_elements(
+    codec: Codec, direction: str, function: Callable[[Array], Array], array: Array, dtype: np.dtype[Any]
+) -> Array:
+    """Apply a function to the flat elements of an array, in native byte order, and restore its shape.
+
+    Args:
+        codec: The codec that messages name.
+        direction: ``"decode"`` or ``"encode"``.
+        function: The function. It may raise ``ValueError``.
+        array: The array.
+        dtype: The dtype of the function's argument.
+
+    Raises:
+        CodecError: If the function raises ``ValueError``.
+    """
+    try:
+        return function(np.ascontiguousarray(array, dtype).reshape(-1)).reshape(array.shape)
+    except ValueError as error:
+        raise codec.fail(str(error), direction) from error

@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from zarrasync._kernel.structs import BLOSC
-from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Codec, Decoder, KernelStep, Out, RowsDecoder
-from zarrasync.codecs.configuration import check_integer
-from zarrasync.codecs.decompression import checked_decoder, none_if_damaged, with_size_header
-from zarrasync.codecs.native import blosc_rows, numcodecs_module
+from zarrasync.codecs.base import BytesBytesCodec, Codec, Decoder, KernelStep, Out, check_integer
+from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
@@ -29,8 +26,6 @@ _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _LARGEST = (1 << 31) - 1 - 16
 """Bytes that blosc can compress: its header declares signed 32-bit sizes."""
-_SMALL = 1 << 15
-"""Size of chunks below which decoding a batch in one call is faster."""
 
 
 @cache
@@ -52,15 +47,6 @@ def _decoded_size(data: Buffer) -> int:
     if encoded != len(data):
         raise ValueError(f"its header declares {encoded} stored bytes, found {len(data)}")
     return decoded
-
-
-def _have_sizes(values: Sequence[Buffer], size: int) -> bool:
-    """Return whether the header of each value declares its length and ``size`` decoded bytes."""
-    header = _HEADER_SIZES.unpack_from
-    try:
-        return [header(value) for value in values] == [(size, len(value)) for value in values]
-    except struct.error:
-        return False
 
 
 blosc_decoder = with_size_header(_decoded_size, _blosc)
@@ -142,16 +128,12 @@ class BloscCodec(BytesBytesCodec):
         return typesize if typesize < 256 else 1
 
     def encode(self, data: Buffer) -> Buffer:
-        return self.encode_all((data,))[0]
-
-    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        if not all(map(len, values)):
+        if not len(data):
             raise self.fail("the value has no bytes", "encode")
         shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
         settings = self.cname.encode(), self.clevel, shuffle, self.blocksize, self._header_typesize
-        compress = _blosc().compress
         try:
-            return [compress(value, *settings) for value in values]
+            return _blosc().compress(data, *settings)  # type: ignore[no-any-return]  # numcodecs has no types
         except (ValueError, RuntimeError) as error:
             raise self.fail(str(error), "encode") from error
 
@@ -160,21 +142,3 @@ class BloscCodec(BytesBytesCodec):
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         return self.decoder(size, limit)(data, out)
-
-    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        if size is None or not 0 < size < _SMALL:
-            return None
-
-        @none_if_damaged
-        def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-            if not _have_sizes(values, size):
-                return None
-            decompress = _blosc().decompress
-            return [decompress(value) for value in values]
-
-        return decode
-
-    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
-        if not size:
-            return None
-        return lambda values, rows: _have_sizes(values, size) and blosc_rows(values, rows, size)

@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import ArrayBytesCodec, Codec
-from zarrasync.codecs.bound_chain import BoundChain
-from zarrasync.codecs.configuration import check_members
-from zarrasync.codecs.elements import check_limits
+from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_limits, check_members
+from zarrasync.codecs.chain import BoundChain
 from zarrasync.codecs.partial import Locator, Piece
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
-from zarrasync.indexing.axis_order import assign
 from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.projection import Projection, assign
 from zarrasync.model.numpy_dtypes import has_byte_order
 
 __all__ = ["BytesCodec"]

@@ -7,24 +7,31 @@ header, decompression stops one byte after the budget.
 from __future__ import annotations
 
 import re
+import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 from itertools import count
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from zarrasync._concurrency.fork import reentrant_lock
 from zarrasync._util.output_budget import check_budget, reason_of
-from zarrasync.codecs.base import BatchDecoder, Codec, Decoder, Out
+from zarrasync.codecs.base import Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError, UnknownCodecError
 
 __all__ = [
+    "WARNINGS",
     "DecoderFactory",
     "checked_decoder",
     "is_data_error",
-    "none_if_damaged",
+    "numcodecs_module",
+    "shuffle_decoder",
     "stream_decoder",
     "with_size_header",
 ]
@@ -32,13 +39,36 @@ __all__ = [
 DecoderFactory: TypeAlias = Callable[["int | None", int], Decoder]
 """Returns a decoder for a size, if that is known, and a limit. The decoder may raise errors of its library."""
 
+WARNINGS = reentrant_lock()
+"""Held while filters of warnings are changed, which belong to the whole process. Otherwise two threads that restore them in
+another order than they changed them would lose the filters of the program."""
+
 _MAX_MEMBERS, _LEAST_MEMBER = 1000, 1 << 10
 """Members of a gzip or bzip2 value, and average bytes of further ones. Starting a member takes as long as decompressing
 some KiB, and parallel compressors write larger ones."""
 _WINDOW = 1 << 16
 """Bytes that are decompressed at a time. The rest would be copied for each member."""
+_WORDS = {2: "<u2", 4: "<u4"}
+"""Sizes of elements that are assembled in registers, which is faster than writing their bytes one by one."""
 _SLOW_OUT_SIZE = 1 << 15
 """Result size below which numcodecs takes longer to check memory of the caller than to allocate."""
+
+
+@cache
+def numcodecs_module(name: str) -> ModuleType:
+    """Import a module of numcodecs without its deprecation warning about crc32c.
+
+    Raises:
+        UnknownCodecError: If numcodecs cannot be imported.
+    """
+    try:
+        with WARNINGS, warnings.catch_warnings(record=True):  # numcodecs inserts its own filter before others
+            return import_module(f"numcodecs.{name}")
+    except ImportError as error:
+        raise UnknownCodecError(
+            f"codecs of numcodecs, such as blosc and lz4, cannot be used, because Python cannot import it: {error}; "
+            "install a build of numcodecs with its compiled modules (PyPy has none)"
+        ) from error
 
 
 def with_size_header(
@@ -187,15 +217,44 @@ def checked_decoder(codec: Codec, decoder: Decoder, size: int | None) -> Decoder
     return decode
 
 
-def none_if_damaged(decode: BatchDecoder) -> BatchDecoder:
-    """Wrap a decoder of several values so that it returns ``None`` if one is damaged."""
+def shuffle_decoder(element_size: int) -> DecoderFactory:
+    """Return a factory of decoders of numcodecs' ``shuffle``, which decode into memory of the caller, without the GIL.
 
-    def decode_or_none(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        try:
-            return decode(values)
-        except Exception as error:
-            if not is_data_error(error):
-                raise
-            return None
+    The encoded bytes contain the first byte of each element, then the second byte of each, and so on.
 
-    return decode_or_none
+    Args:
+        element_size: The size of an element in bytes.
+    """
+
+    def decoder(size: int | None, limit: int) -> Decoder:
+        def decode(data: Buffer, out: Out) -> Buffer:
+            if len(data) > limit:
+                check_budget(limit, len(data))
+            if len(data) % max(element_size, 1):
+                raise ValueError(f"{len(data)} bytes are no multiple of the element size {element_size}")
+            if size is not None and len(data) != size:
+                raise ValueError(f"the value has {len(data)} bytes, expected {size}")
+            if element_size <= 1:
+                return data
+            result = np.empty(len(data), np.uint8) if out is None else out
+            _unshuffle(np.frombuffer(data, np.uint8).reshape(element_size, -1), result)
+            return result
+
+        return decode
+
+    return decoder
+
+
+def _unshuffle(planes: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
+    """Write the elements whose first, second and further bytes are given. NumPy releases the GIL meanwhile."""
+    size = len(planes)
+    if size in _WORDS:
+        words = out.view(_WORDS[size])
+        np.copyto(words, planes[-1])
+        for plane in planes[-2::-1]:
+            np.left_shift(words, 8, out=words)
+            np.bitwise_or(words, plane, out=words)
+    else:
+        elements = out.reshape(-1, size)
+        for number, plane in enumerate(planes):
+            elements[:, number] = plane

@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from zarrasync._kernel.structs import GZIP
-from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out
-from zarrasync.codecs.configuration import check_integer
+from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, check_integer
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder
 from zarrasync.codecs.spec import Buffer
 

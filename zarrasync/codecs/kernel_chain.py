@@ -1,11 +1,15 @@
-"""Describing chains of codecs for the compiled kernel, as far as it has their codecs."""
+"""Chains of codecs for the compiled kernel, as far as it has their codecs: their description, and decoding with it."""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync._kernel.structs import (
     CRC32C,
@@ -16,13 +20,15 @@ from zarrasync._kernel.structs import (
     StepStruct,
     can_decode,
     can_encode,
+    worker,
 )
-from zarrasync.codecs.bound_chain import BoundChain
 from zarrasync.codecs.bytes import BytesCodec
+from zarrasync.codecs.chain import BoundChain
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.sharding import BoundSharding
+from zarrasync.codecs.spec import Buffer
 
-__all__ = ["describe_chain", "describe_chunk"]
+__all__ = ["KernelDecoder", "describe_chain"]
 
 
 def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
@@ -41,7 +47,7 @@ def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
         if not isinstance(sharding, BoundSharding) or not _describe_shard(sharding, array):
             return False
         chain = sharding.inner
-    if not describe_chunk(chain, array.chain):
+    if not _describe_chunk(chain, array.chain):
         return False
     array.lengths[: len(lengths)], array.inner_lengths[: len(lengths)] = lengths, chain.spec.shape
     places = chain.memory_axis_order or range(len(lengths))
@@ -70,7 +76,7 @@ def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
     return True
 
 
-def describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
+def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
     """Describe the codecs of a chunk that contains elements.
 
     Args:
@@ -111,3 +117,50 @@ def _word_size(stored: np.dtype[Any], dtype: np.dtype[Any]) -> int | None:
     if stored.newbyteorder() != dtype or dtype.fields is not None or dtype.subdtype is not None:
         return None
     return {"c": dtype.itemsize // 2, "U": 4}.get(dtype.kind, dtype.itemsize)
+
+
+class KernelDecoder:
+    """Decodes values in memory with the compiled kernel, without the interpreter's lock.
+
+    Args:
+        chain: The codecs of a chunk that contains elements.
+        described: Their description.
+
+    Attributes:
+        chain: The codecs.
+    """
+
+    def __init__(self, chain: BoundChain, described: ChainStruct) -> None:
+        self.chain, self._described = chain, described
+
+    @classmethod
+    def of(cls, chain: BoundChain) -> KernelDecoder | None:
+        """Return a decoder, or ``None`` if the chunks are not compressed, or the kernel does not have the codecs."""
+        described = ChainStruct()
+        return cls(chain, described) if chain.compressors and _describe_chunk(chain, described) else None
+
+    def decode(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> bool:
+        """Decode values, each into its own memory.
+
+        Args:
+            values: The encoded chunks.
+            rows: Memory of ``raw_size`` bytes for each, at equal distances.
+
+        Returns:
+            Whether all were decoded. If not, the content of ``rows`` is undefined.
+        """
+        own, count, arrays = worker(), len(values), list[npt.NDArray[np.uint8]]()
+        if all(type(value) is bytes for value in values):
+            addresses: Any = (ctypes.c_char_p * count)(*values)  # type: ignore[misc]  # all are bytes
+        else:
+            arrays = [np.frombuffer(value, np.uint8) for value in values]  # keeps them in memory
+            addresses = (ctypes.c_void_p * count)(*map(_address, arrays))
+        sizes, out = struct.pack(f"={count}q", *map(len, values)), _address(rows[0])
+        stride = _address(rows[1]) - out if count > 1 else 0
+        described = ctypes.addressof(self._described)
+        return bool(own.decode(own.address, described, count, addresses, sizes, out, stride))
+
+
+def _address(memory: npt.NDArray[np.uint8]) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address

@@ -54,7 +54,6 @@ class ChunkDecoder(Protocol):
     is_raw: bool
     decodes_to_output: bool
     decodes_into_buffer: bool
-    decodes_batches: bool
 
     def decode(self, data: Buffer, workspace: npt.NDArray[np.uint8] | None = None) -> Array:
         """Decode a chunk."""
@@ -62,10 +61,6 @@ class ChunkDecoder(Protocol):
 
     def decompress_into(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Undo the bytes -> bytes codecs of several chunks, each into its own memory."""
-        ...
-
-    def decompress_batch(self, values: Sequence[Buffer | None]) -> tuple[ChunkDecoder, Sequence[Buffer | None]]:
-        """Undo the bytes -> bytes codecs of several chunks in one call, if that is faster."""
         ...
 
     def view_chunks(self, rows: npt.NDArray[np.uint8]) -> Array | None:

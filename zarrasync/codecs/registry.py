@@ -6,30 +6,25 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zarrasync._util import plugins
+from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
-from zarrasync._util.suggestions import suggest
-from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
-from zarrasync.codecs.bitround import BitroundCodec
+from zarrasync.codecs.axes import ReshapeCodec, TransposeCodec
+from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec, rejection_of
 from zarrasync.codecs.blosc import BloscCodec
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.cast_value import CastValueCodec
 from zarrasync.codecs.chain import CodecChain
-from zarrasync.codecs.conditional import ConditionalCodec
-from zarrasync.codecs.configuration import rejection_of
+from zarrasync.codecs.containers import ConditionalCodec, N5Codec
 from zarrasync.codecs.crc32c import Crc32cCodec
+from zarrasync.codecs.decompression import numcodecs_module
+from zarrasync.codecs.element_codecs import BitroundCodec, PackbitsCodec, ScaleOffsetCodec
 from zarrasync.codecs.gzip import GzipCodec
-from zarrasync.codecs.n5 import N5Codec
-from zarrasync.codecs.native import numcodecs_module
 from zarrasync.codecs.numcodecs import adapt
-from zarrasync.codecs.numcodecs_dialects import normalize_config
-from zarrasync.codecs.packbits import PackbitsCodec
-from zarrasync.codecs.reshape import ReshapeCodec
-from zarrasync.codecs.scale_offset import ScaleOffsetCodec
+from zarrasync.codecs.numcodecs_filters import normalize_config
+from zarrasync.codecs.objects import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.codecs.sharding import ShardingCodec, in_order_of
 from zarrasync.codecs.spec import ArraySpec
-from zarrasync.codecs.transpose import TransposeCodec
-from zarrasync.codecs.vlen import VlenBytesCodec, VlenUtf8Codec
-from zarrasync.codecs.zarr_python import from_zarr_registry
+from zarrasync.codecs.third_party import from_zarr_registry
 from zarrasync.codecs.zfp import ZfpCodec
 from zarrasync.codecs.zstd import ZstdCodec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError

@@ -15,14 +15,12 @@ from typing import Any, get_args
 import numpy as np
 
 from zarrasync._util.memory import join_buffers
-from zarrasync.codecs.base import ArrayBytesCodec, Codec
+from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
 from zarrasync.codecs.bytes import BytesCodec
 from zarrasync.codecs.chain import CodecChain
-from zarrasync.codecs.configuration import check_members
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.partial import Locator, Piece, search_inside, search_together
-from zarrasync.codecs.shard_index import IndexTable, ShardIndex
-from zarrasync.codecs.shard_order import ChunkOrder, order_of, storage_order
+from zarrasync.codecs.shard_index import ChunkOrder, IndexTable, ShardIndex, order_of, storage_order
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_runs import ChunkRun

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync.codecs.base import ArrayBytesCodec, Codec
-from zarrasync.codecs.configuration import check_members
+from zarrasync.codecs.base import ArrayBytesCodec, Codec, check_members
 from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError

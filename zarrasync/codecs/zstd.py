@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -16,10 +16,8 @@ import numpy as np
 
 from zarrasync._kernel.structs import ZSTD
 from zarrasync._util.output_budget import check_budget
-from zarrasync.codecs.base import BatchDecoder, BytesBytesCodec, Decoder, KernelStep, Out, RowsDecoder
-from zarrasync.codecs.configuration import check_integer
-from zarrasync.codecs.decompression import checked_decoder, is_data_error, none_if_damaged, with_size_header
-from zarrasync.codecs.native import numcodecs_module, zstd_rows
+from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, check_integer
+from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnknownCodecError
 
@@ -76,16 +74,6 @@ def _has_checksum(frame: Buffer) -> bool:
     return len(frame) > 4 and bool(frame[4] & 4)
 
 
-def _are_single_frames(values: Sequence[Buffer], size: int) -> bool:
-    """Return whether each value is exactly one frame that declares ``size`` bytes of content."""
-    try:
-        return all(_content_size(value) == size and _frame_size(value) == len(value) for value in values)
-    except Exception as error:
-        if not is_data_error(error):
-            raise
-        return False
-
-
 # -------------------------------------------------------------- libraries
 
 
@@ -95,10 +83,6 @@ class _Contexts(threading.local):
     def __init__(self, zstandard: Any) -> None:
         decompressor = zstandard.ZstdDecompressor()
         self._decompress: Callable[[Any], bytes] = partial(decompressor.decompress, allow_extra_data=False)
-        features = zstandard.backend_features  # on PyPy, functions for several values exist, but are not implemented
-        self._has_compress_all = "multi_compress_to_buffer" in features
-        has_decompress_all = "multi_decompress_to_buffer" in features
-        self.decompress_all: Any = decompressor.multi_decompress_to_buffer if has_decompress_all else None
         self._make_compressor = zstandard.ZstdCompressor
         self._compressors: dict[tuple[int, bool], Any] = {}
 
@@ -115,14 +99,9 @@ class _Contexts(threading.local):
             self._compressors[level, checksum] = compressor
         return compressor
 
-    def compress_all(self, level: int, checksum: bool) -> Any:
-        return self.compressor(level, checksum).multi_compress_to_buffer if self._has_compress_all else None
-
 
 class _Calls:
     """The same functions of numcodecs, which makes a context for each call."""
-
-    decompress_all = None
 
     def __init__(self, zstd: Any) -> None:
         self.decompress: Callable[..., Buffer] = zstd.decompress
@@ -130,9 +109,6 @@ class _Calls:
 
     def compressor(self, level: int, checksum: bool) -> Any:
         return SimpleNamespace(compress=lambda data: self._compress(data, level, checksum))
-
-    def compress_all(self, level: int, checksum: bool) -> None:
-        return None
 
 
 @cache
@@ -218,10 +194,6 @@ class ZstdCodec(BytesBytesCodec):
         return self.checksum if data is None else _has_checksum(data)
 
     @property
-    def unlocked(self) -> bool:
-        return _for_small().decompress_all is not None
-
-    @property
     def fills(self) -> bool:
         return True
 
@@ -234,33 +206,8 @@ class ZstdCodec(BytesBytesCodec):
             return _for_small().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # looked up by name
         return _for_large().compressor(self.level, self.checksum).compress(data)  # type: ignore[no-any-return]  # likewise
 
-    def encode_all(self, values: Sequence[Buffer]) -> Sequence[Buffer]:
-        compress_all = _for_small().compress_all(self.level, self.checksum)
-        if compress_all is None or len(values) < 2 or not all(0 < len(value) < _SMALL for value in values):
-            return super().encode_all(values)
-        return [memoryview(encoded) for encoded in compress_all(values)]
-
     def decoder(self, size: int | None, limit: int) -> Decoder:
         return checked_decoder(self, zstd_decoder(size, limit), size)
 
     def decode(self, data: Buffer, size: int | None, limit: int, out: Out) -> Buffer:
         return self.decoder(size, limit)(data, out)
-
-    def batch_decoder(self, size: int | None) -> BatchDecoder | None:
-        if size is None or not 0 < size < _SMALL:
-            return None
-
-        @none_if_damaged
-        def decode(values: Sequence[Buffer]) -> Sequence[Buffer] | None:
-            decompress_all = _for_small().decompress_all
-            # It trusts declared sizes and ignores bytes after the first frame.
-            if decompress_all is None or not _are_single_frames(values, size):
-                return None
-            return [memoryview(decoded) for decoded in decompress_all(values)]
-
-        return decode
-
-    def rows_decoder(self, size: int | None) -> RowsDecoder | None:
-        if not size:
-            return None
-        return lambda values, rows: _are_single_frames(values, size) and zstd_rows(values, rows, size)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zarrasync.display import html
 from zarrasync.display.text import counted, size_text
-from zarrasync.indexing.coverage import Coverage
+from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 

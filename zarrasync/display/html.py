@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync.display.svg import draw
 from zarrasync.display.text import Table, counted, size_text
-from zarrasync.indexing.coverage import Coverage
+from zarrasync.indexing.regions import Coverage
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 
 __all__ = ["array", "group", "info", "selection", "tree"]

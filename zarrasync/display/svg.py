@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from zarrasync.indexing.coverage import Coverage, Touched
+from zarrasync.indexing.regions import Coverage, Touched
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.chunk_grids import Axis, Grid

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.axis_order import in_c_order
+from zarrasync.indexing.projection import in_c_order
 
 __all__ = ["as_csv", "as_json", "as_json_members", "npy_bytes", "strict"]
 

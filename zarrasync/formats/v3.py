@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from zarrasync._util import json as _json
-from zarrasync._util.json_members import copied_document, join_members, split_members, without_member
+from zarrasync._util.json import copied_document, join_members, split_members, without_member
 from zarrasync.codecs import (
     ArrayArrayCodec,
     ArraySpec,

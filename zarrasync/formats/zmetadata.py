@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zarrasync._util.json_members import join_members, split_members
+from zarrasync._util.json import join_members, split_members
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem
 from zarrasync.model.paths import join

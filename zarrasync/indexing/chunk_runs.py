@@ -1,17 +1,23 @@
-"""Runs of neighbouring chunks with equal selections, which are fetched, decoded and copied together."""
+"""Runs of chunks: chunks that are fetched, decoded and copied together, and single elements of several chunks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise, product
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.axis_order import assign
-from zarrasync.indexing.projection import Projection
+from zarrasync.indexing.axis_cuts import cut_axis, group_points
+from zarrasync.indexing.projection import Projection, assign, numpy_index
+from zarrasync.indexing.selectors import IntArray, indices_of, length, section
+from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["ChunkRun"]
+__all__ = ["ChunkRun", "PointRun", "Run", "split_points", "split_walked"]
 
 
 class ChunkRun(NamedTuple):
@@ -91,3 +97,170 @@ class ChunkRun(NamedTuple):
             self.stacked(out)[...] = value
         else:
             self.projection.fill(out, value)
+
+
+_MOST_OF_INDICES, _MOST_BESIDE_SLICES = 1 << 16, 1 << 11
+"""The number of elements per chunk up to which point runs are faster than indexing chunk by chunk: if all axes have index
+arrays, and if one axis has an index array and others have slices."""
+
+_LONGEST_SLICE = 1 << 20
+"""The maximum length of a slice to convert to an array, which takes memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointRun:
+    """Single touched elements of several chunks. A point run is read like a ``ChunkRun`` of several chunks.
+
+    Along the *walked* axes, the chunks have different coordinates and different touched indices. Along all other axes,
+    they have the same coordinate and the same touched indices.
+
+    Attributes:
+        chunks: The grid coordinates of the chunks, of shape (chunks, axes).
+        edges: The position of each chunk's first index along the walked axes, then the number of these indices, of shape
+            (chunks + 1,).
+        axes: The walked axes.
+        dim: The output dimension of the walked axes.
+        elements: The indices inside the chunks, and their destination.
+    """
+
+    chunks: IntArray
+    edges: IntArray
+    axes: tuple[int, ...]
+    dim: int
+    elements: Projection
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all elements of a chunk are known to be touched, in order. Always false."""
+        return False
+
+    @property
+    def count(self) -> int:
+        """The number of chunks."""
+        return len(self.chunks)
+
+    @property
+    def coords(self) -> tuple[int, ...]:
+        """The grid coordinates of the first chunk."""
+        return tuple(self.chunks[0].tolist())
+
+    @property
+    def projection(self) -> Projection:
+        """The elements of the first chunk."""
+        return self._between(0, int(self.edges[1]))
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.elements.size
+
+    def _between(self, start: int, stop: int) -> Projection:
+        """Return the elements at the positions ``start`` to ``stop`` of the walked axes."""
+        source, target = list(self.elements.source), list(self.elements.target)
+        for axis in self.axes:
+            source[axis] = indices_of(source[axis])[start:stop]
+        target[self.dim] = section(target[self.dim], start, stop - start)
+        return Projection(self.elements.point_axes, tuple(source), tuple(target))
+
+    def section(self, start: int, stop: int) -> PointRun:
+        """Return the run of the chunks ``start`` to ``stop`` of this run."""
+        first, last = int(self.edges[start]), int(self.edges[stop])
+        edges = self.edges[start : stop + 1] - first
+        return PointRun(self.chunks[start:stop], edges, self.axes, self.dim, self._between(first, last))
+
+    def singles(self) -> Iterator[ChunkRun]:
+        """Return the chunks one by one."""
+        for coords, (start, stop) in zip(self.chunks.tolist(), pairwise(self.edges.tolist()), strict=True):
+            yield ChunkRun(tuple(coords), self._between(start, stop), False)
+
+    def read(self, boxes: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Copy elements from the decoded chunks, which are stacked along the first axis of ``boxes``.
+
+        The elements are taken by their positions in memory. A position is a sum of offsets: of the chunk and the walked
+        axes, which are combined point by point, and of each other axis, which are combined orthogonally.
+        """
+        flat, (chunk_stride, *strides) = _flatten(boxes)
+        shares = [indices_of(selector) * stride for selector, stride in zip(self.elements.source, strides, strict=True)]
+        positions = np.repeat(np.arange(self.count) * chunk_stride, np.diff(self.edges))
+        for axis in self.axes:
+            positions = positions + shares[axis]
+        terms = [share for axis, share in enumerate(shares) if axis not in self.axes]
+        terms.insert(self.dim, positions)
+        out[numpy_index(self.elements.target, 0, out.shape)] = flat.take(reduce(np.add.outer, terms))
+
+
+Run: TypeAlias = ChunkRun | PointRun
+"""Chunks that are read together."""
+
+
+def _flatten(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
+    """Return the elements in memory order, and the stride of each axis in elements."""
+    strides = [stride // array.itemsize for stride in array.strides]
+    if 1 + sum((count - 1) * stride for count, stride in zip(array.shape, strides, strict=True)) != array.size:
+        return _flatten(np.ascontiguousarray(array))
+    return array.ravel(order="K"), strides
+
+
+# ------------------------------------------------------------------ splitting
+
+
+def split_points(projection: Projection, grid: Grid) -> list[PointRun] | None:
+    """Split a projection with index arrays into point runs.
+
+    Returns ``None`` if the projection has only slices, or has point axes and other axes, or if ``split_chunks`` is
+    faster because each chunk has many touched elements.
+    """
+    source = projection.source
+    if projection.point_axes:
+        return (
+            split_walked(projection, grid, projection.point_axes, 0)
+            if len(projection.point_axes) == len(source)
+            else None
+        )
+    array_count = sum(not isinstance(selector, slice) for selector in source)
+    if not array_count:
+        return None
+    # Walk the axis with the largest range of chunks.
+    spans = zip(grid.axes, projection.bounds(), strict=True)
+    distances = [axis.find(high) - axis.find(low) for axis, (low, high) in spans]
+    axis = distances.index(max(distances))
+    if not distances[axis] or (isinstance(source[axis], slice) and length(source[axis]) > _LONGEST_SLICE):
+        return None
+    most = _MOST_OF_INDICES if array_count > 1 or len(source) == 1 else _MOST_BESIDE_SLICES
+    return split_walked(projection, grid, (axis,), axis, most)
+
+
+def split_walked(
+    projection: Projection, grid: Grid, axes: tuple[int, ...], dim: int, most: float = math.inf
+) -> list[PointRun] | None:
+    """Split a projection into runs that walk the given axes together, one run for each chunk along the other axes.
+
+    Returns ``None`` if a chunk has more than ``most`` touched elements on average.
+
+    Args:
+        projection: The projection.
+        grid: The chunk grid.
+        axes: The axes to walk.
+        dim: The output dimension of the walked axes.
+        most: The maximum number of elements per chunk.
+    """
+    source, target = list(projection.source), list(projection.target)
+    groups = group_points([grid.axes[axis] for axis in axes], [indices_of(source[axis]) for axis in axes], target[dim])
+    other_axes = [axis for axis in range(len(source)) if axis not in axes]
+    other_dims = [number for number in range(len(target)) if number != dim]
+    pairs = list(zip(other_axes, other_dims, strict=True))
+    all_cuts = [cut_axis(source[axis], target[to], grid.axes[axis]) for axis, to in pairs]
+    if projection.size > most * len(groups.chunks) * math.prod(len(cuts.chunks) for cuts in all_cuts):
+        return None
+    for axis, indices in zip(axes, groups.indices, strict=True):
+        source[axis] = indices
+    target[dim] = groups.target
+    runs = []
+    for rows in product(*(zip(cuts.chunks, cuts.sources, cuts.targets, strict=True) for cuts in all_cuts)):
+        chunks = np.empty((len(groups.chunks), len(source)), np.int64)
+        chunks[:, axes] = groups.chunks
+        for (axis, to), (chunk, selector, where) in zip(pairs, rows, strict=True):
+            chunks[:, axis], source[axis], target[to] = chunk, selector, where
+        elements = Projection(projection.point_axes, tuple(source), tuple(target))
+        runs.append(PointRun(chunks, groups.edges, axes, dim, elements))
+    return runs

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.axis_maps import AxisMap, Const, Gather, Stride, broadcast_indices, dims_of
 from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray, Selector
+from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Selector, Stride, broadcast_indices, dims_of
 
 __all__ = ["Layout"]
 

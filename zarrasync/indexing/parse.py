@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.axis_maps import AxisMap, Const, Gather, Stride
-from zarrasync.indexing.index_arrays import broadcast_shape, gather_axis, index_arrays, nonzero
 from zarrasync.indexing.key_items import (
     KeyItem,
+    broadcast_shape,
     describe,
     expand_key,
+    gather_axis,
+    index_arrays,
     is_array,
     is_integer,
+    nonzero,
     resolve_integer,
     resolve_slice,
 )
-from zarrasync.indexing.selectors import IntArray
+from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride
 from zarrasync.indexing.transform import Transform
 from zarrasync.model.chunk_grids import Grid
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from zarrasync.indexing.axis_cuts import cut_axis
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import split_walked
+from zarrasync.indexing.chunk_runs import ChunkRun, split_walked
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector, indices_of, reorder
 from zarrasync.model.chunk_grids import Grid, RegularAxis

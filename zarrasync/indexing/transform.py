@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from zarrasync.indexing.axis_maps import AxisMap, Const, Gather, Stride, broadcast_indices, dims_of
 from zarrasync.indexing.layout import Layout
-from zarrasync.indexing.selectors import IntArray
+from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride, broadcast_indices, dims_of
 from zarrasync.model.chunk_grids import Axis, RegularAxis
 
 __all__ = ["Transform", "compose", "identity"]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
-from zarrasync.codecs.fill_check import is_fill
+from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.metadata.chunk_shapes import plan_chunk_shapes

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util import json as _json
-from zarrasync._util.suggestions import suggest
+from zarrasync._util.advice import suggest
 from zarrasync.codecs import ArraySpec, BytesCodec, Codec, ZstdCodec
 from zarrasync.errors import MetadataError, NodeTypeError, ShapeError
 from zarrasync.metadata.chunk_shapes import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zarrasync._util import json as _json
-from zarrasync._util.json_members import without_member
+from zarrasync._util.json import without_member
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem
 

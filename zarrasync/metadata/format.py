@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from zarrasync._util.json_members import copied_document
+from zarrasync._util.json import copied_document
 from zarrasync.codecs import ArraySpec, Buffer, CodecChain
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.document import non_finite_tokens

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._util import plugins
+from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
-from zarrasync._util.suggestions import suggest
 from zarrasync.errors import MetadataError
 from zarrasync.model.numpy_dtypes import is_raw, packed
 

@@ -27,7 +27,7 @@ from zarrasync import transfer
 from zarrasync._concurrency.gather import for_each
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.indexing import parse
-from zarrasync.indexing.axis_maps import Stride
+from zarrasync.indexing.selectors import Stride
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import transfer
-from zarrasync._concurrency.shield import run_cleanup
-from zarrasync._util.short_tracebacks import shorten_methods
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync.codecs import Codec
 from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
@@ -33,7 +32,6 @@ from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 __all__ = ["AsyncArray"]
 
 
-@shorten_methods()
 class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.
 

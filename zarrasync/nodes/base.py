@@ -10,7 +10,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from zarrasync._util.short_tracebacks import shorten_methods
 from zarrasync.config import Config
 from zarrasync.display.info import Info
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -24,7 +23,6 @@ __all__ = ["AsyncNode"]
 M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 
-@shorten_methods()
 class AsyncNode(ABC, Generic[M]):
     """Base class of arrays and groups."""
 

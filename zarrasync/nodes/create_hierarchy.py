@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
-from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import InvalidKeyError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
@@ -58,7 +57,6 @@ __all__ = [
 CodecsLike: TypeAlias = Any
 
 
-@short_tracebacks
 async def open(
     store: StoreLike,
     *,
@@ -101,7 +99,6 @@ async def open(
     return await run_on_store(partial(open_node_at, handle, candidates, consolidated=use_consolidated), handle.store)
 
 
-@short_tracebacks
 async def open_array(
     store: StoreLike,
     *,
@@ -160,7 +157,6 @@ async def open_array(
     return array
 
 
-@short_tracebacks
 async def open_group(
     store: StoreLike,
     *,
@@ -226,7 +222,6 @@ async def open_group(
     return group
 
 
-@short_tracebacks
 async def create_array(
     store: StoreLike,
     *,
@@ -322,7 +317,6 @@ async def create_array(
 create = create_array
 
 
-@short_tracebacks
 async def create_group(
     store: StoreLike,
     *,
@@ -362,7 +356,6 @@ async def create_group(
     return await create_group_at(handle, attributes=attributes, overwrite=overwrite)
 
 
-@short_tracebacks
 async def create_hierarchy(
     store: StoreLike,
     nodes: Mapping[str, Mapping[str, Any] | None],
@@ -405,7 +398,6 @@ async def create_hierarchy(
     return {path: created[path] for path in paths}
 
 
-@short_tracebacks
 async def consolidate_metadata(
     store: StoreLike,
     *,
@@ -454,7 +446,6 @@ async def consolidate_metadata(
     return opened
 
 
-@short_tracebacks
 async def save(
     store: StoreLike,
     *args: npt.ArrayLike,
@@ -509,7 +500,6 @@ async def _save_arrays(handle: NodeHandle, options: Mapping[str, dict[str, Any]]
     await gather([partial(group.create_array, name, **array_options) for name, array_options in options.items()])
 
 
-@short_tracebacks
 async def load(
     store: StoreLike,
     *,
@@ -550,7 +540,6 @@ async def load(
     return {name: array_values for (name, _), array_values in zip(arrays, values, strict=True)}
 
 
-@short_tracebacks
 async def list_nodes(
     store: StoreLike,
     *,

@@ -10,7 +10,6 @@ from typing import Any, Never, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._util.short_tracebacks import shorten_methods
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
@@ -35,7 +34,6 @@ __all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
 T = TypeVar("T")
 
 
-@shorten_methods()
 class AsyncGroup(AsyncNode[GroupMetadata]):
     """A group: a node that contains arrays and groups by name.
 

@@ -6,19 +6,23 @@ At the same time the group's directory is listed, in case there are too many key
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from zarrasync._concurrency.begun import begun
-from zarrasync.errors import StoreError
-from zarrasync.nodes.documents import check_partial
+from zarrasync._concurrency.gather import begun
+from zarrasync.errors import MetadataError, StoreError
+from zarrasync.model.paths import is_key
+from zarrasync.nodes.documents import check_partial, fetch_documents
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores import Listing, Store
+from zarrasync.stores import Listing, Request, Store, Value
+from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import clip
+from zarrasync.stores.wrappers import WrapperStore
 
-__all__ = ["KeysBelow", "Listings", "begin_listings", "group_listings"]
+__all__ = ["KeysBelow", "Listings", "begin_listings", "group_listings", "with_documents"]
 
 _FEW = 1000
 """Number of keys that object stores return in one response."""
@@ -110,3 +114,77 @@ async def _all_keys(store: Store, prefix: str) -> KeysBelow:
 async def _few_keys(store: Store, prefix: str) -> KeysBelow:
     keys = await store.list_few(prefix, _FEW)
     return KeysBelow([], complete=False) if keys is None else KeysBelow(keys, len(keys) < _FEW)
+
+
+async def with_documents(group: NodeHandle, listings: Listings, max_depth: int | None) -> NodeHandle:
+    """Return the handle of a group for a walk, with the documents of all nodes below it if one listing names them.
+
+    They are fetched together. If some cannot be fetched, none is kept, and the walk fetches those that can be read.
+
+    Args:
+        group: The group.
+        listings: Its listings that have begun.
+        max_depth: The number of levels of groups below it whose members are needed; ``None`` for all.
+    """
+    store, format_ = group.store, group.format
+    has_begun = listings.directory is not None or listings.below is not None
+    if not has_begun or group.consolidated is not None or format_.separates_metadata:
+        return group
+    keys, is_complete = await listings.keys_below()
+    documents: dict[str, Value | None] = {}
+    if is_complete:
+        names, start = tuple(format_.document_keys("")), len(listings.prefix)
+        nodes = [key for key in keys if key.endswith(names) and key.rpartition("/")[2] in names and is_key(key)]
+        wanted = [key for key in nodes if len(key.rpartition("/")[0]) > start]
+        if max_depth is not None:
+            wanted = [key for key in wanted if key.count("/", start) - 1 <= max_depth]
+        try:
+            values = await fetch_documents(store, wanted, group.config, versions=store.conditional and store.writeable)
+            documents.update(zip(wanted, values, strict=True))
+        except (MetadataError, StoreError) as error:
+            check_partial(error)
+    return replace(group, store=_ListedBefore(store, listings, KeyIndex(keys) if is_complete else None, documents))
+
+
+class _ListedBefore(WrapperStore):
+    """A store with answers to requests of a walk that are known already.
+
+    Args:
+        inner: The store.
+        listings: Listings of the group.
+        index: All keys below the group, if they are known.
+        documents: The values of some of these keys.
+    """
+
+    _is_shown = False
+
+    def __init__(
+        self, inner: Store, listings: Listings, index: KeyIndex | None, documents: Mapping[str, Value | None]
+    ) -> None:
+        super().__init__(inner)
+        self._listings, self._index, self._documents = listings, index, documents
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    async def list_dir(self, prefix: str) -> Listing:
+        if self._index is not None and prefix.startswith(self._listings.prefix):
+            return self._index.list_dir(prefix)
+        if prefix == self._listings.prefix and self._listings.directory is not None:
+            return await self._listings.directory()
+        return await self.inner.list_dir(prefix)
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> list[Value | None]:
+        if not all(self._is_known(request.key) for request in requests):
+            return await self.inner.fetch(requests, versions=versions)
+        values = [self._documents.get(request.key) for request in requests]
+        return [
+            None if value is None else value._replace(data=clip(value.data, request))
+            for value, request in zip(values, requests, strict=True)
+        ]
+
+    def _is_known(self, key: str) -> bool:
+        if key in self._documents:
+            return True
+        return self._index is not None and key.startswith(self._listings.prefix) and key not in self._index

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.retry import ConflictBackoff
-from zarrasync._concurrency.shield import shielded
-from zarrasync._util.json_members import is_same_document
+from zarrasync._util.json import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.copies_above import update_copies

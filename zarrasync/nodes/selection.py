@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
-from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import SelectionError
 from zarrasync.indexing import parse
-from zarrasync.indexing.fields import split_fields
+from zarrasync.indexing.key_items import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
@@ -161,14 +160,10 @@ class AsyncSelection(NotAwaited):
         return Accessor(self, parse.coordinate)
 
     def _select(self, key: Any, parser: Callable[[Any, tuple[int, ...]], Transform]) -> AsyncSelection:
-        try:
-            fields, key = split_fields(key, self.dtype)
-            if fields is not None and self._fields is not None:
-                raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
-            transform = compose(self._transform, parser(key, self.shape))
-        except RAISED as error:
-            shorten(error)
-            raise
+        fields, key = split_fields(key, self.dtype)
+        if fields is not None and self._fields is not None:
+            raise SelectionError(f"the selection already has fields: {self._fields!r}", shape=self.shape)
+        transform = compose(self._transform, parser(key, self.shape))
         fields = fields if fields is not None else self._fields
         return AsyncSelection(self.array, transform, fields, not transform.shape and _keeps_array(key))
 
@@ -210,17 +205,13 @@ class AsyncSelection(NotAwaited):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
         chunks = self.array._chunks
         read = partial(transfer.read, chunks, self._transform, out=out, missing=missing, fields=self._fields)
-        try:
-            if progress:
-                with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
-                    result = await read(progress=report)
-            else:
-                result = await read()
-            if chunks.unproven and self._fields is None:
-                await check_separator(chunks, self._transform, result)
-        except RAISED as error:
-            shorten(error, kept=0)
-            raise
+        if progress:
+            with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
+                result = await read(progress=report)
+        else:
+            result = await read()
+        if chunks.unproven and self._fields is None:
+            await check_separator(chunks, self._transform, result)
         return result if out is not None else self._finish(result)
 
     def _finish(self, result: npt.NDArray[Any]) -> Any:
@@ -264,15 +255,11 @@ class AsyncSelection(NotAwaited):
         chunks, transform, fields = self.array._chunks, self._transform, self._fields
         check = partial(check_assignment, chunks, transform, fields)
         write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
-        try:
-            if progress:
-                with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
-                    await write(progress=report)
-            else:
-                await write()
-        except RAISED as error:
-            shorten(error, kept=0)
-            raise
+        if progress:
+            with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
+                await write(progress=report)
+        else:
+            await write()
 
     # -------------------------------------------------------------- block by block
 
@@ -365,14 +352,10 @@ class AsyncSelection(NotAwaited):
 def select(array: SelectedArray, key: Any) -> AsyncSelection:
     """Return ``array.view[key]`` with fewer calls, because they are much of the cost of small reads."""
     metadata = array.metadata
-    try:
-        fields, transform = None, parse.simple(key, metadata.shape)
-        if transform is None:
-            fields, key = split_fields(key, metadata.dtype.numpy)
-            transform = parse.numpy_style(key, metadata.shape)
-    except RAISED as error:
-        shorten(error)
-        raise
+    fields, transform = None, parse.simple(key, metadata.shape)
+    if transform is None:
+        fields, key = split_fields(key, metadata.dtype.numpy)
+        transform = parse.numpy_style(key, metadata.shape)
     return AsyncSelection(array, transform, fields, not transform.shape and _keeps_array(key))
 
 

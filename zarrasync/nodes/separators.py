@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 
-from zarrasync.codecs.fill_check import is_fill
+from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform

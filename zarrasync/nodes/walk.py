@@ -13,10 +13,9 @@ from zarrasync.errors import MetadataError, StoreError, ZarrError
 from zarrasync.metadata import GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import check_partial, document_bytes, fetch_documents
-from zarrasync.nodes.early import Survey, survey_of
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.kinds import Metadata
-from zarrasync.nodes.listings import Listings, group_listings
+from zarrasync.nodes.listings import Listings, group_listings, with_documents
 from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["Walk", "documents_below", "nodes_below", "walk", "walk_listed", "warn_of_failures"]
@@ -56,8 +55,7 @@ async def walk(group: NodeHandle, max_depth: int | None) -> Walk:
     """Find the nodes below a group.
 
     If the group has few keys, this takes one listing and one batch of requests. Otherwise it takes one listing per group
-    and one batch of requests per level, which includes the listings for the next level in stores that list quickly.
-    Nodes that cannot be read are returned as failures.
+    and one batch of requests per level; consolidated metadata saves them. Nodes that cannot be read are returned as failures.
 
     Args:
         group: The group.
@@ -78,15 +76,14 @@ async def walk_listed(group: NodeHandle, listings: Listings, max_depth: int | No
     nodes: list[tuple[str, Metadata]] = []
     failures: dict[str, ZarrError] = {}
     level, depth = [""], 0
-    async with survey_of(group, listings, max_depth) as survey:
-        while level:
-            members = await _members_of(survey, level, max_depth, failures)
-            nodes.extend(members.items())
-            if group.format.separates_metadata or (max_depth is not None and depth >= max_depth):
-                break
-            level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
-            await survey.keep(level)
-            depth += 1
+    root = await with_documents(group, listings, max_depth)
+    while level:
+        members = await _members_of(root, level, max_depth, failures)
+        nodes.extend(members.items())
+        if group.format.separates_metadata or (max_depth is not None and depth >= max_depth):
+            break
+        level = [path for path, metadata in members.items() if isinstance(metadata, GroupMetadata)]
+        depth += 1
     has_failed = all(isinstance(failure, StoreError) for failure in failures.values())
     if failures and has_failed and not nodes and not group.store.near:  # credentials may have expired, for instance
         raise next(iter(failures.values()))
@@ -100,10 +97,9 @@ def warn_of_failures(group: NodeHandle, failures: Mapping[str, ZarrError]) -> No
 
 
 async def _members_of(
-    survey: Survey, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
+    root: NodeHandle, groups: Sequence[str], max_depth: int | None, failures: dict[str, ZarrError]
 ) -> dict[str, Metadata]:
     """Return the metadata of the members of all groups on one level, by path. All paths are relative to the root."""
-    root = survey.root
     if root.consolidated is None:
         listings = await gather([partial(_children, root, path, max_depth, failures) for path in groups])
     else:  # without requests
@@ -114,7 +110,6 @@ async def _members_of(
         for name, implicit in listing.items()
     }
     documented = [path for path, implicit in is_implicit.items() if not implicit]
-    await survey.prepare(documented)
     try:
         found = await find_all(root, [join(root.path, path) for path in documented], (root.format,))
     except (MetadataError, StoreError) as error:
@@ -154,12 +149,11 @@ async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str
     Nodes that cannot be read are left out. Their errors are returned by relative path.
     """
     format_, documents, failures = group.format, dict[str, bytes](), dict[str, ZarrError]()
-    async with group_listings(group, None) as begun, survey_of(group, begun, None) as survey:
-        root, level = survey.root, [""]
+    async with group_listings(group, None) as listings_of_group:
+        root, level = await with_documents(group, listings_of_group, None), [""]
         while level:
             listings = await gather([partial(_children, root, path, None, failures) for path in level])
             paths = [join(path, name) for path, listing in zip(level, listings, strict=True) for name in listing]
-            await survey.prepare(paths)
             keys_of = {path: format_.document_keys(join(root.path, path)) for path in paths}
             fetched = await _fetch_documents(root, keys_of, failures)
             level = []
@@ -172,7 +166,6 @@ async def documents_below(group: NodeHandle) -> tuple[dict[str, bytes], dict[str
                 documents.update({key: data for key, data in found.items() if data is not None})
                 if isinstance(metadata, GroupMetadata) and not format_.separates_metadata:
                     level.append(path)
-            await survey.keep(level)
     return documents, failures
 
 

@@ -17,8 +17,8 @@ from zarrasync.display.meaning import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.axis_order import in_c_order
 from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.indexing.projection import in_c_order
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join

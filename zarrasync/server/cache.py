@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
 from zarrasync._concurrency import clock
-from zarrasync._concurrency.single_flight import SingleFlight
+from zarrasync._concurrency.gather import SingleFlight
 
 __all__ = ["Cache"]
 

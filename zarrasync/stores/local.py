@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from zarrasync import config
 from zarrasync._concurrency.cancel import raise_if_cancelled
+from zarrasync._util.advice import suggest
 from zarrasync._util.output_budget import BudgetExceeded
-from zarrasync._util.suggestions import suggest
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix

@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync._concurrency.shield import shielded
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.config import Config

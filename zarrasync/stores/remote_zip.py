@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.gather import SingleFlight
 from zarrasync._concurrency.offload import compute
-from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from zarrasync import config as settings
 from zarrasync._util.redact import redacted_errors
-from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.stores.base import Store
 from zarrasync.stores.bounded import bounded
 from zarrasync.stores.cloud.obstore import ObjectStore
@@ -59,19 +58,15 @@ def resolve(
         TypeError: If the object does not represent a store, or options are passed for something other than a URL.
         ValueError: If no filesystem is known for a URL's protocol.
     """
-    try:
-        if isinstance(store, Store) and not storage_options:
-            return bounded(store, settings.resolve(config).concurrency)
-        if storage_options is not None and not isinstance(storage_options, Mapping):
-            raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
-        with (
-            redacted_errors({"url": store if isinstance(store, str) else None}, storage_options),
-            settings.using(config),
-        ):
-            return bounded(_resolve(store, storage_options), settings.get().concurrency)
-    except RAISED as error:
-        shorten(error)
-        raise
+    if isinstance(store, Store) and not storage_options:
+        return bounded(store, settings.resolve(config).concurrency)
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise TypeError(f"storage_options is a mapping from options to values, not {storage_options!r}")
+    with (
+        redacted_errors({"url": store if isinstance(store, str) else None}, storage_options),
+        settings.using(config),
+    ):
+        return bounded(_resolve(store, storage_options), settings.get().concurrency)
 
 
 def _resolve(store: StoreLike, storage_options: Mapping[str, Any] | None) -> Store:

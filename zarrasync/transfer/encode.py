@@ -10,8 +10,8 @@ import numpy.typing as npt
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.axis_order import assign
 from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.projection import assign
 from zarrasync.transfer.chunks import Chunks, Fields
 from zarrasync.transfer.convert_values import cast
 from zarrasync.transfer.kernel.encoder import KernelEncoder

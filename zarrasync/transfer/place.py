@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import takewhile
 from operator import is_
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -12,25 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.cancel import CancelFlag
-from zarrasync.codecs.bound_chain import CHEAP_COPY
+from zarrasync._concurrency.fork import thread_lock
+from zarrasync.codecs.kernel_chain import KernelDecoder
 from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
-from zarrasync.errors import CodecError, MissingChunkError
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import PointRun, Run
+from zarrasync.errors import CodecError, MissingChunkError, SelectionError
+from zarrasync.indexing.chunk_runs import ChunkRun, PointRun, Run
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
-from zarrasync.transfer.content_budget import ContentBudget
-from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
+from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_SCRATCH, REUSED, SMALL
+from zarrasync.transfer.scratch import ScratchMemory
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["DecodeMemory", "FetchedPiece", "PlaceOptions", "Placement", "Workspace", "missing_chunks"]
+__all__ = ["ContentBudget", "DecodeMemory", "FetchedPiece", "PlaceOptions", "Placement", "Workspace", "missing_chunks"]
 
 FetchedPiece: TypeAlias = tuple[Piece, memoryview]
 """A piece of a stored value, and its bytes."""
-
-_REUSE_PAYS = 1 << 17
-"""Bytes of a single chunk above which decoding into used memory is faster than into a decompressor's fresh pages."""
-
 
 _is_none = partial(is_, None)  # without a Python call per chunk
 
@@ -79,6 +77,51 @@ class Workspace:
         return memory
 
 
+class ContentBudget:
+    """``config.max_read_bytes`` for elements that vary in size, whose content is known when their chunks are decoded.
+
+    The threads of a read share it.
+
+    Args:
+        limit: The most bytes of the result.
+        room: Those that are left for content.
+    """
+
+    def __init__(self, limit: int, room: int) -> None:
+        self._limit, self._room, self._lock = limit, room, thread_lock()
+
+    def take(self, run: Run, boxes: Array) -> None:
+        """Count the elements of a chunk that are about to be placed.
+
+        Args:
+            run: The elements.
+            boxes: The decoded chunk, with an axis of length 1 in front.
+
+        Raises:
+            SelectionError: If the result is larger than the limit.
+        """
+        assert not isinstance(run, PointRun)
+        size = _content_size(run.projection.pick(boxes[0]))
+        with self._lock:
+            self._room -= size
+            exceeded = self._room < 0
+        if exceeded:
+            raise SelectionError(
+                f"the selected elements have more than {self._limit:,} bytes, which is config.max_read_bytes"
+            )
+
+
+def _content_size(elements: Array) -> int:
+    """Return the characters of strings, or the bytes of objects."""
+    if elements.dtype.kind == "T":
+        return int(np.strings.str_len(elements).sum())
+    return sum(map(_object_size, elements.reshape(-1).tolist()))
+
+
+def _object_size(value: Any) -> int:
+    return int(value.nbytes) if isinstance(value, np.ndarray) else sys.getsizeof(value)
+
+
 class PlaceOptions(NamedTuple):
     """How the elements of a read are placed.
 
@@ -111,6 +154,12 @@ class Placement:
         self.chunks, self.chain, self.out, self.flag = chunks, chunks.chain, out, flag
         self.fields, self.missing, self.absent, self.progress, self.content = options
 
+        self._decoder = chunks.kernel_decoder
+
+    def _decoder_of(self, chain: ChunkDecoder) -> KernelDecoder | None:
+        """Return what decodes chunks without the interpreter, if the kernel has the codecs."""
+        return self._decoder if self._decoder is not None and self._decoder.chain is chain else None
+
     # -------------------------------------------------------------- memory to decode into
 
     def output_memory(self, chain: ChunkDecoder, run: Run, out: Array) -> DecodeMemory | None:
@@ -131,13 +180,14 @@ class Placement:
     ) -> DecodeMemory | None:
         """Return what to decode a run's chunks into: the output, scratch memory, or ``None`` for new memory."""
         raw_run = run.count > 1 and chain.is_raw  # raw values need no decoding
-        if raw_run and (chain.raw_size or 0) < CHEAP_COPY:
+        if raw_run and (chain.raw_size or 0) < CONTIGUOUS_COPY:
             return None
         memory = self.output_memory(chain, run, out)
         if raw_run or memory is not None or workspace is None or not chain.raw_size:
             return memory
-        reuse_pays = run.count > 1 or (chain.decodes_into_buffer and chain.raw_size >= _REUSE_PAYS)
-        return workspace.memory(chain, run.count) if reuse_pays else None
+        is_reused = run.count > 1 or self._decoder_of(chain) is not None
+        is_reused |= chain.decodes_into_buffer and chain.raw_size >= REUSED
+        return workspace.memory(chain, run.count) if is_reused else None
 
     def workspace(self, chain: ChunkDecoder, count: int) -> Workspace | nullcontext[None]:
         """Return scratch memory for ``count`` chunks, unless decoding allocates memory itself."""
@@ -164,8 +214,7 @@ class Placement:
             memories: The memory to decode each run into; chosen here if not given.
         """
         most = runs[0].count if len(runs) == 1 else max(run.count for run in runs)
-        chain, values = self.chain.decompress_batch(values)
-        start = 0
+        chain, start = self.chain, 0
         with nullcontext() if memories is not None else self.workspace(chain, most) as workspace:
             for number, run in enumerate(runs):
                 if self.flag.cancelled:
@@ -206,9 +255,9 @@ class Placement:
         if memory is not None and (
             memory.in_output or (memory.boxes is not None and not _would_only_copy(chain, values, memory))
         ):
-            decoder = self.chunks.kernel_decoder
-            if decoder is None or decoder.chain is not chain or not decoder.decode(values, memory.each):
-                chain.decompress_into(values, memory.each)
+            decoder = self._decoder_of(chain)
+            if decoder is None or not decoder.decode(values, memory.each):
+                chain.decompress_into(values, memory.each)  # raises an error if a value is damaged
             if memory.in_output:
                 return
             boxes = memory.boxes
@@ -234,40 +283,65 @@ class Placement:
                 self.report(piece.part)
         return [piece for piece in pieces if piece.length >= 0]
 
+    def place_found(self, key: str, part: ChunkRun, pieces: Sequence[FetchedPiece] | None) -> None:
+        """Place the pieces of a part of a chunk or shard, or the fill value for ``None``, if it is absent."""
+        if pieces is None:
+            self.fill_absent(part, key)
+            self.report(part)
+        else:
+            self.place_pieces(key, pieces)
+
     def place_pieces(self, key: str, fetched: Sequence[FetchedPiece]) -> None:
         """Decode and place pieces of the value of a key."""
         if not fetched:
             return
         largest = max((piece for piece, _ in fetched), key=lambda piece: (piece.chain.raw_size or 0) * piece.part.count)
+        start = 0
         with self.workspace(largest.chain, largest.part.count) as workspace:
-            for group in _decoded_together(fetched, self.chunks.config.batch_bytes):
-                if self.flag.cancelled:
-                    return
-                try:
-                    self._place_group(key, group, workspace)
-                except CodecError as error:
-                    self.chunks.locate(error, key)
-                    raise
+            while start < len(fetched) and not self.flag.cancelled:
+                count = self._place_together(fetched[start:])
+                if not count:
+                    self._place_piece(key, *fetched[start], workspace)
+                start += count or 1
 
-    def _place_group(self, key: str, group: Sequence[FetchedPiece], workspace: Workspace | None) -> None:
-        for piece, data in group:
-            if len(data) < piece.length:
-                raise self.truncated(key, piece)
-        piece, data = group[0]
-        chain, start = piece.chain, 0
-        if chain.is_raw and piece.part.count > 1 and piece.length == piece.part.count * (chain.raw_size or 0):
-            boxes = chain.view_chunks(np.frombuffer(data, np.uint8).reshape(piece.part.count, -1))
-            assert boxes is not None  # runs are made of such chunks
-            piece.part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
-            self.report(piece.part)
-            return
-        chain, values = chain.decompress_batch([value for piece, data in group for value in _values(piece, data)])
-        for piece, _ in group:
-            end = start + piece.part.count
-            memory = self.decode_memory(chain, piece.part, piece.out, workspace)
-            self._place_present(chain, piece.part, values[start:end], piece.out, memory)  # type: ignore[arg-type]  # all are present
-            self.report(piece.part)
-            start = end
+    def _place_together(self, fetched: Sequence[FetchedPiece]) -> int:
+        """Decode the first pieces with one call of the kernel, and place them, if they are small; return how many."""
+        chain, size = fetched[0][0].chain, fetched[0][0].chain.raw_size or SMALL
+        decoder = self._decoder_of(chain)
+        if decoder is None or size >= SMALL:
+            return 0
+        first = fetched[: self.chunks.config.batch_bytes // size]
+        group = list(
+            takewhile(lambda one: one[0].chain is chain and not one[0].entries and one[0].length == len(one[1]), first)
+        )
+        if len(group) < 2:
+            return 0
+        with Workspace(len(group) * size) as workspace:
+            memory = workspace.memory(chain, len(group))
+            if memory.boxes is None or not decoder.decode([data for _, data in group], memory.each):
+                return 0
+            for number, (piece, _) in enumerate(group):
+                boxes = memory.boxes[number : number + 1]
+                piece.part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
+                self.report(piece.part)
+        return len(group)
+
+    def _place_piece(self, key: str, piece: Piece, data: memoryview, workspace: Workspace | None) -> None:
+        if len(data) < piece.length:
+            raise self.truncated(key, piece)
+        chain, part = piece.chain, piece.part
+        try:
+            if chain.is_raw and part.count > 1 and piece.length == part.count * (chain.raw_size or 0):
+                boxes = chain.view_chunks(np.frombuffer(data, np.uint8).reshape(part.count, -1))
+                assert boxes is not None  # runs are made of such chunks
+                part.read(boxes if self.fields is None else boxes[self.fields], piece.out)
+            else:
+                memory = self.decode_memory(chain, part, piece.out, workspace)
+                self._place_present(chain, part, _values(piece, data), piece.out, memory)
+        except CodecError as error:
+            self.chunks.locate(error, key)
+            raise
+        self.report(part)
 
     def truncated(self, key: str, piece: Piece) -> CodecError:
         """Return the error for a value that ends inside a piece."""
@@ -313,23 +387,6 @@ def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
 
 def _values(piece: Piece, data: memoryview) -> list[memoryview]:
     return [data[start : start + length] for start, length in piece.entries] if piece.entries else [data]
-
-
-def _decoded_together(fetched: Sequence[FetchedPiece], most: int) -> Iterator[Sequence[FetchedPiece]]:
-    """Group neighbouring pieces that decode in one step to at most ``most`` bytes. Other pieces stay alone."""
-    group: list[FetchedPiece] = []
-    room = 0
-    for piece, data in fetched:
-        chain, count = piece.chain, piece.part.count
-        if group and (room < count or chain is not group[0][0].chain):
-            yield group
-            group = []
-        if not group:
-            room = most // (chain.raw_size or most) if chain.decodes_batches else 0
-        group.append((piece, data))
-        room -= count
-    if group:
-        yield group
 
 
 def _would_only_copy(chain: ChunkDecoder, values: Sequence[Buffer], memory: DecodeMemory) -> bool:

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
+from zarrasync.config import Config
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, Run, split_points
 from zarrasync.indexing.layout import Layout
-from zarrasync.indexing.points import Run, split_points
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
+from zarrasync.transfer.limits import JOB_CHUNKS, PAGES
 
-__all__ = ["ReadPlan", "WritePlan", "new_buffer", "plan_read", "plan_write"]
+__all__ = ["ReadPlan", "WritePlan", "batches", "new_buffer", "plan_read", "plan_write"]
 
-_PAGES = 1 << 20
-"""Bytes of a result above which its memory consists of whole pages, into which files can be read."""
+R = TypeVar("R", bound=Run)
 
 
 class ReadPlan(NamedTuple):
@@ -101,7 +101,7 @@ def plan_write(chunks: Chunks, transform: Transform, values: Array) -> WritePlan
 def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array:
     """Return memory for a result, in the axis order of the chunks' memory: reordering is slower than reading."""
     shape, order = layout.buffer_shape, chain.memory_axis_order
-    make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= _PAGES else np.empty
+    make = aligned_empty if chain.is_raw and math.prod(shape) * dtype.itemsize >= PAGES else np.empty
     try:
         if order is None or layout.point_axes:
             return make(shape, dtype)
@@ -126,3 +126,30 @@ def _runs_to_read(chunks: Chunks, projection: Projection) -> Sequence[Run]:
 def _run_length(chunks: Chunks) -> int:
     """Return the maximum number of neighbouring chunks in a run."""
     return chunks.metadata.chain.run_length if chunks.metadata.edges is None else 1
+
+
+def batches(runs: Sequence[R], nbytes: int, settings: Config, threads: int, most: int = JOB_CHUNKS) -> list[list[R]]:
+    """Split runs into batches, enough of them for all threads.
+
+    Args:
+        runs: The runs.
+        nbytes: Bytes of a decoded chunk.
+        settings: The settings, which limit the bytes of a batch.
+        threads: Threads that share the batches.
+        most: Maximum number of chunks in a batch.
+    """
+    most = max(1, min(most, settings.batch_bytes // max(nbytes, 1)))
+    most = max(1, min(most, -(-sum([run.count for run in runs]) // threads)))
+    if len(runs) == 1 and runs[0].count <= most:
+        return [[runs[0]]]
+    made: list[list[R]] = []
+    room = 0
+    for run in runs:
+        for start in range(0, run.count, most):
+            section: R = run.section(start, min(start + most, run.count))  # type: ignore[assignment]  # of the same kind
+            if room < section.count:
+                made.append([])
+                room = most
+            made[-1].append(section)
+            room -= section.count
+    return made

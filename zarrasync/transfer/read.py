@@ -13,20 +13,19 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import KEPT, keep_freed_memory
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import SelectionError, ShapeError
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
-from zarrasync.transfer.content_budget import ContentBudget
-from zarrasync.transfer.kernel.read import ALONE, KernelRead
-from zarrasync.transfer.kernel.runs import read_runs
-from zarrasync.transfer.place import Placement, PlaceOptions, missing_chunks
+from zarrasync.transfer.kernel.read import KernelRead
+from zarrasync.transfer.limits import ONE_THREAD
+from zarrasync.transfer.place import ContentBudget, Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async
 from zarrasync.transfer.read_blocking import read_blocking
-from zarrasync.transfer.single_chunk import find_single_chunk, read_single_chunk
+from zarrasync.transfer.single_chunk import SingleChunk
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["read"]
+__all__ = ["read", "read_listed_runs"]
 
 
 async def read(
@@ -68,12 +67,9 @@ async def read(
         return np.empty(transform.shape, dtype) if out is None else out
     if size * dtype.itemsize >= KEPT:
         keep_freed_memory()
-    if out is None and fields is None and progress is None:
-        single = find_single_chunk(chunks, transform)
-        if single is not None:
-            return await read_single_chunk(chunks, transform, single, missing)
-        if missing == "fill" and (result := await _read_ranges(chunks, transform)) is not None:
-            return result
+    is_simple = out is None and fields is None and progress is None and missing == "fill"
+    if is_simple and (result := await _read_small(chunks, transform)) is not None:
+        return result
     layout = transform.layout
     buffer = None if out is None else layout.to_buffer(out)
     if out is not None and buffer is not None and not np.may_share_memory(buffer, out):
@@ -89,14 +85,22 @@ async def read(
     return layout.to_result(plan.buffer) if out is None else out
 
 
-async def _read_ranges(chunks: Chunks, transform: Transform) -> Array | None:
-    """Read a selection of a few local chunks with one call of the kernel, without a plan; ``None`` if it cannot."""
+async def _read_small(chunks: Chunks, transform: Transform) -> Array | None:
+    """Read a few elements without a plan: by one call of the kernel, or in Python if they are in one chunk.
+
+    Returns ``None`` if the selection needs a plan, or a chunk cannot be read, which the plan then explains.
+    """
     reader = None if chunks.unproven else chunks.ranges_reader
-    if reader is None or not reader.suits(transform, ALONE):
+    if reader is None:
+        chunk = SingleChunk.of(chunks, transform)
+        if chunk is None:
+            return None
+        return await (run_in_worker(chunk.read, computing=chunks.store.near) if chunks.store.blocking else chunk.read())
+    if not reader.suits(transform):
         return None
 
     async def run() -> Array | None:
-        return reader.read(transform, ALONE)
+        return reader.read(transform, ONE_THREAD)
 
     return await run_in_worker(run, computing=chunks.store.near)
 
@@ -106,19 +110,36 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
 
     async def run() -> None:
         flag = cancel_flag()
-        kernel_read = KernelRead.of(Placement(plan.chunks, plan.buffer, options, flag), plan.projection)
+        placement = Placement(plan.chunks, plan.buffer, options, flag)
+        kernel_read = KernelRead.of(placement, plan.projection)
         if kernel_read is not None:
-            left = await kernel_read.run()
-            if left:
-                await read_blocking(Placement(plan.chunks, plan.buffer, options, flag), left)
+            await _read_runs(placement, (), kernel_read)
             return
         for chunks, runs in plan.groups():
             placement = Placement(chunks, plan.buffer, options, flag)
-            remaining = await read_runs(placement, runs) if chunks.shape is not None else runs
-            if remaining:
-                await read_blocking(placement, remaining)
+            if chunks.shape is not None:
+                await read_listed_runs(placement, runs)
+            else:
+                await read_blocking(placement, runs)
 
     await run_in_worker(run, computing=plan.chunks.store.near)
+
+
+async def read_listed_runs(placement: Placement, runs: Sequence[Run]) -> None:
+    """Read chunks of one shape from a blocking store.
+
+    Args:
+        placement: The output.
+        runs: The elements of each chunk, and their places in the output.
+    """
+    await _read_runs(placement, runs, KernelRead.listed(placement, runs))
+
+
+async def _read_runs(placement: Placement, runs: Sequence[Run], kernel_read: KernelRead | None) -> None:
+    """Read with the kernel, if there is one, and the remaining runs in Python."""
+    left = runs if kernel_read is None else await kernel_read.run()
+    if left:
+        await read_blocking(placement, left)
 
 
 async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:

@@ -8,21 +8,22 @@ from functools import partial
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.stores.values import Request, Value
-from zarrasync.transfer.batching import batches
 from zarrasync.transfer.codec_runner import CodecRunner
+from zarrasync.transfer.limits import FETCHED_CHUNKS, FETCHED_TOGETHER
 from zarrasync.transfer.place import Placement
-from zarrasync.transfer.search_choice import split_runs, wants_whole
-from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fetched_pieces, group_spans
+from zarrasync.transfer.plan import batches
+from zarrasync.transfer.shard_search import (
+    ShardChanged,
+    ShardSearch,
+    Span,
+    group_spans,
+    split_runs,
+    wants_whole,
+)
 
 __all__ = ["read_async"]
-
-_TOGETHER = 16
-"""Maximum number of values that one task fetches together, because the first ones wait for the last one."""
-_BATCH = 1 << 20
-"""Bytes of small chunks that one task fetches together."""
 
 
 async def read_async(placement: Placement, runs: Sequence[Run]) -> None:
@@ -54,7 +55,9 @@ class _AsyncRead:
         config, concurrency, nbytes = self._chunks.config, self._chunks.concurrency, self._chain.nbytes
         whole, searches = split_runs(self._placement, runs)
         # Small values that are fetched together are decoded together, mostly without the interpreter.
-        most = max(1, min(_TOGETHER, concurrency // 4, min(_BATCH, config.memory_budget // 4) // max(nbytes, 1)))
+        most = max(
+            1, min(FETCHED_CHUNKS, concurrency // 4, min(FETCHED_TOGETHER, config.memory_budget // 4) // max(nbytes, 1))
+        )
         groups = batches(whole, nbytes, config, config.pool_size, most)
         work: list[Callable[[], Awaitable[None]]] = [
             *(partial(self._read_batch, group) for group in groups),
@@ -83,7 +86,7 @@ class _AsyncRead:
         try:
             await search.run_async(partial(self._store.fetch, versions=True), self._fetch_index)
             if search.pieces is None:
-                self._fill(search.key, search.part)
+                self._placement.place_found(search.key, search.part, None)
                 return
             groups = group_spans(search.spans(leave_work=False), self._chunks.config.coalesce_size)
             await for_each(partial(self._read_spans, search), groups, self._chunks.concurrency)
@@ -100,8 +103,8 @@ class _AsyncRead:
         async with self._chunks.budget(total):
             requests = [Request(search.key, span.start, span.length, limit=self._chunks.limit) for span in spans]
             values = await self._store.fetch(requests, versions=search.version is not None)
-            pieces = fetched_pieces(spans, values, search.version)
-            await self._codec_runner.run(partial(self._placement.place_pieces, search.key, pieces), total)
+            pieces = search.fetched(spans, values)
+            await self._codec_runner.run(partial(self._placement.place_found, search.key, search.part, pieces), total)
 
     async def _read_shard(self, search: ShardSearch) -> None:
         """Read a whole shard."""
@@ -112,12 +115,4 @@ class _AsyncRead:
             await self._codec_runner.run(partial(self._place_shard, search, data), nbytes)
 
     def _place_shard(self, search: ShardSearch, data: Buffer | None) -> None:
-        pieces = search.run_inside(data)
-        if pieces is None:
-            self._fill(search.key, search.part)
-        else:
-            self._placement.place_pieces(search.key, pieces)
-
-    def _fill(self, key: str, part: ChunkRun) -> None:
-        self._placement.fill_absent(part, key)
-        self._placement.report(part)
+        self._placement.place_found(search.key, search.part, search.run_inside(data))

@@ -11,25 +11,23 @@ import numpy.typing as npt
 from zarrasync._concurrency.drive import drive
 from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import Run
 from zarrasync.stores.values import Request
-from zarrasync.transfer.batching import batches
+from zarrasync.transfer.limits import COALESCED_JOB, LARGEST_SCRATCH
 from zarrasync.transfer.place import DecodeMemory, Placement
-from zarrasync.transfer.scratch import LARGEST_SCRATCH, ScratchMemory
-from zarrasync.transfer.search_choice import split_runs, wants_whole
-from zarrasync.transfer.shard_search import ShardChanged, ShardSearch, Span, fetched_pieces, group_spans
-from zarrasync.transfer.thread_choice import most_threads, run_on_threads
-from zarrasync.transfer.threads import Job
+from zarrasync.transfer.plan import batches
+from zarrasync.transfer.scratch import ScratchMemory
+from zarrasync.transfer.shard_search import (
+    ShardChanged,
+    ShardSearch,
+    Span,
+    group_spans,
+    split_runs,
+    wants_whole,
+)
+from zarrasync.transfer.threads import Job, run_jobs, thread_count
 
 __all__ = ["read_blocking"]
-
-_ALONE = 1 << 20
-"""Bytes that one thread decodes in less time than sharing the work would take."""
-_FEW, _SMALL = 256, 1 << 16
-"""Chunks, and bytes of them, that are read without a budget or jobs, because these take some microseconds."""
-_GROUP = 1 << 20
-"""Bytes of spans in one job, so that other threads get jobs."""
 
 
 async def read_blocking(placement: Placement, runs: Sequence[Run]) -> None:
@@ -53,17 +51,13 @@ class _BlockingRead:
         self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
 
     async def run(self, runs: Sequence[Run]) -> None:
-        chunks, chain = self._chunks, self._chain
-        count = runs[0].count if len(runs) == 1 else 0
-        if 0 < count <= _FEW and count * chain.nbytes <= _SMALL and not chain.supports_partial_reads:
-            self._read_chunks(runs)
-            return
-        threads = most_threads(chunks, decoding=True)
-        if threads > 1:
-            work = sum([run.count * chain.decoded_bytes(run.projection, self._placement.out) for run in runs])
-            threads = min(threads, 1 + work // _ALONE)
+        chunks, chain, threads = self._chunks, self._chain, 1
+        if not chunks.is_interpreted(decoding=True):
+            out = self._placement.out
+            work = sum([run.count * chain.decoded_bytes(run.projection, out) for run in runs])
+            threads = thread_count(chunks.config, work, chunks.config.pool_size)
         async with chunks.budget(2 * threads * min(chain.nbytes, chunks.config.coalesce_size)):
-            run_on_threads(runs, self._jobs, chunks, self._placement.flag, threads)
+            run_jobs(self._jobs(runs, threads), chunks.config, self._placement.flag, threads)
 
     def _jobs(self, runs: Sequence[Run], threads: int) -> list[Job]:
         whole, searches = split_runs(self._placement, runs)
@@ -122,10 +116,10 @@ class _BlockingRead:
             self._read_shard(search.restarted())
             return None
         if search.pieces is None:
-            self._fill(search.key, search.part)
+            placement.place_found(search.key, search.part, None)
             return None
-        spans = search.spans(leave_work=self._chain.innermost_chain.releases_gil)
-        groups = group_spans(spans, min(self._chunks.config.batch_bytes, _GROUP))
+        spans = search.spans(leave_work=self._chunks.kernel_decoder is not None)
+        groups = group_spans(spans, min(self._chunks.config.batch_bytes, COALESCED_JOB))
         return [partial(self._read_spans, search, group) for group in groups]
 
     def _read_spans(self, search: ShardSearch, spans: Sequence[Span]) -> None:
@@ -147,17 +141,9 @@ class _BlockingRead:
             requests.append(Request(search.key, span.start, span.length, False, into, self._chunks.limit))
             start += span.length
         values = drive(self._store.fetch(requests, versions=search.version is not None))
-        self._placement.place_pieces(search.key, fetched_pieces(spans, values, search.version))
+        self._placement.place_found(search.key, search.part, search.fetched(spans, values))
 
     def _read_shard(self, search: ShardSearch) -> None:
         """Read a whole shard."""
         (value,) = drive(self._store.fetch([Request(search.key, limit=self._chunks.limit)]))
-        pieces = search.run_inside(None if value is None else value.data)
-        if pieces is None:
-            self._fill(search.key, search.part)
-        else:
-            self._placement.place_pieces(search.key, pieces)
-
-    def _fill(self, key: str, part: ChunkRun) -> None:
-        self._placement.fill_absent(part, key)
-        self._placement.report(part)
+        self._placement.place_found(search.key, search.part, search.run_inside(None if value is None else value.data))

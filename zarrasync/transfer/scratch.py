@@ -9,12 +9,9 @@ import numpy.typing as npt
 
 from zarrasync._util.memory import aligned_empty
 from zarrasync.errors import CodecError
+from zarrasync.transfer.limits import LARGEST_KEPT
 
-__all__ = ["LARGEST_SCRATCH", "ScratchMemory"]
-
-LARGEST_SCRATCH = 128 << 20
-"""Bytes above which no scratch memory is used for values that may be smaller than expected, or absent."""
-_LARGEST_KEPT = 32 << 20
+__all__ = ["ScratchMemory"]
 
 
 class _Kept(threading.local):
@@ -54,5 +51,5 @@ class ScratchMemory:
         return memory[: self._size]
 
     def __exit__(self, *error: object) -> None:
-        if len(self._memory) <= _LARGEST_KEPT:
+        if len(self._memory) <= LARGEST_KEPT:
             _kept.by_purpose[self._purpose] = self._memory

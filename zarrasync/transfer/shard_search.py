@@ -9,15 +9,21 @@ from zarrasync._concurrency.drive import drive
 from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_runs import ChunkRun
+from zarrasync.indexing.chunk_runs import ChunkRun, Run
 from zarrasync.stores.values import Request, Value, clip
+from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
 from zarrasync.transfer.shard_index_cache import CachedIndex
 
-__all__ = ["ShardChanged", "ShardSearch", "Span", "coalesce", "fetched_pieces", "group_spans"]
-
-_MOST_SPANS = 256
-"""Spans of one batch."""
+__all__ = [
+    "ShardChanged",
+    "ShardSearch",
+    "Span",
+    "coalesce",
+    "group_spans",
+    "split_runs",
+    "wants_whole",
+]
 
 Fetch: TypeAlias = Callable[[Sequence[Request]], Coroutine[Any, Any, Sequence[Value | None]]]
 """Fetches byte ranges of a shard, with the version of the shard."""
@@ -148,6 +154,21 @@ class ShardSearch:
             most = min(most, max(config.batch_bytes, sum(piece.length for piece in pieces) // 4))
         return coalesce(pieces, config.coalesce_gap, most)
 
+    def fetched(self, spans: Sequence[Span], values: Sequence[Value | None]) -> list[FetchedPiece] | None:
+        """Return the pieces of spans with their bytes; ``None`` if the value is absent, as this first fetch shows.
+
+        Raises:
+            ShardChanged: If the shard's version differs from the version in which the pieces were found.
+        """
+        if not self._knows_version and all(value is None for value in values):  # a raw chunk, which has no index
+            return None
+        pieces: list[FetchedPiece] = []
+        for span, value in zip(spans, values, strict=True):
+            if value is None or (self.version is not None and value.version != self.version):
+                raise ShardChanged
+            pieces.extend(cut(span.pieces, memoryview(value.data), span.start))
+        return pieces
+
     def _requests(self, ranges: Sequence[Range]) -> list[Request]:
         limit = self._placement.chunks.limit
         return [Request(self.key, range_.start, range_.length, range_.suffix, limit=limit) for range_ in ranges]
@@ -187,6 +208,33 @@ class ShardSearch:
                 raise self._placement.truncated(self.key, piece)
 
 
+def split_runs(placement: Placement, runs: Sequence[Run]) -> tuple[list[Run], list[ShardSearch]]:
+    """Split runs into those whose chunks are read whole, and searches for parts of single chunks."""
+    chain = placement.chain
+    if not chain.supports_partial_reads:
+        return list(runs), []
+    whole: list[Run] = []
+    searches: list[ShardSearch] = []
+    for run in runs:
+        if run.is_full and chain.stored_dtype is not None:
+            whole.append(run)
+            continue
+        for part in run.singles():
+            locator = chain.locate(part.projection, placement.out)
+            if locator is None:
+                whole.append(part)
+            else:
+                searches.append(ShardSearch(placement, placement.chunks.key(part.coords), part, locator))
+    return whole, searches
+
+
+def wants_whole(placement: Placement, part: ChunkRun) -> bool:
+    """Return whether to read a whole shard, because most of it is needed and it easily fits into memory."""
+    chunks, nbytes = placement.chunks, placement.chain.nbytes
+    most = chunks.config.coalesce_size if chunks.store.blocking else chunks.config.memory_budget // 4
+    return nbytes <= most and 2 * part.size * (placement.chain.spec.dtype.itemsize or 16) >= nbytes
+
+
 def coalesce(pieces: Sequence[Piece], gap: int, most: int) -> list[Span]:
     """Cover pieces with byte ranges.
 
@@ -216,26 +264,12 @@ def group_spans(spans: Sequence[Span], most: int) -> list[list[Span]]:
     groups: list[list[Span]] = []
     size = 0
     for span in spans:
-        if not groups or size + span.length > most or len(groups[-1]) >= _MOST_SPANS:
+        if not groups or size + span.length > most or len(groups[-1]) >= JOB_CHUNKS:
             groups.append([])
             size = 0
         groups[-1].append(span)
         size += span.length
     return groups
-
-
-def fetched_pieces(spans: Sequence[Span], values: Sequence[Value | None], version: object) -> list[FetchedPiece]:
-    """Return the pieces of spans with their bytes.
-
-    Raises:
-        ShardChanged: If the shard's version differs from the version in which the pieces were found.
-    """
-    fetched: list[FetchedPiece] = []
-    for span, value in zip(spans, values, strict=True):
-        if value is None or (version is not None and value.version != version):
-            raise ShardChanged
-        fetched.extend(cut(span.pieces, memoryview(value.data), span.start))
-    return fetched
 
 
 def cut(pieces: Sequence[Piece], view: memoryview, origin: int = 0) -> list[FetchedPiece]:

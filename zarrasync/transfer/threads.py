@@ -18,8 +18,9 @@ from zarrasync._concurrency.gates import FifoGate, thread_turns
 from zarrasync._concurrency.pools import helper_pool
 from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
+from zarrasync.transfer.limits import ONE_THREAD
 
-__all__ = ["Job", "Progress", "run_jobs"]
+__all__ = ["Job", "Progress", "run_jobs", "thread_count"]
 
 Job: TypeAlias = Callable[[], "Iterable[Job] | None"]
 """A piece of work; it may return further jobs."""
@@ -33,6 +34,17 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+
+
+def thread_count(settings: Config, work: int, most: int) -> int:
+    """Return the number of threads that share work.
+
+    Args:
+        settings: The settings, which limit it.
+        work: Bytes to decode, or an equivalent of them.
+        most: Maximum number.
+    """
+    return max(1, min(settings.pool_size, most, 1 + work // ONE_THREAD))
 
 
 def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.coverage import Coverage, partial_chunks
+from zarrasync.indexing.regions import Coverage, partial_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import Store

@@ -10,18 +10,18 @@ import numpy.typing as npt
 from zarrasync._concurrency.cancel import cancel_flag
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_worker
+from zarrasync.codecs.spec import Array
 from zarrasync.errors import CodecError, ConditionsUnsupported
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
-from zarrasync.transfer.kernel.runs import write_runs
 from zarrasync.transfer.kernel.write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 
-__all__ = ["write"]
+__all__ = ["write", "write_listed_runs"]
 
 
 async def write(
@@ -94,21 +94,40 @@ async def _run_blocking(plan: WritePlan, options: WriteOptions) -> None:
     async def run() -> None:
         replaces = options.fields is None and not options.only_present
         kernel_write = KernelWrite.of(plan.chunks, plan.projection, plan.values) if replaces else None
-        if kernel_write is None:
-            for chunks, runs in plan.groups():
-                left: Sequence[ChunkRun] = runs
-                empty: Sequence[str] = ()
-                if replaces and chunks.shape is not None:
-                    left, empty = await write_runs(chunks, plan.values, runs, cancel_flag(), options.progress)
-                if left or empty:
-                    await ChunkWriter(chunks, plan.values, options).write_blocking(left, empty)
+        if kernel_write is not None:
+            await _write_runs(plan.chunks, plan.values, (), options, kernel_write)
             return
-        await kernel_write.run(cancel_flag(), options.progress)
-        if kernel_write.left or (kernel_write.empty and not options.all_absent):
-            writer = ChunkWriter(plan.chunks, plan.values, options)
-            await writer.write_blocking(kernel_write.left, kernel_write.empty)
+        for chunks, runs in plan.groups():
+            if replaces and chunks.shape is not None:
+                await write_listed_runs(chunks, plan.values, runs, options)
+            else:
+                await ChunkWriter(chunks, plan.values, options).write_blocking(runs)
 
     await run_in_worker(run, computing=plan.chunks.store.near)
+
+
+async def write_listed_runs(chunks: Chunks, values: Array, runs: Sequence[ChunkRun], options: WriteOptions) -> None:
+    """Replace whole chunks, and change others, on a blocking store.
+
+    Args:
+        chunks: The chunks, all of one shape.
+        values: The values of the whole write.
+        runs: The elements of each chunk, and where the values are.
+        options: How to write them.
+    """
+    await _write_runs(chunks, values, runs, options, KernelWrite.listed(chunks, runs, values))
+
+
+async def _write_runs(
+    chunks: Chunks, values: Array, runs: Sequence[ChunkRun], options: WriteOptions, kernel_write: KernelWrite | None
+) -> None:
+    """Write with the kernel, if there is one, and the remaining runs in Python."""
+    empty: Sequence[str] = ()
+    if kernel_write is not None:
+        await kernel_write.run(cancel_flag(), options.progress)
+        runs, empty = kernel_write.left, [] if options.all_absent else kernel_write.empty
+    if runs or empty:
+        await ChunkWriter(chunks, values, options).write_blocking(runs, empty)
 
 
 async def _run_async(plan: WritePlan, options: WriteOptions) -> None:

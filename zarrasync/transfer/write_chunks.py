@@ -19,20 +19,15 @@ from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictError
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.stores.values import ABSENT, Request
-from zarrasync.transfer.batching import batches
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.encode import Encoder
+from zarrasync.transfer.limits import ERASED_TOGETHER, SMALL, WRITE_FACTOR
+from zarrasync.transfer.plan import batches
 from zarrasync.transfer.scratch import ScratchMemory
-from zarrasync.transfer.thread_choice import most_threads, run_on_threads
-from zarrasync.transfer.threads import Job, Progress
+from zarrasync.transfer.threads import Job, Progress, run_jobs, thread_count
 
 __all__ = ["ChunkWriter", "WriteOptions"]
-
-_ERASE_BATCH = 1000
-"""Maximum number of keys erased with one request."""
-_SMALL = 1 << 16
-"""Bytes of a single chunk below which it is written without the byte budget, which takes longer than the write."""
 
 Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
 """Runs a function whose result has a number of bytes, on this thread or on a codec thread."""
@@ -82,15 +77,17 @@ class ChunkWriter:
             empty: Keys of other chunks to erase, as they would contain only the fill value.
         """
         self._empty.extend(empty)
-        if len(runs) == 1 and runs[0].count == 1 and self._chain.nbytes <= _SMALL:
+        chunks, count = self._chunks, sum([run.count for run in runs])
+        if count == 1 and self._chain.nbytes <= SMALL:
             await self._write_part(runs[0], _here)
             if self._empty:
                 await self._erase_empty()
             return
-        threads = most_threads(self._chunks, decoding=False)
-        count, flag = sum([run.count for run in runs]), cancel_flag()
-        async with self._chunks.budget(min(threads, count) * self._bytes_to_encode):
-            run_on_threads(runs, partial(self._jobs, flag), self._chunks, flag, threads)
+        flag = cancel_flag()
+        most = 1 if chunks.is_interpreted(decoding=False) else count
+        threads = thread_count(chunks.config, WRITE_FACTOR * count * self._chain.nbytes, most)
+        async with chunks.budget(threads * self._bytes_to_encode):
+            run_jobs(self._jobs(flag, runs, threads), chunks.config, flag, threads)
             await self._erase_empty()
 
     def _jobs(self, flag: CancelFlag, runs: Sequence[ChunkRun], threads: int) -> list[Job]:
@@ -181,7 +178,7 @@ class ChunkWriter:
         """Erase chunks that were overwritten with only the fill value, many keys per request."""
         if self._options.all_absent:
             return
-        many = _ERASE_BATCH if self._locks_together else 1
+        many = ERASED_TOGETHER if self._locks_together else 1
         for start in range(0, len(self._empty), many):
             keys = self._empty[start : start + many]
             async with self._store.locks(keys) if self._locks_together else self._store.lock(keys[0]):

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.nodes import consolidated_groups
 from zarrasync.bulk.copy.plan_layout import plan_layout
@@ -32,7 +31,6 @@ from zarrasync.stores import StoreLike
 __all__ = ["copy", "plan_copy"]
 
 
-@short_tracebacks
 async def copy(
     source: SourceLike,
     dest: StoreLike,
@@ -144,7 +142,6 @@ async def copy(
     return report
 
 
-@short_tracebacks
 async def plan_copy(
     source: Any,
     dest: Any,

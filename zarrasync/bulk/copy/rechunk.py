@@ -23,8 +23,7 @@ from zarrasync.bulk.sources import Source, source_of
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import intermediate_chunks
-from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray

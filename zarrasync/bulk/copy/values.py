@@ -20,8 +20,7 @@ from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import ChecksumError
 from zarrasync.indexing.chunk_blocks import Blocks, BlockShapes
-from zarrasync.indexing.coverage import touched_chunks
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.regions import Region, corners, touched_chunks
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks

@@ -14,7 +14,6 @@ import numpy as np
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
@@ -220,7 +219,6 @@ class AsyncJobPlan:
         root = os.getcwd() if self._place is not None and not self._place.is_local else None
         return {"version": VERSION, "kind": self.kind, "digest": self._work.digest, **self._work.to_json(root)}
 
-    @short_tracebacks
     async def run(
         self,
         task: int | Task | Sequence[int | Task] | None = None,
@@ -258,7 +256,6 @@ class AsyncJobPlan:
         call = partial(work.run, numbers, executor=executor, verify=verify, progress=progress)
         return await run_blocking(call)
 
-    @short_tracebacks
     async def finish(self, *, verify: bool = False, storage_options: Mapping[str, Any] | None = None) -> Any:
         """Check that all tasks are finished, and publish the result. May be repeated after a failure.
 
@@ -280,7 +277,6 @@ class AsyncJobPlan:
         await self._erase()
         return report
 
-    @short_tracebacks
     async def abandon(self, *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Drop the plan, and erase the values of new arrays that its tasks have written. May be repeated.
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import begin_plan
@@ -38,7 +37,6 @@ from zarrasync.transfer.threads import Progress
 __all__ = ["plan_pyramid", "pyramid"]
 
 
-@short_tracebacks
 async def pyramid(
     store: StoreLike,
     *,
@@ -154,7 +152,6 @@ async def pyramid(
     return report
 
 
-@short_tracebacks
 async def plan_pyramid(
     store: Any,
     *,

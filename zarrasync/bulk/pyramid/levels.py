@@ -19,11 +19,10 @@ from zarrasync.bulk.blocks import Ingestion, ignore_progress
 from zarrasync.bulk.jobs.workers import Workers, share
 from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
-from zarrasync.codecs.fill_check import fill_word, is_fill
+from zarrasync.codecs.chunk_properties import fill_word, is_fill
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.indexing.coverage import coarser_chunks, touched_chunks
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import stored_chunks

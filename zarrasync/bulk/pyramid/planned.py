@@ -23,8 +23,7 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.coverage import touched_chunks
-from zarrasync.indexing.regions import corners
+from zarrasync.indexing.regions import corners, touched_chunks
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of

@@ -9,7 +9,6 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
@@ -44,7 +43,6 @@ from zarrasync.stores.wrappers import ListedStore
 __all__ = ["validate"]
 
 
-@short_tracebacks
 async def validate(
     store: StoreLike,
     *,

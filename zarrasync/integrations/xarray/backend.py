@@ -9,7 +9,6 @@ from xarray import Dataset, DataTree
 from xarray.backends import BackendEntrypoint, StoreBackendEntrypoint
 
 from zarrasync._concurrency import bridge
-from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.integrations.xarray.content import names_of, open_content, open_tree
 from zarrasync.integrations.xarray.read import GroupDataStore, PreparedDataset, fetch_coordinates
 from zarrasync.integrations.xarray.source import Source
@@ -67,31 +66,27 @@ class ZarrasyncBackend(BackendEntrypoint):
             use_zarr_fill_value_as_mask: Whether the arrays' fill values mean missing; ``None`` for format 2 only.
             config: Settings.
         """
-        try:
-            if isinstance(filename_or_obj, PreparedDataset):
-                group_store = filename_or_obj.result()
-            else:
-                source = Source.of(filename_or_obj, storage_options, zarr_format, consolidated, config)
-                opening = open_content(
-                    source, normalize_path("" if group is None else group), level, names_of(drop_variables)
-                )
-                content = bridge.run(opening, blocking=source.store.blocking)
-                group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
-                fetch_coordinates([group_store])
-            dataset = StoreBackendEntrypoint().open_dataset(
-                group_store,
-                mask_and_scale=mask_and_scale,
-                decode_times=decode_times,
-                concat_characters=concat_characters,
-                decode_coords=decode_coords,
-                drop_variables=drop_variables,
-                use_cftime=use_cftime,
-                decode_timedelta=decode_timedelta,
+        if isinstance(filename_or_obj, PreparedDataset):
+            group_store = filename_or_obj.result()
+        else:
+            source = Source.of(filename_or_obj, storage_options, zarr_format, consolidated, config)
+            opening = open_content(
+                source, normalize_path("" if group is None else group), level, names_of(drop_variables)
             )
-            return _with_coordinates(dataset, group_store)
-        except RAISED as error:  # the frame of this method would show all of its text
-            shorten(error)
-            raise
+            content = bridge.run(opening, blocking=source.store.blocking)
+            group_store = GroupDataStore(content, mask=use_zarr_fill_value_as_mask)
+            fetch_coordinates([group_store])
+        dataset = StoreBackendEntrypoint().open_dataset(
+            group_store,
+            mask_and_scale=mask_and_scale,
+            decode_times=decode_times,
+            concat_characters=concat_characters,
+            decode_coords=decode_coords,
+            drop_variables=drop_variables,
+            use_cftime=use_cftime,
+            decode_timedelta=decode_timedelta,
+        )
+        return _with_coordinates(dataset, group_store)
 
     def open_groups_as_dict(
         self, filename_or_obj: StoreLike, *, group: str | None = None, **options: Any

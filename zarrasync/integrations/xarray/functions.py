@@ -13,9 +13,8 @@ from zarrasync import config as settings
 from zarrasync import sync
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of, suggest
 from zarrasync._util.short_tracebacks import short_tracebacks
-from zarrasync._util.suggestions import suggest
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
@@ -38,7 +37,6 @@ __all__ = ["plan_write_dataset", "plan_write_dataset_async", "write_dataset", "w
 _MODES = ("w-", "w", "a", "a-", "r+")
 
 
-@short_tracebacks
 async def write_dataset_async(
     dataset: DatasetLike,
     store: StoreLike,

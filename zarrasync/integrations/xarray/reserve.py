@@ -8,8 +8,8 @@ from typing import Any
 
 from zarrasync import AsyncGroup, open_group
 from zarrasync import config as settings
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather, gather_all
-from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.rows import extend_arrays, targets_of

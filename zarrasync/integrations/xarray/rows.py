@@ -11,9 +11,9 @@ import numpy as np
 
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather_all
 from zarrasync._concurrency.offload import compute
-from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.xarray.append_claims import AppendClaim

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import zarrasync as za
-from zarrasync._concurrency.begun import begun
+from zarrasync._concurrency.gather import begun
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError
 from zarrasync.metadata import GroupMetadata, NodeMetadata
 from zarrasync.nodes.access import handle_of, listed_members, parent_metadata

@@ -11,9 +11,9 @@ from xarray import Dataset, Variable
 from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 
 from zarrasync import AsyncArray, AsyncGroup, formats, sync
+from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
-from zarrasync._concurrency.shield import run_cleanup
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_targets import check_reach, is_dask_array

@@ -14,19 +14,16 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.points import Run
+from zarrasync.indexing.chunk_runs import ChunkRun, Run
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel.runs import read_runs, write_runs
+from zarrasync.transfer.limits import SMALL
 from zarrasync.transfer.place import Placement, PlaceOptions
+from zarrasync.transfer.read import read_listed_runs
 from zarrasync.transfer.read_async import read_async
-from zarrasync.transfer.read_blocking import read_blocking
+from zarrasync.transfer.write import write_listed_runs
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 
 __all__ = ["ListedChunks", "read_listed", "write_listed"]
-
-_INSTANT = 1 << 16
-"""Bytes of chunks that the event loop decodes itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +84,7 @@ async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array
     absent = set[int]()
 
     async def work() -> None:
-        placement = _ListedPlacement(chunks, out, cancel_flag(), absent)
-        if left := await read_runs(placement, runs):
-            await read_blocking(placement, left)
+        await read_listed_runs(_ListedPlacement(chunks, out, cancel_flag(), absent), runs)
 
     if _is_instant(chunks, len(runs)):
         drive(work())
@@ -105,7 +100,7 @@ def _is_instant(chunks: ListedChunks, count: int) -> bool:
     """Return whether reading takes less time than another thread would take to begin: a little from memory."""
     chain, store = chunks.chain, chunks.store
     from_memory = store.blocking and store.near and not store.parallel
-    return from_memory and chain.is_quick and not chain.supports_partial_reads and count * chain.nbytes <= _INSTANT
+    return from_memory and chain.is_quick and not chain.supports_partial_reads and count * chain.nbytes <= SMALL
 
 
 async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: Array) -> None:
@@ -120,14 +115,11 @@ async def write_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], values: A
         CodecError: If values do not encode, or a chunk that is changed in part does not decode.
         Exception: What the store raises.
     """
-    writer = ChunkWriter(chunks, values, WriteOptions())
 
     async def work() -> None:
-        left, empty = await write_runs(chunks, values, runs, cancel_flag())
-        if left or empty:
-            await writer.write_blocking(left, empty)
+        await write_listed_runs(chunks, values, runs, WriteOptions())
 
     if chunks.store.blocking:
         await run_in_worker(work, computing=chunks.store.near)
     else:
-        await writer.write_async(runs)
+        await ChunkWriter(chunks, values, WriteOptions()).write_async(runs)

@@ -11,8 +11,8 @@ from typing import Any
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
-from zarrasync._util.suggestions import suggest
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
 from zarrasync.stores.fsspec import blocking, s3

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, Self
 
 from zarrasync import config
-from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
-from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync._util.redact import public_url, redact
 from zarrasync.errors import StoreError

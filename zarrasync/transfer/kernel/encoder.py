@@ -11,9 +11,8 @@ from zarrasync._kernel.structs import EMPTY, LEFT, ArrayStruct, ValueStruct, wor
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.projection import Projection
-from zarrasync.model.chunk_grids import RegularAxis
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel.plan import kernel_part
+from zarrasync.transfer.kernel.plan import chunk_axes, kernel_part
 
 __all__ = ["KernelEncoder"]
 
@@ -29,7 +28,7 @@ class KernelEncoder:
 
     def __init__(self, chunks: Chunks, array: ArrayStruct, values: Array) -> None:
         self._chunks, self._array, self._values = chunks, array, values
-        self._axes = tuple([RegularAxis(length, length) for length in chunks.chain.spec.shape])
+        self._axes = chunk_axes(chunks)
 
     @classmethod
     def of(cls, chunks: Chunks, values: Array) -> KernelEncoder | None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarrasync._kernel.structs import AXIS, PointsStruct
+from zarrasync._kernel.structs import AXIS, ArrayStruct, PointsStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
+from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, length
 from zarrasync.model.chunk_grids import Axis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
-__all__ = ["KernelPart", "SortedPoints", "describe_axes", "kernel_part", "split_part"]
+__all__ = [
+    "KernelPart",
+    "SortedPoints",
+    "chunk_axes",
+    "describe_axes",
+    "kernel_part",
+    "kernel_points",
+    "listed_parts",
+    "named_array",
+    "split_part",
+]
 
 
 class SortedPoints(NamedTuple):
@@ -42,6 +54,7 @@ class KernelPart(NamedTuple):
         out: The address of the first element's place in the output.
         memory: What must live as long as the part.
         points: The points.
+        run: The only chunk of the part, if it was listed by its key. Then the axes belong to the chunk.
     """
 
     projection: Projection
@@ -50,6 +63,7 @@ class KernelPart(NamedTuple):
     out: int
     memory: Sequence[Any]
     points: SortedPoints | None = None
+    run: ChunkRun | None = None
 
 
 def kernel_part(
@@ -157,9 +171,79 @@ def _sorted(selector: IntArray, positions: IntArray | None, memory: list[Any]) -
     return indices.ctypes.data, 0 if positions is None else positions.ctypes.data
 
 
-def split_part(
-    chunks: Chunks, part: KernelPart, out: Array, wanted: int, axes: Sequence[Axis] | None = None
-) -> Sequence[KernelPart]:
+def kernel_points(chunks: Chunks, array: ArrayStruct, projection: Projection, out: Array) -> KernelPart | None:
+    """Return the description of a selection with points, or ``None`` if the kernel does not support it.
+
+    Args:
+        chunks: The chunks.
+        array: Their description.
+        projection: The elements to read.
+        out: The output.
+    """
+    target = projection.target[0]
+    if out.dtype != chunks.chain.spec.dtype.numpy or not isinstance(target, slice):
+        return None
+    targets = out[(*projection.target, ...)]
+    memory: list[Any] = [out]
+    described = describe_axes(chunks, projection, targets.strides, memory)
+    if described is None:
+        return None
+    axes, total = described
+    count = targets.shape[0]
+    points = PointsStruct(count=count, out_stride=targets.strides[0])
+    for axis in projection.point_axes:
+        indices = np.ascontiguousarray(projection.source[axis], np.int64)
+        memory.append(indices)
+        points.indices[axis] = indices.ctypes.data
+    order, offsets, edges = (np.empty(size, np.int64) for size in (count, count, count + 1))
+    memory.append(offsets)
+    points.order, points.offsets, points.edges = order.ctypes.data, offsets.ctypes.data, edges.ctypes.data
+    own = worker()
+    groups = own.sort_points(own.address, ctypes.addressof(array), axes, ctypes.addressof(points))
+    if groups < 0:
+        return None
+    address = targets.__array_interface__["data"][0]
+    points_by_chunk = SortedPoints(points, order, edges[: groups + 1])
+    return KernelPart(projection, axes, groups * total, address, memory, points_by_chunk)
+
+
+def listed_parts(chunks: Chunks, runs: Iterable[ChunkRun], out: Array) -> tuple[list[KernelPart], list[ChunkRun]]:
+    """Return a part for each chunk, and the chunks that the kernel does not support.
+
+    This is for chunks that are not a box of a regular grid: chunks of a grid with several shapes, and chunks that a caller
+    lists.
+
+    Args:
+        chunks: The chunks, all of one shape.
+        runs: The elements of each chunk, and their places in the output.
+        out: The output, or the values to write.
+    """
+    parts, left = list[KernelPart](), list[ChunkRun]()
+    for run in runs:
+        for single in run.singles():
+            part = kernel_part(chunks, single.projection, out, chunk_axes(chunks))
+            if part is None or not part.total:
+                left.append(single)
+            else:
+                parts.append(part._replace(run=single))
+    return parts, left
+
+
+def named_array(chunks: Chunks, array: ArrayStruct, part: KernelPart) -> ArrayStruct:
+    """Return the description of the array for a part: with the name of its chunk, if it was listed."""
+    if part.run is None:
+        return array
+    named = ArrayStruct.from_buffer_copy(array)
+    named.head, named.separator = chunks.key(part.run.coords).encode(), 0
+    return named
+
+
+def chunk_axes(chunks: Chunks) -> Sequence[Axis]:
+    """Return the grid that consists of one chunk."""
+    return tuple([RegularAxis(length, length) for length in chunks.chain.spec.shape])
+
+
+def split_part(chunks: Chunks, part: KernelPart, out: Array, wanted: int) -> Sequence[KernelPart]:
     """Split a part of a few shards along an axis, at the boundaries of inner chunks, so that threads can share it.
 
     Args:
@@ -167,7 +251,6 @@ def split_part(
         part: The part.
         out: The output.
         wanted: How many parts to make at most.
-        axes: As for ``kernel_part``.
     """
     inner_shape = chunks.chain.innermost_chain.spec.shape
     best, most = -1, 1
@@ -195,7 +278,7 @@ def split_part(
             (*part.projection.target[:best], there, *part.projection.target[best + 1 :]),
             part.projection.is_basic,
         )
-        section = kernel_part(chunks, projection, out, axes)
+        section = kernel_part(chunks, projection, out, None if part.run is None else chunk_axes(chunks))
         assert section is not None
-        parts.append(section)
+        parts.append(section._replace(run=part.run))
     return parts

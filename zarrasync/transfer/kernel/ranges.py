@@ -12,16 +12,11 @@ from zarrasync._kernel.structs import ArrayStruct, Traffic, worker
 from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.axis_maps import Const
+from zarrasync.indexing.selectors import Const
 from zarrasync.indexing.transform import Transform
+from zarrasync.transfer.limits import FILE, ONE_THREAD, SMALL
 
-__all__ = ["AT_ONCE", "FILE", "RangesReader"]
-
-AT_ONCE = 1 << 16
-"""Bytes that are read without a budget, and that an event loop may decode itself."""
-
-FILE = 1 << 14
-"""Bytes that are decoded in the time that opening and closing a file takes."""
+__all__ = ["RangesReader"]
 
 
 class RangesReader:
@@ -43,6 +38,7 @@ class RangesReader:
         "_chunk_shape",
         "_counter",
         "_dtype",
+        "_is_raw",
         "_most_at_once",
         "_order",
         "_pack",
@@ -55,22 +51,23 @@ class RangesReader:
         self._array, self._address = array, ctypes.addressof(array)
         inner = chain.innermost_chain
         self._work, self._chunk_shape = inner.nbytes + (0 if array.is_sharded else FILE), inner.spec.shape
+        self._is_raw = chain.is_raw
         self._dtype, self._order = chain.spec.dtype.numpy, chain.memory_axis_order
         self._most_at_once, self._counter = most_at_once, counter
         self._pack: Callable[..., bytes] = struct.Struct(f"={4 + 3 * len(chain.spec.shape)}q").pack
         has_buffer = self._order is None and self._dtype.isbuiltin == 1 and self._dtype.kind in "biufc"
         self._address_of = _address_of_buffer if has_buffer else _address_of_array
 
-    def suits(self, transform: Transform, most: int) -> bool:
-        """Return whether a selection is a range along each axis, and can be read in the time of decoding ``most`` bytes."""
+    def suits(self, transform: Transform) -> bool:
+        """Return whether one thread reads a selection, which is a range along each axis, in the time that sharing takes."""
         ranges = transform.ranges()
         if ranges is None:
             return False
-        total = self._work
+        count = 1
         for at, chunk in enumerate(self._chunk_shape):
             start, step, length = ranges[3 * at : 3 * at + 3]
-            total *= (start + (length - 1) * step) // chunk - start // chunk + 1
-        return total <= most
+            count *= (start + (length - 1) * step) // chunk - start // chunk + 1
+        return count * self._work <= ONE_THREAD or (count == 1 and self._is_raw)  # of raw chunks, a part is read
 
     def read(self, transform: Transform, most: int | None = None) -> Array | None:
         """Read a selection.
@@ -88,7 +85,7 @@ class RangesReader:
         size = transform.size
         if not 0 < size * self._dtype.itemsize <= most or (ranges := transform.ranges()) is None:
             return None
-        make = aligned_empty if size * self._dtype.itemsize >= AT_ONCE else np.empty
+        make = aligned_empty if size * self._dtype.itemsize >= SMALL else np.empty
         out = make(transform.shape, self._dtype) if self._order is None else self._empty_in_order(transform, make)
         own = worker()
         done = own.read_ranges(self._pack(own.address, self._address, self._address_of(out), most, *ranges))

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, Sizes, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name

@@ -14,7 +14,6 @@ from zarrasync import sync
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of, suggest
-from zarrasync._util.short_tracebacks import short_tracebacks
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
@@ -168,7 +167,6 @@ async def write_dataset_async(
             return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))
 
 
-@short_tracebacks
 async def plan_write_dataset_async(
     dataset: DatasetLike,
     store: StoreLike,

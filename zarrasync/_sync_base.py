@@ -20,6 +20,7 @@ from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import Accessor, AsyncSelection, select
 from zarrasync.stores.local import LocalStore
@@ -27,6 +28,7 @@ from zarrasync.stores.local import LocalStore
 __all__ = [
     "ArrayBase",
     "Attributes",
+    "DecodedArrayBase",
     "GroupBase",
     "Indexer",
     "JobPlanBase",
@@ -296,6 +298,69 @@ class ArrayBase(ValuesBase, NodeBase):
     def blocks(self) -> Indexer:
         """Block indexing: whole shards (chunks if the array is not sharded) by their grid coordinates."""
         return Indexer(self._async.blocks, self._run)
+
+
+class DecodedArrayBase(ValuesBase):
+    """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
+
+    Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
+    ``missing_value``, ``valid_range``, ``units`` and ``calendar`` of times, flags. ``array.decoded`` and
+    ``open_array(decode=True)`` return decoded arrays. Indexing reads values and writes them, encoded, as in NumPy;
+    ``view`` is a lazy selection. A read takes the same requests as one of stored numbers. An error names the first value
+    that cannot be represented.
+
+    Times are ``datetime64`` in a unit that can represent them, and objects of cftime in other calendars than the Gregorian
+    one.
+
+    Example:
+        >>> attributes = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+        >>> array = sync.create_array({}, data=np.array([546, -1], "i2"), attributes=attributes)
+        >>> array.decoded[:]
+        array([273.,  nan])
+    """
+
+    __slots__ = ()
+    _async: AsyncDecodedArray
+
+    @property
+    def _blocking(self) -> bool:
+        return self._async.store.blocking
+
+    @property
+    def async_(self) -> AsyncDecodedArray:
+        """The asynchronous object for the same values."""
+        return self._async
+
+    @property
+    def stored(self) -> Any:
+        """The array of stored numbers."""
+        return to_sync(self._async.stored)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._async.close())
+
+    def __getitem__(self, key: Any) -> Any:
+        selection = select(self._async, key)
+        values = selection._read_at_once()
+        return self._run(selection.read()) if values is None else values
+
+    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
+        self._run(select(self._async, key).write(value))
+
+    @property
+    def oindex(self) -> Indexer:
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
+        return Indexer(self._async.oindex, self._run)
+
+    @property
+    def vindex(self) -> Indexer:
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
+        return Indexer(self._async.vindex, self._run)
 
 
 class JobPlanBase(Facade):

@@ -12,14 +12,14 @@ array([0, 7, 7, 0], dtype=int32)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync import config
 from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import ingest_files as _ingest_files
 from zarrasync.bulk import manifest as _manifest
@@ -49,6 +49,7 @@ from zarrasync.metadata.create import DEFAULT
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array
+from zarrasync.nodes import decoded as _decoded
 from zarrasync.nodes import functions as _functions
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
@@ -62,6 +63,7 @@ T = TypeVar("T")
 
 __all__ = [
     "Array",
+    "DecodedArray",
     "Group",
     "JobPlan",
     "Selection",
@@ -212,6 +214,22 @@ class Array(ArrayBase):
             (3,)
         """
         result: Selection = to_sync(self._async.view)
+        return result
+
+    @property
+    def decoded(self) -> DecodedArray:
+        """The physical values of the array, by the conventions of CF. Makes no requests.
+
+        Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
+        consolidated. ``open_array(decode=True)`` and ``sel`` look for the coordinate.
+
+        Example:
+            >>> attributes = {"scale_factor": 0.5, "units": "K"}
+            >>> array = sync.create_array({}, data=np.array([546], "i2"), attributes=attributes)
+            >>> array.decoded[0]
+            np.float64(273.0)
+        """
+        result: DecodedArray = to_sync(self._async.decoded)
         return result
 
     def getitem(self, selection: Any) -> Any:
@@ -687,6 +705,150 @@ class Array(ArrayBase):
         Example:
             >>> with sync.create_group({}) as group:
             ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
+        self._run(self._async.close())
+
+
+class DecodedArray(DecodedArrayBase):
+    """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
+
+    Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
+    ``missing_value``, ``valid_range``, ``units`` and ``calendar`` of times, flags. ``array.decoded`` and
+    ``open_array(decode=True)`` return decoded arrays. Indexing reads values and writes them, encoded, as in NumPy;
+    ``view`` is a lazy selection. A read takes the same requests as one of stored numbers. An error names the first value
+    that cannot be represented.
+
+    Times are ``datetime64`` in a unit that can represent them, and objects of cftime in other calendars than the Gregorian
+    one.
+
+    Example:
+        >>> attributes = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+        >>> array = sync.create_array({}, data=np.array([546, -1], "i2"), attributes=attributes)
+        >>> array.decoded[:]
+        array([273.,  nan])
+    """
+
+    __slots__ = ()
+
+    def with_options(self, *, masked: bool = False, flag_names: bool = False) -> DecodedArray:
+        """Return the array with other kinds of values.
+
+        Args:
+            masked: Return masked arrays. Integers without a scale then remain integers. By default, missing values are NaN
+                or NaT, and such integers become floating-point numbers.
+            flag_names: Return the meanings of flags as strings. Several meanings are separated by spaces.
+
+        Raises:
+            CodecError: If ``flag_names`` is true, and the attributes do not specify the meanings of flags.
+
+        Example:
+            >>> attributes = {"flag_values": [0, 1], "flag_meanings": "sea land"}
+            >>> array = sync.create_array({}, data=np.array([1, 0], "i1"), attributes=attributes)
+            >>> names = array.decoded.with_options(flag_names=True)[:]
+            >>> names.tolist()
+            ['land', 'sea']
+        """
+        result: DecodedArray = to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
+        return result
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The metadata of the stored array."""
+        return self._async.metadata
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of the stored array."""
+        return self._async.attrs
+
+    @property
+    def store(self) -> Store:
+        """The store that contains the array."""
+        return self._async.store
+
+    @property
+    def config(self) -> Config:
+        """The settings that applied when the array was opened."""
+        return self._async.config
+
+    @property
+    def path(self) -> str:
+        """The path in the store, without leading and trailing slashes."""
+        return self._async.path
+
+    @property
+    def name(self) -> str:
+        """The path in the store with a leading slash."""
+        return self._async.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return self._async.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of values, which is the one that xarray decodes to. For times, it has no unit."""
+        return self._async.dtype
+
+    @property
+    def unit(self) -> str:
+        """The unit of values; empty for dates and without one."""
+        return self._async.unit
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._async.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._async.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values in memory, in bytes."""
+        return self._async.nbytes
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of chunks, or of inner chunks if the array is sharded."""
+        return self._async.chunks
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
+        return self._async.dimension_names
+
+    @property
+    def info(self) -> Info:
+        """A summary of the metadata. Makes no requests."""
+        return self._async.info
+
+    @property
+    def view(self) -> Selection:
+        """All values as a lazy selection."""
+        result: Selection = to_sync(self._async.view)
+        return result
+
+    def getitem(self, selection: Any) -> Any:
+        """Read ``array[selection]`` with NumPy's indexing rules. The result is that of ``Selection.read``.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
+            >>> array.decoded.getitem(slice(1, None))
+            array([0.5, 1. ])
+        """
+        return self._run(self._async.getitem(selection))
+
+    def close(self) -> None:
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
+            >>> with array.decoded as decoded:
+            ...     values = decoded[:]
         """
         self._run(self._async.close())
 
@@ -1230,7 +1392,8 @@ class Selection(SelectionBase):
         error.
 
         Args:
-            values: The values, broadcast to the selection's shape. Masked elements become the fill value.
+            values: The values, broadcast to the selection's shape. Masked elements become the fill value, or the number
+                for missing values if the array is decoded.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
                 since its last call, or a ``Monitor``.
 
@@ -1464,6 +1627,7 @@ def open(
     return result
 
 
+@overload
 def open_array(
     store: StoreLike,
     *,
@@ -1472,8 +1636,44 @@ def open_array(
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
+    decode: Literal[False] = False,
     **options: Any,
-) -> Array:
+) -> Array: ...
+@overload
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: Literal[True],
+    **options: Any,
+) -> DecodedArray: ...
+@overload
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool,
+    **options: Any,
+) -> Array | DecodedArray: ...
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool = False,
+    **options: Any,
+) -> Array | DecodedArray:
     """Open an array, or create it if the mode allows that.
 
     Args:
@@ -1484,11 +1684,13 @@ def open_array(
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
+        decode: Return the array with decoded values, as ``Array.decoded``. The units of bounds are looked up in the
+            coordinate of their group, for which the group is listed if the array may contain bounds.
         **options: Options of a new array, as for ``create_array``. An existing array must have the same number of axes,
             data type, chunks and shards.
 
     Returns:
-        The array.
+        The array, or its decoded values.
 
     Raises:
         NodeNotFoundError: If no node exists at the path and the mode does not create one.
@@ -1504,8 +1706,10 @@ def open_array(
         (4, 4)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options)
-    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
+    coroutine_ = _functions.open_array(
+        store_, path=path, mode=mode, zarr_format=zarr_format, config=config, decode=decode, **options
+    )
+    result: Array | DecodedArray = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -2736,6 +2940,7 @@ def validate(
 
 
 register(_array.AsyncArray, Array)
+register(_decoded.AsyncDecodedArray, DecodedArray)
 register(_group.AsyncGroup, Group)
 register(_selection.AsyncSelection, Selection)
 register(_plan.AsyncJobPlan, JobPlan)

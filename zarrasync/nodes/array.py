@@ -26,6 +26,7 @@ from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
+from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
@@ -49,6 +50,9 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     _cached_chunks: transfer.Chunks | None = None
     """The chunks for the metadata of the last call, reused while the metadata is the same object."""
+    _cached_decoded: AsyncDecodedArray | None = None
+    _decoding: None = None
+    """Indexing returns stored numbers; see ``decoded``."""
 
     # -------------------------------------------------------------- properties
 
@@ -182,6 +186,23 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             (3,)
         """
         return AsyncSelection(self, identity(self.shape))
+
+    @property
+    def decoded(self) -> AsyncDecodedArray:
+        """The physical values of the array, by the conventions of CF. Makes no requests.
+
+        Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
+        consolidated. ``open_array(decode=True)`` and ``sel`` look for the coordinate.
+
+        Example:
+            >>> attributes = {"scale_factor": 0.5, "units": "K"}
+            >>> array = await za.create_array({}, data=np.array([546], "i2"), attributes=attributes)
+            >>> await array.decoded[0]
+            np.float64(273.0)
+        """
+        if self._cached_decoded is None:
+            self._cached_decoded = decoded_at(self, self._cell.handle)
+        return self._cached_decoded
 
     def __getitem__(self, key: Any) -> AsyncSelection:
         return select(self, key)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute
 from zarrasync._util.short_tracebacks import RAISED, shorten
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
@@ -29,6 +30,9 @@ from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
 __all__ = ["Accessor", "AsyncSelection", "NotAwaited", "SelectedArray", "select"]
+
+_LONG = 1 << 16
+"""Bytes of numbers that are decoded and encoded on a worker thread. Dates of cftime take some microseconds each."""
 
 
 class NotAwaited:
@@ -69,6 +73,17 @@ class SelectedArray(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def _chunks(self) -> transfer.Chunks: ...
+    @property
+    def _decoding(self) -> Decoder | None: ...
+
+
+class Decoder(Protocol):
+    """How stored numbers become values, for arrays of decoded values."""
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
+    def decode_into(self, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None: ...
+    def check_out(self, out: npt.NDArray[Any], shape: tuple[int, ...]) -> None: ...
+    def encode(self, values: npt.ArrayLike, name: str) -> npt.NDArray[Any]: ...
 
 
 class Accessor(NotAwaited):
@@ -208,20 +223,45 @@ class AsyncSelection(NotAwaited):
         """
         if missing not in ("fill", "error"):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
-        chunks = self.array._chunks
-        read = partial(transfer.read, chunks, self._transform, out=out, missing=missing, fields=self._fields)
+        chunks, decoding = self.array._chunks, self.array._decoding
+        stored_out = out if decoding is None else None
+        read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
         try:
+            if decoding is not None:
+                self._check_decoded(decoding, out)
             if progress:
-                with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
+                with report_progress(progress, self._stored_bytes, f"read {self.array.name}") as report:
                     result = await read(progress=report)
             else:
                 result = await read()
             if chunks.unproven and self._fields is None:
                 await check_separator(chunks, self._transform, result)
+            if decoding is not None:
+                decode = partial(decoding.decode, result) if out is None else partial(decoding.decode_into, result, out)
+                decoded = decode() if result.nbytes < _LONG else await compute(decode)
+                result = result if decoded is None else decoded
         except RAISED as error:
             shorten(error, kept=0)
             raise
-        return result if out is not None else self._finish(result)
+        return out if out is not None else self._finish(result)
+
+    @property
+    def _stored_bytes(self) -> int:
+        """The size of the selected stored elements in memory, in bytes."""
+        dtype = self.array.metadata.dtype.numpy
+        return self.size * (dtype if self._fields is None else dtype[self._fields]).itemsize
+
+    def _check_decoded(self, decoding: Decoder, out: npt.NDArray[Any] | None) -> None:
+        """Check the size of decoded values, and the array to read them into."""
+        limit = self.array.config.max_read_bytes
+        if 0 < limit < self.nbytes:
+            raise SelectionError(
+                f"the decoded values of shape {self.shape} have {self.nbytes:,} bytes, more than config.max_read_bytes = "
+                f"{limit:,}",
+                shape=self.shape,
+            )
+        if out is not None:
+            decoding.check_out(out, self.shape)
 
     def _finish(self, result: npt.NDArray[Any]) -> Any:
         """Return a scalar instead of an array without dimensions, if NumPy would."""
@@ -235,7 +275,10 @@ class AsyncSelection(NotAwaited):
         chunks = self.array._chunks
         reader = None if self._fields is not None or chunks.unproven else chunks.ranges_reader
         result = None if reader is None else reader.read(self._transform)
-        return None if result is None else self._finish(result)
+        if result is None:
+            return None
+        decoding = self.array._decoding
+        return self._finish(result if decoding is None else decoding.decode(result))
 
     async def write(self, values: npt.ArrayLike, progress: ProgressLike = False) -> None:
         """Write values to the selection.
@@ -245,7 +288,8 @@ class AsyncSelection(NotAwaited):
         error.
 
         Args:
-            values: The values, broadcast to the selection's shape. Masked elements become the fill value.
+            values: The values, broadcast to the selection's shape. Masked elements become the fill value, or the number
+                for missing values if the array is decoded.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
                 since its last call, or a ``Monitor``.
 
@@ -261,12 +305,15 @@ class AsyncSelection(NotAwaited):
             >>> await array[...]
             array([0, 7, 7, 0], dtype=int32)
         """
-        chunks, transform, fields = self.array._chunks, self._transform, self._fields
+        chunks, transform, fields, decoding = self.array._chunks, self._transform, self._fields, self.array._decoding
         check = partial(check_assignment, chunks, transform, fields)
-        write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
         try:
+            if decoding is not None:
+                encode = partial(decoding.encode, values, self.array.name)
+                values = await compute(encode) if getattr(values, "nbytes", 0) >= _LONG else encode()
+            write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
             if progress:
-                with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
+                with report_progress(progress, self._stored_bytes, f"write {self.array.name}") as report:
                     await write(progress=report)
             else:
                 await write()
@@ -356,7 +403,10 @@ class AsyncSelection(NotAwaited):
             >>> array.view[:2].explain()
             / (2, 8) float64: 2 chunks, 2 requests, 256 B decoded for 128 B (50%)
         """
-        return explain(self.array.name, self.array.metadata, self._transform, str(self.dtype), self.nbytes)
+        dtype = str(self.dtype)
+        if self.array._decoding is not None:
+            dtype = f"{dtype} from {self.array.metadata.dtype.numpy}"
+        return explain(self.array.name, self.array.metadata, self._transform, dtype, self.nbytes, self._stored_bytes)
 
     def _repr_html_(self) -> str:
         return self.explain().to_html("Selection")

@@ -42,6 +42,7 @@ from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
@@ -221,7 +222,7 @@ class Array(ArrayBase):
         """The physical values of the array, by the conventions of CF. Makes no requests.
 
         Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
-        consolidated. ``open_array(decode=True)`` and ``sel`` look for the coordinate.
+        consolidated. ``open_array(decode=True)`` and ``sel`` of a group look for the coordinate.
 
         Example:
             >>> attributes = {"scale_factor": 0.5, "units": "K"}
@@ -230,6 +231,51 @@ class Array(ArrayBase):
             np.float64(273.0)
         """
         result: DecodedArray = to_sync(self._async.decoded)
+        return result
+
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> Selection:
+        """Select a part of the array by the coordinates in its group.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. Coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            The part as a lazy selection.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("lat", data=[60.0, 50.0, 40.0], dimension_names=["lat"])
+            >>> t2m = group.create_array("t2m", data=np.arange(3), dimension_names=["lat"])
+            >>> (t2m.sel(lat=slice(45, 60))).read()
+            array([0, 1])
+        """
+        result: Selection = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+        )
         return result
 
     def getitem(self, selection: Any) -> Any:
@@ -676,8 +722,8 @@ class Array(ArrayBase):
     def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
-        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
         is.
 
         Args:
@@ -833,7 +879,7 @@ class DecodedArray(DecodedArrayBase):
         return result
 
     def getitem(self, selection: Any) -> Any:
-        """Read ``array[selection]`` with NumPy's indexing rules. The result is that of ``Selection.read``.
+        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
 
         Example:
             >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
@@ -841,6 +887,31 @@ class DecodedArray(DecodedArrayBase):
             array([0.5, 1. ])
         """
         return self._run(self._async.getitem(selection))
+
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        **coordinates: Any,
+    ) -> Selection:
+        """Select a part of the values by the coordinates in the group of the array.
+
+        Takes the arguments of ``Array.sel``, and raises the same errors.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("x", data=[10, 20], dimension_names=["x"])
+            >>> attributes = {"scale_factor": 0.5}
+            >>> array = group.create_array("v", data=[1, 2], dimension_names=["x"], attributes=attributes)
+            >>> (array.decoded.sel(x=20)).read()
+            np.float64(1.0)
+        """
+        result: Selection = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, **coordinates))
+        )
+        return result
 
     def close(self) -> None:
         """Close the connections of the store. Also called at the end of a ``with`` block.
@@ -1066,6 +1137,54 @@ class Group(GroupBase):
         """
         return self._run(self._async.tree(max_depth))
 
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> dict[str, Selection]:
+        """Select a part of each array of the group by coordinates.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. The members are listed and coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            A lazy selection for each array, by name. Arrays without the selected dimensions are whole.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            UnsupportedOperation: If the store cannot list, and the metadata is not consolidated. Use ``sel`` of an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> attributes = {"units": "days since 2000-01-01"}
+            >>> _ = group.create_array("time", data=[0, 1, 31], dimension_names=["time"], attributes=attributes)
+            >>> _ = group.create_array("t2m", data=[5.0, 6.0, 7.0], dimension_names=["time"])
+            >>> january = group.sel(time="2000-01")
+            >>> january["t2m"].read()
+            array([5., 6.])
+        """
+        result: dict[str, Selection] = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+        )
+        return result
+
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
         """Create an array below this group.
 
@@ -1281,8 +1400,8 @@ class Group(GroupBase):
     def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
-        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
         is.
 
         Args:

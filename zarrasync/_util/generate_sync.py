@@ -82,6 +82,7 @@ from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.metadata.create import DEFAULT
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.display.info import Info, Tree
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.transfer.unaligned import Unaligned

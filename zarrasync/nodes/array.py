@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -20,15 +20,19 @@ from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.model.chunk_grids import Grid
+from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
+from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
+from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, select
+from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, SelectedArray, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 
 __all__ = ["AsyncArray"]
@@ -192,7 +196,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """The physical values of the array, by the conventions of CF. Makes no requests.
 
         Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
-        consolidated. ``open_array(decode=True)`` and ``sel`` look for the coordinate.
+        consolidated. ``open_array(decode=True)`` and ``sel`` of a group look for the coordinate.
 
         Example:
             >>> attributes = {"scale_factor": 0.5, "units": "K"}
@@ -240,6 +244,67 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             array([2, 3])
         """
         return Accessor(self.view, partial(_parse_block, self._cell.metadata))
+
+    # -------------------------------------------------------------- selecting by coordinates
+
+    async def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> AsyncSelection:
+        """Select a part of the array by the coordinates in its group.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. Coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            The part as a lazy selection.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("lat", data=[60.0, 50.0, 40.0], dimension_names=["lat"])
+            >>> t2m = await group.create_array("t2m", data=np.arange(3), dimension_names=["lat"])
+            >>> await (await t2m.sel(lat=slice(45, 60))).read()
+            array([0, 1])
+        """
+        queries = parse_queries(mapping, method, tolerance, coordinates)
+        siblings = await self._coordinates.arrays([*queries], self._find_siblings)
+        axes = wanted_axes(queries, {self.name: self}, siblings, self.name)
+        positions = await self._coordinates.positions(axes, self._cell.handle.format)
+        return selected(self.decoded if decode else self, positions)
+
+    async def _find_siblings(self, names: Sequence[str] | None) -> dict[str, SelectedArray]:
+        """Return the arrays with these names in the group of the array."""
+        handle = self._cell.handle
+        names = names or ()
+        paths = [join(handle.path.rpartition("/")[0], name) for name in names]
+        found = await run_on_store(partial(find_all, handle, paths, (handle.format,)), handle.store)
+        nodes = zip(names, paths, found, strict=True)
+        return {
+            name: AsyncArray(handle.at(path), node.metadata)
+            for name, path, node in nodes
+            if node is not None and isinstance(node.metadata, ArrayMetadata)
+        }
 
     # -------------------------------------------------------------- reading and writing
 

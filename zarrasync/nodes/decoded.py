@@ -16,6 +16,7 @@ from zarrasync.config import Config
 from zarrasync.display import html
 from zarrasync.display.info import Info, decoded_info
 from zarrasync.errors import ShapeError
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
@@ -26,7 +27,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, SelectedArray, select
 from zarrasync.stores import Store
 
-__all__ = ["AsyncDecodedArray", "Decoding", "decoded_at"]
+__all__ = ["AsyncDecodedArray", "Decoding", "decoded_at", "decoded_members"]
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,7 @@ class AsyncDecodedArray(NotAwaited):
         return self.view.vindex
 
     async def getitem(self, selection: Any) -> Any:
-        """Read ``array[selection]`` with NumPy's indexing rules. The result is that of ``AsyncSelection.read``.
+        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``AsyncSelection.read``.
 
         Example:
             >>> array = await za.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
@@ -297,6 +298,29 @@ class AsyncDecodedArray(NotAwaited):
             array([0.5, 1. ])
         """
         return await self[selection].read()
+
+    async def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        **coordinates: Any,
+    ) -> AsyncSelection:
+        """Select a part of the values by the coordinates in the group of the array.
+
+        Takes the arguments of ``AsyncArray.sel``, and raises the same errors.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("x", data=[10, 20], dimension_names=["x"])
+            >>> attributes = {"scale_factor": 0.5}
+            >>> array = await group.create_array("v", data=[1, 2], dimension_names=["x"], attributes=attributes)
+            >>> await (await array.decoded.sel(x=20)).read()
+            np.float64(1.0)
+        """
+        part = await self.stored.sel(mapping, method=method, tolerance=tolerance, decode=False, **coordinates)
+        return AsyncSelection(self, part._transform, None, part._exact)
 
     # -------------------------------------------------------------- closing
 
@@ -317,6 +341,12 @@ class AsyncDecodedArray(NotAwaited):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def decoded_members(arrays: Mapping[str, SelectedArray], format_: Format) -> dict[str, AsyncDecodedArray]:
+    """Return the arrays of a group with decoded values. Bounds inherit the attributes of their coordinates."""
+    metadata = {name: array.metadata for name, array in arrays.items()}
+    return {name: AsyncDecodedArray(array, format_, parent_of(name, metadata)) for name, array in arrays.items()}
 
 
 def decoded_at(stored: SelectedArray, handle: NodeHandle) -> AsyncDecodedArray:

@@ -20,6 +20,7 @@ from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.points import PointRun, Run
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
+from zarrasync.stores.changes import slot_of
 from zarrasync.transfer.kernel.decoder import KernelDecoder
 from zarrasync.transfer.kernel.ranges import AT_ONCE, RangesReader
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
@@ -71,6 +72,11 @@ class Chunks:
         if self.shape is None and not max_nbytes:
             return metadata.chain
         return metadata.chain_of(self.shape or metadata.write_chunks, max_nbytes)
+
+    @cached_property
+    def change_slot(self) -> int:
+        """The slot of the array among the counters of changes."""
+        return slot_of(self.origin or self.store, self.name)
 
     @cached_property
     def kernel_array(self) -> ArrayStruct | None:

@@ -278,6 +278,26 @@ class Array(ArrayBase):
         )
         return result
 
+    def to_xarray(self, **options: Any) -> Any:
+        """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.DataArray`` with lazy values.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> t2m = group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> (t2m.to_xarray()).dims
+            ('time',)
+        """
+        return self._run(self._async.to_xarray(**options))
+
     def getitem(self, selection: Any) -> Any:
         """Read ``array[selection]`` with NumPy's indexing rules.
 
@@ -1184,6 +1204,27 @@ class Group(GroupBase):
             self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
         )
         return result
+
+    def to_xarray(self, **options: Any) -> Any:
+        """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.Dataset`` with lazy variables.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> dataset = group.to_xarray()
+            >>> dataset.t2m.mean().item()
+            280.75
+        """
+        return self._run(self._async.to_xarray(**options))
 
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
         """Create an array below this group.

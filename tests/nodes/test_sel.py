@@ -142,7 +142,10 @@ async def test_coordinates_are_read_once(api: Api):
     store.reset()
     for _ in range(3):
         await api(array.sel(lat=30, lon=60))
-    assert (store.counts.lists, store.counts.fetches - store.counts.absent) == (0, 4)  # two documents, two chunks
+    assert (store.counts.lists, store.counts.fetches - store.counts.absent) == (
+        0,
+        5,
+    )  # of two coordinates, and the group
 
 
 async def test_changes_are_noticed(api: Api):

@@ -24,11 +24,12 @@ from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.chunk_shapes import parse_sizes
+from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import named_axes, parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -288,18 +289,43 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             array([0, 1])
         """
         queries = parse_queries(mapping, method, tolerance, coordinates)
-        siblings = await self._coordinates.arrays([*queries], self._find_siblings)
-        axes = wanted_axes(queries, {self.name: self}, siblings, self.name)
-        positions = await self._coordinates.positions(axes, self._cell.handle.format)
-        return selected(self.decoded if decode else self, positions)
+        cache, name = self._coordinates, self.basename
+        siblings = await cache.arrays([*queries], self._find_siblings)
+        wanted = wanted_axes(queries, {name: self}, siblings, cache.above, self.name)
+        positions = await cache.positions(wanted, self._cell.handle.format)
+        axes = named_axes(name, self._cell.metadata, cache.above)
+        return selected(self.decoded if decode else self, axes, positions)
+
+    async def to_xarray(self, **options: Any) -> Any:
+        """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.DataArray`` with lazy values.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> t2m = await group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> (await t2m.to_xarray()).dims
+            ('time',)
+        """
+        return await self._call_method("array_to_xarray", "xarray", options)
 
     async def _find_siblings(self, names: Sequence[str] | None) -> dict[str, SelectedArray]:
-        """Return the arrays with these names in the group of the array."""
-        handle = self._cell.handle
+        """Return the arrays with these names in the group of the array, and note the meaning of the group."""
+        handle, parent = self._cell.handle, self.path.rpartition("/")[0]
         names = names or ()
-        paths = [join(handle.path.rpartition("/")[0], name) for name in names]
-        found = await run_on_store(partial(find_all, handle, paths, (handle.format,)), handle.store)
-        nodes = zip(names, paths, found, strict=True)
+        paths = [join(parent, name) for name in names]
+        look_up = partial(find_all, handle, [*paths, *([parent] if self.path else [])], (handle.format,))
+        found = await run_on_store(look_up, handle.store)
+        group = found[-1] if self.path else None
+        self._coordinates.above = Meaning() if group is None else meaning_of(group.metadata)
+        nodes = zip(names, paths, found, strict=False)
         return {
             name: AsyncArray(handle.at(path), node.metadata)
             for name, path, node in nodes

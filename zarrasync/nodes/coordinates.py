@@ -17,7 +17,7 @@ from zarrasync.formats import Format
 from zarrasync.indexing.labels import Position, checked_method
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions import Axis, axes_of, axis_names, meaning_of
+from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
 from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
@@ -25,7 +25,7 @@ from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.stores.changes import CHANGES, slot_of
 
-__all__ = ["CoordinateCache", "Labelled", "parse_queries", "selected", "wanted_axes"]
+__all__ = ["CoordinateCache", "Labelled", "named_axes", "parse_queries", "selected", "wanted_axes"]
 
 _LONG = 1 << 16
 """Labels whose order is examined on a worker thread."""
@@ -76,6 +76,7 @@ def wanted_axes(
     queries: Mapping[str, Query],
     arrays: Mapping[str, SelectedArray],
     coordinates: Mapping[str, SelectedArray],
+    above: Meaning,
     where: str,
 ) -> dict[str, Labelled]:
     """Return the axes that labels select, by the name of the coordinate.
@@ -84,17 +85,22 @@ def wanted_axes(
         queries: The selected labels, by coordinate.
         arrays: The arrays to select from, by name.
         coordinates: The arrays that may contain labels, by name.
+        above: The meaning of their group.
         where: The name of the group or array, for messages.
 
     Raises:
         LabelError: If a name is not a coordinate or dimension of the arrays, or a coordinate has several dimensions.
     """
-    axes = _axes(arrays)
+    axes: dict[str, list[tuple[int, Axis]]] = {}
+    for name, array in arrays.items():
+        for axis, size in zip(named_axes(name, array.metadata, above), array.metadata.shape, strict=True):
+            if axis.name:
+                axes.setdefault(axis.name, []).append((size, axis))
     known = axes.keys() | {name for name, array in coordinates.items() if array.metadata.ndim == 1}
     found: dict[str, Labelled] = {}
     for name, query in queries.items():
-        array = coordinates.get(name)
-        dim = name if array is None else _dimension_of(name, array.metadata)
+        coordinate = coordinates.get(name)
+        dim = name if coordinate is None else _dimension_of(name, coordinate.metadata)
         if dim not in axes:
             hint = suggest(name, known, f"its coordinates are {', '.join(sorted(known)) or 'none'}")
             raise LabelError(f"{where} has no coordinate {name!r}; {hint}", name=name)
@@ -104,39 +110,37 @@ def wanted_axes(
             )
         sizes = {size for size, _ in axes[dim]}
         if len(sizes) > 1:
-            raise LabelError(f"arrays of {where} have different sizes along {dim!r}: {sorted(sizes)}", name=name)
+            raise LabelError(
+                f"arrays of {where} have different sizes along {dim!r}: {sorted(sizes)}; use sel of one of them",
+                name=name,
+            )
         specified = [axis for _, axis in axes[dim] if axis.has_coordinates or axis.labels]
         same = specified and all(axis == specified[0] for axis in specified)
-        found[name] = Labelled(dim, query, array, specified[0] if same else Axis(dim), sizes.pop())
+        found[name] = Labelled(dim, query, coordinate, specified[0] if same else Axis(dim), sizes.pop())
     return found
 
 
-def _axes(arrays: Mapping[str, SelectedArray]) -> dict[str, list[tuple[int, Axis]]]:
-    axes: dict[str, list[tuple[int, Axis]]] = {}
-    for array in arrays.values():
-        metadata = array.metadata
-        specified = axes_of(metadata, meaning_of(metadata).axes)
-        for dim, size, axis in zip(dimensions_of(metadata), metadata.shape, specified, strict=True):
-            if dim:
-                axes.setdefault(dim, []).append((size, axis))
-    return axes
+def named_axes(name: str, metadata: ArrayMetadata, above: Meaning) -> tuple[Axis, ...]:
+    """Return the axes of an array of a group, by its own metadata and the conventions that the group follows.
 
-
-def dimensions_of(metadata: ArrayMetadata) -> Sequence[str | None]:
-    """Return the name of each axis, ``None`` for an axis without one."""
-    return axis_names(metadata) or [axis.name or None for axis in axes_of(metadata, meaning_of(metadata).axes)]
+    Args:
+        name: The name of the array.
+        metadata: Its metadata.
+        above: The meaning of the group.
+    """
+    return axes_of(metadata, above.for_member(name, meaning_of(metadata), is_array=True).axes)
 
 
 def _dimension_of(name: str, metadata: ArrayMetadata) -> str | None:
     """Return the dimension whose labels an array contains."""
-    dims = dimensions_of(metadata)
-    if len(dims) > 1:
+    if metadata.ndim > 1:
+        dims = axis_names(metadata) or ["unnamed"] * metadata.ndim
         raise LabelError(
             f"the coordinate {name!r} has the dimensions {', '.join(map(str, dims))}; labels along several dimensions cannot "
             "be selected: read the coordinate, and select positions with vindex",
             name=name,
         )
-    return (dims[0] or name) if dims else None
+    return ((axis_names(metadata) or [name])[0] or name) if metadata.ndim else None
 
 
 # ------------------------------------------------------------------ reading
@@ -158,9 +162,13 @@ class CoordinateCache:
     Args:
         store: The store.
         path: The path of the group.
+
+    Attributes:
+        above: The meaning of the group.
     """
 
     def __init__(self, store: Store, path: str) -> None:
+        self.above = Meaning()
         self._entries: dict[str, _Entry] = {}
         self._slot = slot_of(store, path)
         self._changes = -1
@@ -254,10 +262,10 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
 # ------------------------------------------------------------------ selections
 
 
-def selected(array: SelectedArray, positions: Mapping[str, Position]) -> AsyncSelection:
-    """Return the part of an array at positions along its dimensions. Each dimension is selected independently."""
-    view, dims = AsyncSelection(array, identity(array.metadata.shape)), dimensions_of(array.metadata)
-    key = tuple(positions.get(dim or "", slice(None)) for dim in dims)
+def selected(array: SelectedArray, axes: Sequence[Axis], positions: Mapping[str, Position]) -> AsyncSelection:
+    """Return the part of an array at positions along its axes. Each axis is selected independently."""
+    view, dims = AsyncSelection(array, identity(array.metadata.shape)), [axis.name for axis in axes]
+    key = tuple(positions.get(dim, slice(None)) for dim in dims)
     if not any(dim in positions for dim in dims):
         return view
     if any(isinstance(item, np.ndarray) for item in key):

@@ -16,11 +16,12 @@ from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import meaning_of
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import named_axes, parse_queries, selected, wanted_axes
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.create_array import create_array_at
 from zarrasync.nodes.decoded import decoded_members
@@ -380,11 +381,35 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             array([5., 6.])
         """
         queries = parse_queries(mapping, method, tolerance, coordinates)
+        above, format_ = meaning_of(self._cell.metadata), self._cell.handle.format
         arrays = await self._coordinates.arrays(None, self._find_arrays)
-        axes = wanted_axes(queries, arrays, arrays, self.name)
-        positions = await self._coordinates.positions(axes, self._cell.handle.format)
-        sources = decoded_members(arrays, self._cell.handle.format) if decode else arrays
-        return {name: selected(source, positions) for name, source in sources.items()}
+        positions = await self._coordinates.positions(wanted_axes(queries, arrays, arrays, above, self.name), format_)
+        sources = decoded_members(arrays, format_) if decode else arrays
+        return {
+            name: selected(source, named_axes(name, source.metadata, above), positions)
+            for name, source in sources.items()
+        }
+
+    async def to_xarray(self, **options: Any) -> Any:
+        """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.Dataset`` with lazy variables.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> dataset = await group.to_xarray()
+            >>> dataset.t2m.mean().item()
+            280.75
+        """
+        return await self._call_method("group_to_xarray", "xarray", options)
 
     async def _find_arrays(self, _: object) -> dict[str, SelectedArray]:
         return dict(await self.arrays())

@@ -259,7 +259,7 @@ def test_the_facade_is_up_to_date():
 
 PUBLIC = {
     "AsyncArray": (
-        "append attrs basename blocks cdata_shape chunks close compressors config decoded dimension_names dtype fill_value filters "
+        "append attrs basename blocks cdata_shape chunk_cache chunks close compressors config decoded dimension_names dtype fill_value filters "
         "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
         "get_orthogonal_selection getitem info info_complete metadata name nbytes nbytes_stored nchunks nchunks_initialized ndim oindex "
         "path read_chunk_sizes read_only refresh resize sel serializer set_basic_selection set_block_selection set_coordinate_selection "

@@ -58,6 +58,7 @@ from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
+from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
 
 T = TypeVar("T")
@@ -199,6 +200,20 @@ class Array(ArrayBase):
     def nchunks(self) -> int:
         """The number of chunks (inner chunks if the array is sharded)."""
         return self._async.nchunks
+
+    @property
+    def chunk_cache(self) -> ChunkCache | None:
+        """The cache of decoded chunks that ``config.chunk_cache_bytes`` specifies, which arrays share; ``None`` without one.
+
+        Example:
+            >>> config = {"chunk_cache_bytes": 1 << 24, "chunk_cache_max_age": 60.0}
+            >>> array = sync.create_array({}, data=np.arange(8), chunks=(4,), config=config)
+            >>> for _ in range(3):
+            ...     _ = array[5]
+            >>> array.chunk_cache.stats.hits, array.chunk_cache.stats.misses
+            (2, 1)
+        """
+        return self._async.chunk_cache
 
     @property
     def info(self) -> Info:

@@ -85,6 +85,7 @@ from zarrasync.display.info import Info, Tree
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
+from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.metadata import ArrayMetadata, GroupMetadata

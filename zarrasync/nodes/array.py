@@ -35,6 +35,7 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, SelectedArray, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
+from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
 __all__ = ["AsyncArray"]
 
@@ -149,6 +150,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     def nchunks(self) -> int:
         """The number of chunks (inner chunks if the array is sharded)."""
         return math.prod(self.cdata_shape)
+
+    @property
+    def chunk_cache(self) -> ChunkCache | None:
+        """The cache of decoded chunks that ``config.chunk_cache_bytes`` specifies, which arrays share; ``None`` without one.
+
+        Example:
+            >>> config = {"chunk_cache_bytes": 1 << 24, "chunk_cache_max_age": 60.0}
+            >>> array = await za.create_array({}, data=np.arange(8), chunks=(4,), config=config)
+            >>> for _ in range(3):
+            ...     _ = await array[5]
+            >>> array.chunk_cache.stats.hits, array.chunk_cache.stats.misses
+            (2, 1)
+        """
+        return cache_for(self._cell.handle.config)
 
     @property
     def info(self) -> Info:

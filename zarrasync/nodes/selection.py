@@ -225,7 +225,10 @@ class AsyncSelection(NotAwaited):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
         chunks, decoding = self.array._chunks, self.array._decoding
         stored_out = out if decoding is None else None
-        read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
+        if chunks.cache is None or stored_out is not None or missing == "error" or progress or chunks.unproven:
+            read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
+        else:
+            read = partial(chunks.cache.read, chunks, self._transform, self._fields)
         try:
             if decoding is not None:
                 self._check_decoded(decoding, out)
@@ -273,8 +276,13 @@ class AsyncSelection(NotAwaited):
         Returns ``None`` if ``read`` has to do it, which also raises the errors.
         """
         chunks = self.array._chunks
-        reader = None if self._fields is not None or chunks.unproven else chunks.ranges_reader
-        result = None if reader is None else reader.read(self._transform)
+        if self._fields is not None or chunks.unproven:
+            return None
+        if chunks.cache is None:
+            reader = chunks.ranges_reader
+            result = None if reader is None else reader.read(self._transform)
+        else:
+            result = chunks.cache.read_at_once(chunks, self._transform)
         if result is None:
             return None
         decoding = self.array._decoding

@@ -88,7 +88,7 @@ class Chunks:
 
     @cached_property
     def cache_key(self) -> tuple[Any, ...]:
-        """What identifies the array, and how its chunks are decoded, among those of a cache."""
+        """Identifies the array in a cache, and how its chunks are decoded."""
         metadata = self.metadata
         layout = (metadata.dtype, metadata.codecs, metadata.fill_value, metadata.chunks, metadata.edges)
         return (self.origin or self.store).identity, self.name, repr(layout)

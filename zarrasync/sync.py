@@ -11,14 +11,14 @@ array([0, 7, 7, 0], dtype=int32)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync import config
-from zarrasync._concurrency.bridge import iterate, run
+from zarrasync._concurrency.bridge import run
 from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import ingest_files as _ingest_files
@@ -43,7 +43,6 @@ from zarrasync.display.info import Info, Tree
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.labels import LabelMethod
-from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.create import DEFAULT
@@ -356,7 +355,7 @@ class Array(ArrayBase):
         self._run(self._async.setitem(selection, value))
 
     def get_basic_selection(
-        self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with basic indexing.
 
@@ -405,7 +404,7 @@ class Array(ArrayBase):
         self._run(self._async.set_basic_selection(selection, value, fields=fields))
 
     def get_orthogonal_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with orthogonal indexing, as ``oindex``.
 
@@ -456,7 +455,7 @@ class Array(ArrayBase):
         self._run(self._async.set_orthogonal_selection(selection, value, fields=fields))
 
     def get_coordinate_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with coordinate indexing, as ``vindex``.
 
@@ -505,9 +504,7 @@ class Array(ArrayBase):
         """
         self._run(self._async.set_coordinate_selection(selection, value, fields=fields))
 
-    def get_mask_selection(
-        self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
-    ) -> Any:
+    def get_mask_selection(self, mask: npt.ArrayLike, *, out: Any = None, fields: str | list[str] | None = None) -> Any:
         """Read the elements where a mask is true.
 
         Args:
@@ -554,9 +551,7 @@ class Array(ArrayBase):
         """
         self._run(self._async.set_mask_selection(mask, value, fields=fields))
 
-    def get_block_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
-    ) -> Any:
+    def get_block_selection(self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None) -> Any:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
@@ -1528,16 +1523,12 @@ class Selection(SelectionBase):
         """The size of the result in memory, in bytes."""
         return self._async.nbytes
 
-    def read(
-        self,
-        out: npt.NDArray[Any] | None = None,
-        missing: Literal["fill", "error"] = "fill",
-        progress: ProgressLike = False,
-    ) -> Any:
+    def read(self, out: Any = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> Any:
         """Read the selection.
 
         Args:
-            out: An array of the selection's shape and dtype to read into.
+            out: An array of the selection's shape and dtype to read into: of NumPy, or of any library that supports DLPack or
+                the buffer protocol.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
                 its last call, or a ``Monitor``.
@@ -1585,30 +1576,6 @@ class Selection(SelectionBase):
             array([0, 7, 7, 0], dtype=int32)
         """
         self._run(self._async.write(values, progress))
-
-    def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Iterator[tuple[Region, npt.NDArray[Any]]]:
-        """Read the selection block by block. The next block is read while the caller processes the current one.
-
-        Args:
-            unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
-                reduced to at most an eighth of ``config.memory_budget``.
-
-        Yields:
-            The location of a block in the selection, as a tuple of slices, and its values.
-
-        Raises:
-            SelectionError: If ``unit`` does not have a positive size for each axis.
-            CodecError: If a chunk is damaged.
-            StoreError: If the store failed.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(4), chunks=(2,))
-            >>> for region, block in array.view.chunks():
-            ...     print(region[0].start, block.sum())
-            0 1
-            2 5
-        """
-        return iterate(self._async.chunks(unit), blocking=self._blocking)
 
     def explain(self) -> Explanation:
         """Count the chunks, requests and bytes that reading the selection takes. Makes no requests.

@@ -32,8 +32,9 @@ from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.coordinates import named_axes, parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
+from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, SelectedArray, select
+from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
@@ -392,7 +393,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self[selection].write(value)
 
     async def get_basic_selection(
-        self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with basic indexing.
 
@@ -441,7 +442,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.basic, fields).write(value)
 
     async def get_orthogonal_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with orthogonal indexing, as ``oindex``.
 
@@ -492,7 +493,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.orthogonal, fields).write(value)
 
     async def get_coordinate_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with coordinate indexing, as ``vindex``.
 
@@ -542,7 +543,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.coordinate, fields).write(value)
 
     async def get_mask_selection(
-        self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, mask: npt.ArrayLike, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read the elements where a mask is true.
 
@@ -591,7 +592,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(mask, parse.mask, fields).write(value)
 
     async def get_block_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 

@@ -23,8 +23,9 @@ from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds,
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import STRINGS
 from zarrasync.metadata.format import Format
+from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, SelectedArray, select
+from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
 from zarrasync.stores import Store
 
 __all__ = ["AsyncDecodedArray", "Decoding", "decoded_at", "decoded_members"]

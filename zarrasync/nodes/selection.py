@@ -25,35 +25,15 @@ from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
+from zarrasync.nodes.like_numpy import NotAwaited, memory_of
 from zarrasync.nodes.separators import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
-__all__ = ["Accessor", "AsyncSelection", "NotAwaited", "SelectedArray", "select"]
+__all__ = ["Accessor", "AsyncBlocks", "AsyncSelection", "SelectedArray", "select"]
 
 _LONG = 1 << 16
 """Bytes of numbers that are decoded and encoded on a worker thread. Dates of cftime take some microseconds each."""
-
-
-class NotAwaited:
-    """A base class of objects to await. Python and NumPy would otherwise treat them as sequences of elements."""
-
-    __slots__ = ()
-
-    def __setitem__(self, key: object, value: object) -> Never:
-        raise TypeError("an assignment cannot be awaited; use await array[...].write(values)")
-
-    def __array__(self, dtype: object = None, copy: object = None) -> Never:
-        raise TypeError("NumPy cannot await a selection; use np.asarray(await array[...])")
-
-    def __contains__(self, value: object) -> Never:
-        raise TypeError("a value cannot be searched in an asynchronous selection; use value in await array[...]")
-
-    def __iter__(self) -> Never:
-        raise TypeError(
-            "an asynchronous selection cannot be iterated; use await array[...], or async for region, block in "
-            "array.view.chunks()"
-        )
 
 
 class SelectedArray(Protocol):
@@ -194,14 +174,15 @@ class AsyncSelection(NotAwaited):
 
     async def read(
         self,
-        out: npt.NDArray[Any] | None = None,
+        out: Any = None,
         missing: Literal["fill", "error"] = "fill",
         progress: ProgressLike = False,
     ) -> Any:
         """Read the selection.
 
         Args:
-            out: An array of the selection's shape and dtype to read into.
+            out: An array of the selection's shape and dtype to read into: of NumPy, or of any library that supports DLPack or
+                the buffer protocol.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
                 its last call, or a ``Monitor``.
@@ -224,14 +205,15 @@ class AsyncSelection(NotAwaited):
         if missing not in ("fill", "error"):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
         chunks, decoding = self.array._chunks, self.array._decoding
-        stored_out = out if decoding is None else None
+        target = out if out is None or isinstance(out, np.ndarray) else memory_of(out)
+        stored_out = target if decoding is None else None
         if chunks.cache is None or stored_out is not None or missing == "error" or progress or chunks.unproven:
             read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
         else:
             read = partial(chunks.cache.read, chunks, self._transform, self._fields)
         try:
             if decoding is not None:
-                self._check_decoded(decoding, out)
+                self._check_decoded(decoding, target)
             if progress:
                 with report_progress(progress, self._stored_bytes, f"read {self.array.name}") as report:
                     result = await read(progress=report)
@@ -240,9 +222,10 @@ class AsyncSelection(NotAwaited):
             if chunks.unproven and self._fields is None:
                 await check_separator(chunks, self._transform, result)
             if decoding is not None:
-                decode = partial(decoding.decode, result) if out is None else partial(decoding.decode_into, result, out)
-                decoded = decode() if result.nbytes < _LONG else await compute(decode)
-                result = result if decoded is None else decoded
+                decode: Any = partial(decoding.decode, result)
+                if target is not None:
+                    decode = partial(decoding.decode_into, result, target)
+                result = decode() if result.nbytes < _LONG else await compute(decode)
         except RAISED as error:
             shorten(error, kept=0)
             raise
@@ -331,17 +314,16 @@ class AsyncSelection(NotAwaited):
 
     # -------------------------------------------------------------- block by block
 
-    async def chunks(
-        self, unit: tuple[int, ...] | Literal["auto"] = "auto"
-    ) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
+    def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> AsyncBlocks:
         """Read the selection block by block. The next block is read while the caller processes the current one.
 
         Args:
             unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
                 reduced to at most an eighth of ``config.memory_budget``.
 
-        Yields:
-            The location of a block in the selection, as a tuple of slices, and its values.
+        Returns:
+            An iterator over pairs: the location of a block in the selection, as a tuple of slices, and its values. Its
+            length is the number of blocks.
 
         Raises:
             SelectionError: If ``unit`` does not have a positive size for each axis.
@@ -350,12 +332,17 @@ class AsyncSelection(NotAwaited):
 
         Example:
             >>> array = await za.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> len(array.view.chunks())
+            2
             >>> async for region, block in array.view.chunks():
             ...     print(region[0].start, block.sum())
             0 1
             2 5
         """
-        regions = self._regions(unit)
+        axes = self._block_axes(unit)
+        return AsyncBlocks(self._read_blocks(self._regions(axes)), math.prod(axis.nchunks for axis in axes))
+
+    async def _read_blocks(self, regions: Iterator[Region]) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
         next_block: asyncio.Task[Any] | None = None
         try:
             region = next(regions, None)
@@ -371,8 +358,7 @@ class AsyncSelection(NotAwaited):
             if next_block is not None:
                 next_block.cancel()
 
-    def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Iterator[Region]:
-        axes = self._block_axes(unit)
+    def _regions(self, axes: Sequence[Axis]) -> Iterator[Region]:
         for coords in lazy_product([range(axis.nchunks) for axis in axes]):
             starts = [axis.start(number) for axis, number in zip(axes, coords, strict=True)]
             stops = [start + axis.size(n) for axis, start, n in zip(axes, starts, coords, strict=True)]
@@ -418,6 +404,35 @@ class AsyncSelection(NotAwaited):
 
     def _repr_html_(self) -> str:
         return self.explain().to_html("Selection")
+
+
+class AsyncBlocks(AsyncIterator[tuple[Region, npt.NDArray[Any]]]):
+    """The blocks of a selection, which are read one after the other. Their number is the length.
+
+    Args:
+        source: Reads the blocks.
+        count: The number of blocks.
+    """
+
+    def __init__(self, source: AsyncIterator[tuple[Region, npt.NDArray[Any]]], count: int) -> None:
+        self._source: Any = source
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def __anext__(self) -> tuple[Region, npt.NDArray[Any]]:
+        pair: tuple[Region, npt.NDArray[Any]] = await anext(self._source)
+        return pair
+
+    @property
+    def ag_running(self) -> bool:
+        """Whether a block is being read."""
+        return bool(self._source.ag_running)
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        await self._source.aclose()
 
 
 def select(array: SelectedArray, key: Any) -> AsyncSelection:

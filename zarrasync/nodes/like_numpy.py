@@ -1,4 +1,4 @@
-"""What users of NumPy expect of arrays that are not in memory: hints where they compute nothing, and memory to read into."""
+"""Lazy arrays and NumPy: hints for operations that need values in memory, and the memory of other libraries to read into."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LARGE = "for more than fits in memory, zarrasync.integrations.dask.from_zarr(ar
 
 
 def missing_attribute(owner: object, name: str, values: str) -> AttributeError:
-    """Return the error for an attribute that does not exist, with a hint for those of NumPy's arrays.
+    """Return the error for an attribute that does not exist. Names of NumPy's attributes get a hint.
 
     Args:
         owner: The object.

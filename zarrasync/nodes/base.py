@@ -106,11 +106,12 @@ class AsyncNode(ABC, Generic[M]):
 
     __hash__ = None  # type: ignore[assignment]  # the metadata changes
 
-    async def _call_method(self, name: str, extra: str, options: Mapping[str, Any]) -> Any:
+    async def _call_method(self, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
         """Call a function that an integration has registered as a method, on a thread because it blocks.
 
         Args:
-            name: The name of its entry point.
+            kind: The kind of node, with which the name of the entry point begins.
+            name: The name of the method.
             extra: The extra that installs its requirements.
             options: Its arguments.
 
@@ -118,11 +119,13 @@ class AsyncNode(ABC, Generic[M]):
             ImportError: If it is not installed.
         """
         try:
-            function = await compute(partial(plugins.find, plugins.METHODS, name))
+            function = await compute(partial(plugins.find, plugins.METHODS, f"{kind}_{name}"))
         except ImportError as error:
             raise ImportError(f"{name}() cannot be imported: {error}; pip install 'zarrasync[{extra}]'") from error
         if function is None:
-            raise ImportError(f"no installed package provides {name}(); install zarrasync again with [{extra}]")
+            raise ImportError(
+                f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
+            )
         call = partial(function, self, **options)
         return call() if driven() else await run_in_new_thread(call)
 

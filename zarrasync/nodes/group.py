@@ -409,7 +409,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> dataset.t2m.mean().item()
             280.75
         """
-        return await self._call_method("group_to_xarray", "xarray", options)
+        return await self._call_method("group", "to_xarray", "xarray", options)
 
     async def _find_arrays(self, _: object) -> dict[str, SelectedArray]:
         return dict(await self.arrays())

@@ -14,9 +14,10 @@ from tests.support.api import Api
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
-from zarrasync.stores import LatencyStore, LocalStore, MemoryStore, Store
+from zarrasync.stores import LocalStore, MemoryStore, Store
 from zarrasync.stores.counting import CountingStore
 from zarrasync.stores.values import Request
+from zarrasync.testing import LatencyStore
 from zarrasync.transfer import chunk_cache
 
 TRUSTED = {"chunk_cache_bytes": 1 << 22, "chunk_cache_max_age": 60.0}

@@ -37,6 +37,8 @@ _YEAR, _MONTH = -2, -1
 _FINE_DAYS = 106_750
 """Days around 1970 that 64-bit nanoseconds can represent."""
 _DURATION = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+_PYTHON_DAYS = range(-700_000, 2_900_000)
+"""Days from 1970 on that Python's dates can represent."""
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
@@ -163,26 +165,27 @@ class TimeAxis:
     def _moment(self, label: Any) -> int:
         """Return the nanosecond of a date of NumPy, Python, pandas or cftime."""
         if isinstance(label, np.datetime64) and not np.isnat(label):
-            days, rest = _native(np.array([label]))
-            date = dt.date.fromordinal(int(days[0]) + _EPOCH) if abs(int(days[0])) < 700_000 else None
-            if date is None:
-                if not is_same_calendar(self.calendar, "proleptic_gregorian"):
-                    raise CodecError(f"it is out of the range of dates in the calendar {self.calendar}")
-                return int(days[0]) * _DAY + int(rest[0])
-            return self._day(date.year, date.month, date.day) + int(rest[0])
-        if getattr(label, "tzinfo", None) is not None:
-            label = label.astimezone(dt.UTC)
-        calendar = getattr(label, CALENDAR, None)
+            return self._native_moment(label)
+        date: Any = label
+        if getattr(date, "tzinfo", None) is not None:
+            date = date.astimezone(dt.UTC)
+        calendar = getattr(date, CALENDAR, None)
         if calendar and not is_same_calendar(calendar, self.calendar):
             raise CodecError(f"it has the calendar {calendar!r}, the coordinate has {self.calendar!r}")
-        if not all(hasattr(label, part) for part in ("year", "month", "day")) or label != label:  # noqa: PLR0124  # NaT
+        if not all(hasattr(date, part) for part in ("year", "month", "day")) or date != date:  # noqa: PLR0124  # NaT
             raise self._error(label, "a date such as '1990-05-01' or np.datetime64('1990-05-01')")
-        moment = self._day(label.year, label.month, label.day)
-        for part, step in zip(
-            ("hour", "minute", "second", "microsecond", "nanosecond"), (*_STEPS[1:4], 1000, 1), strict=True
-        ):
-            moment += int(getattr(label, part, 0)) * step
-        return moment
+        moment = self._day(date.year, date.month, date.day)
+        parts = zip(("hour", "minute", "second", "microsecond", "nanosecond"), (*_STEPS[1:4], 1000, 1), strict=True)
+        return moment + sum(int(getattr(date, part, 0)) * step for part, step in parts)
+
+    def _native_moment(self, label: np.datetime64) -> int:
+        days, rest = (int(numbers[0]) for numbers in _native(np.array([label])))
+        if self.calendar == "proleptic_gregorian":
+            return days * _DAY + rest
+        if days not in _PYTHON_DAYS:
+            raise CodecError(f"it is out of the range of dates in the calendar {self.calendar}")
+        date = dt.date.fromordinal(days + _EPOCH)
+        return self._day(date.year, date.month, date.day) + rest
 
     def _parse_text(self, text: str) -> tuple[int, int, int]:
         match = _LABEL.fullmatch(text.strip())

@@ -29,7 +29,7 @@ from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import named_axes, parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.like_numpy import NotAwaited
@@ -307,9 +307,9 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         queries = parse_queries(mapping, method, tolerance, coordinates)
         cache, name = self._coordinates, self.basename
         siblings = await cache.arrays([*queries], self._find_siblings)
-        wanted = wanted_axes(queries, {name: self}, siblings, cache.above, self.name)
+        wanted = wanted_axes(queries, {name: self}, siblings, cache, self.name)
         positions = await cache.positions(wanted, self._cell.handle.format)
-        axes = named_axes(name, self._cell.metadata, cache.above)
+        axes = cache.axes(name, self._cell.metadata)
         return selected(self.decoded if decode else self, axes, positions)
 
     async def to_xarray(self, **options: Any) -> Any:

@@ -25,7 +25,7 @@ from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.stores.changes import CHANGES, slot_of
 
-__all__ = ["CoordinateCache", "Labelled", "named_axes", "parse_queries", "selected", "wanted_axes"]
+__all__ = ["CoordinateCache", "Labelled", "parse_queries", "selected", "wanted_axes"]
 
 _LONG = 1 << 16
 """Labels whose order is examined on a worker thread."""
@@ -76,7 +76,7 @@ def wanted_axes(
     queries: Mapping[str, Query],
     arrays: Mapping[str, SelectedArray],
     coordinates: Mapping[str, SelectedArray],
-    above: Meaning,
+    cache: CoordinateCache,
     where: str,
 ) -> dict[str, Labelled]:
     """Return the axes that labels select, by the name of the coordinate.
@@ -85,7 +85,7 @@ def wanted_axes(
         queries: The selected labels, by coordinate.
         arrays: The arrays to select from, by name.
         coordinates: The arrays that may contain labels, by name.
-        above: The meaning of their group.
+        cache: The cache of their group.
         where: The name of the group or array, for messages.
 
     Raises:
@@ -93,7 +93,7 @@ def wanted_axes(
     """
     axes: dict[str, list[tuple[int, Axis]]] = {}
     for name, array in arrays.items():
-        for axis, size in zip(named_axes(name, array.metadata, above), array.metadata.shape, strict=True):
+        for axis, size in zip(cache.axes(name, array.metadata), array.metadata.shape, strict=True):
             if axis.name:
                 axes.setdefault(axis.name, []).append((size, axis))
     known = axes.keys() | {name for name, array in coordinates.items() if array.metadata.ndim == 1}
@@ -118,17 +118,6 @@ def wanted_axes(
         same = specified and all(axis == specified[0] for axis in specified)
         found[name] = Labelled(dim, query, coordinate, specified[0] if same else Axis(dim), sizes.pop())
     return found
-
-
-def named_axes(name: str, metadata: ArrayMetadata, above: Meaning) -> tuple[Axis, ...]:
-    """Return the axes of an array of a group, by its own metadata and the conventions that the group follows.
-
-    Args:
-        name: The name of the array.
-        metadata: Its metadata.
-        above: The meaning of the group.
-    """
-    return axes_of(metadata, above.for_member(name, meaning_of(metadata), is_array=True).axes)
 
 
 def _dimension_of(name: str, metadata: ArrayMetadata) -> str | None:
@@ -173,6 +162,7 @@ class CoordinateCache:
         self._slot = slot_of(store, path)
         self._changes = -1
         self._arrays: dict[str, SelectedArray | None] = {}
+        self._axes: dict[str, tuple[ArrayMetadata, tuple[Axis, ...]]] = {}
 
     async def arrays(
         self,
@@ -192,8 +182,16 @@ class CoordinateCache:
         if unknown or (unknown is None and not is_fresh):
             found = await find(unknown)
             known = {**known, **dict.fromkeys(unknown or ()), **found}
-            self._arrays, self._changes = known, changes
+            self._arrays, self._changes, self._axes = known, changes, {}
         return {name: array for name, array in known.items() if array is not None}
+
+    def axes(self, name: str, metadata: ArrayMetadata) -> tuple[Axis, ...]:
+        """Return the axes of an array of the group, by its own metadata and the conventions that the group follows."""
+        known = self._axes.get(name)
+        if known is None or known[0] is not metadata:
+            meaning = self.above.for_member(name, meaning_of(metadata), is_array=True)
+            known = self._axes[name] = metadata, axes_of(metadata, meaning.axes)
+        return known[1]
 
     async def positions(self, axes: Mapping[str, Labelled], format_: Format) -> dict[str, Position]:
         """Return the positions that labels select, by dimension. Missing coordinates are read at the same time.

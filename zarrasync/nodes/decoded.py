@@ -20,6 +20,7 @@ from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
+from zarrasync.metadata.conventions.cf_attributes import parents_of_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import STRINGS
 from zarrasync.metadata.format import Format
@@ -344,10 +345,16 @@ class AsyncDecodedArray(NotAwaited):
         await self.close()
 
 
-def decoded_members(arrays: Mapping[str, SelectedArray], format_: Format) -> dict[str, AsyncDecodedArray]:
+def decoded_members(arrays: Mapping[str, Any], format_: Format) -> dict[str, AsyncDecodedArray]:
     """Return the arrays of a group with decoded values. Bounds inherit the attributes of their coordinates."""
     metadata = {name: array.metadata for name, array in arrays.items()}
-    return {name: AsyncDecodedArray(array, format_, parent_of(name, metadata)) for name, array in arrays.items()}
+    parents = parents_of_bounds({name: array.attributes for name, array in metadata.items()})
+    return {
+        name: AsyncDecodedArray(array, format_, metadata[parents[name]].attributes)
+        if name in parents
+        else array.decoded
+        for name, array in arrays.items()
+    }
 
 
 def decoded_at(stored: SelectedArray, handle: NodeHandle) -> AsyncDecodedArray:

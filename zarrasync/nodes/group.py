@@ -21,7 +21,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import named_axes, parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.create_array import create_array_at
 from zarrasync.nodes.decoded import decoded_members
@@ -381,13 +381,12 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             array([5., 6.])
         """
         queries = parse_queries(mapping, method, tolerance, coordinates)
-        above, format_ = meaning_of(self._cell.metadata), self._cell.handle.format
-        arrays = await self._coordinates.arrays(None, self._find_arrays)
-        positions = await self._coordinates.positions(wanted_axes(queries, arrays, arrays, above, self.name), format_)
+        cache, format_ = self._coordinates, self._cell.handle.format
+        arrays = await cache.arrays(None, self._find_arrays)
+        positions = await cache.positions(wanted_axes(queries, arrays, arrays, cache, self.name), format_)
         sources = decoded_members(arrays, format_) if decode else arrays
         return {
-            name: selected(source, named_axes(name, source.metadata, above), positions)
-            for name, source in sources.items()
+            name: selected(source, cache.axes(name, source.metadata), positions) for name, source in sources.items()
         }
 
     async def to_xarray(self, **options: Any) -> Any:
@@ -412,6 +411,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         return await self._call_method("group", "to_xarray", "xarray", options)
 
     async def _find_arrays(self, _: object) -> dict[str, SelectedArray]:
+        self._coordinates.above = meaning_of(self._cell.metadata)
         return dict(await self.arrays())
 
     # -------------------------------------------------------------- creating

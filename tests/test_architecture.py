@@ -259,17 +259,21 @@ def test_the_facade_is_up_to_date():
 
 PUBLIC = {
     "AsyncArray": (
-        "append attrs basename blocks cdata_shape chunks close compressors config dimension_names dtype fill_value filters "
+        "append attrs basename blocks cdata_shape chunk_cache chunks close compressors config decoded dimension_names dtype fill_value filters "
         "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
         "get_orthogonal_selection getitem info info_complete metadata name nbytes nbytes_stored nchunks nchunks_initialized ndim oindex "
-        "path read_chunk_sizes read_only refresh resize serializer set_basic_selection set_block_selection set_coordinate_selection "
-        "set_mask_selection set_orthogonal_selection setitem shape shards size store update_attributes view "
+        "path read_chunk_sizes read_only refresh resize sel serializer set_basic_selection set_block_selection set_coordinate_selection "
+        "set_mask_selection set_orthogonal_selection setitem shape shards size store to_xarray update_attributes view "
         "vindex write_chunk_sizes zarr_format"
+    ),
+    "AsyncDecodedArray": (
+        "attrs chunks close config dimension_names dtype getitem info metadata name nbytes ndim oindex path sel shape size store "
+        "stored unit view vindex with_options"
     ),
     "AsyncGroup": (
         "array_keys arrays attrs basename close config contains create_array create_group delete get getitem "
         "group_keys groups info keys members metadata move name nmembers path read_only refresh require_array "
-        "require_group setitem store tree update_attributes zarr_format"
+        "require_group sel setitem store to_xarray tree update_attributes zarr_format"
     ),
     "AsyncJobPlan": "abandon explain finish kind left_out notes place run tasks to_json",
     "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",

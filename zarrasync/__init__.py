@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zarrasync.errors import ZarrError
     from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
     from zarrasync.nodes.array import AsyncArray
+    from zarrasync.nodes.decoded import AsyncDecodedArray
     from zarrasync.nodes.functions import (
         consolidate_metadata,
         create,
@@ -58,6 +59,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncArray",
+    "AsyncDecodedArray",
     "AsyncGroup",
     "AsyncJobPlan",
     "AsyncSelection",
@@ -99,6 +101,7 @@ __all__ = [
 # Names are imported when they are first used, so that importing the package takes little time.
 _HOME_MODULES = {
     "AsyncArray": "nodes.array",
+    "AsyncDecodedArray": "nodes.decoded",
     "AsyncGroup": "nodes.group",
     "AsyncJobPlan": "bulk.jobs.plan",
     "AsyncSelection": "nodes.selection",

@@ -9,23 +9,29 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from numbers import Number
 from types import TracebackType
-from typing import Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.bridge import run
+from zarrasync._concurrency.bridge import iterate, run
 from zarrasync.bulk.jobs.plan import AsyncJobPlan
+from zarrasync.indexing.regions import Region
 from zarrasync.nodes.access import replace_attributes
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.selection import Accessor, AsyncSelection, select
+from zarrasync.nodes.like_numpy import missing_attribute, without_arithmetic
+from zarrasync.nodes.selection import Accessor, AsyncBlocks, AsyncSelection, select
 from zarrasync.stores.local import LocalStore
 
 __all__ = [
     "ArrayBase",
     "Attributes",
+    "Blocks",
+    "DecodedArrayBase",
     "GroupBase",
     "Indexer",
     "JobPlanBase",
@@ -198,10 +204,22 @@ class LazyIndexer:
         return to_sync(self._accessor[key])
 
 
+@without_arithmetic("np.asarray(array) or array[...]", lambda other: isinstance(other, Facade | Number | str | bytes))
 class ValuesBase(Facade):
     """Base class of arrays and selections: what Python and NumPy do with a sequence of values. It reads them."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> Never:
+            raise missing_attribute(self, name, "array[...]" if isinstance(self, NodeBase) else "np.asarray(array)")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.asarray(self).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return np.empty(0).__dlpack_device__()
 
     def __len__(self) -> int:
         return len(self._async)
@@ -293,6 +311,69 @@ class ArrayBase(ValuesBase, NodeBase):
         return Indexer(self._async.blocks, self._run)
 
 
+class DecodedArrayBase(ValuesBase):
+    """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
+
+    Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
+    ``missing_value``, ``valid_range``, ``units`` and ``calendar`` of times, flags. ``array.decoded`` and
+    ``open_array(decode=True)`` return decoded arrays. Indexing reads values and writes them, encoded, as in NumPy;
+    ``view`` is a lazy selection. A read takes the same requests as one of stored numbers. An error names the first value
+    that cannot be represented.
+
+    Times are ``datetime64`` in a unit that can represent them, and objects of cftime in other calendars than the Gregorian
+    one.
+
+    Example:
+        >>> attributes = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+        >>> array = sync.create_array({}, data=np.array([546, -1], "i2"), attributes=attributes)
+        >>> array.decoded[:]
+        array([273.,  nan])
+    """
+
+    __slots__ = ()
+    _async: AsyncDecodedArray
+
+    @property
+    def _blocking(self) -> bool:
+        return self._async.store.blocking
+
+    @property
+    def async_(self) -> AsyncDecodedArray:
+        """The asynchronous object for the same values."""
+        return self._async
+
+    @property
+    def stored(self) -> Any:
+        """The array of stored numbers."""
+        return to_sync(self._async.stored)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._async.close())
+
+    def __getitem__(self, key: Any) -> Any:
+        selection = select(self._async, key)
+        values = selection._read_at_once()
+        return self._run(selection.read()) if values is None else values
+
+    def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
+        self._run(select(self._async, key).write(value))
+
+    @property
+    def oindex(self) -> Indexer:
+        """Orthogonal indexing: an integer, slice, list of integers or mask for each axis independently."""
+        return Indexer(self._async.oindex, self._run)
+
+    @property
+    def vindex(self) -> Indexer:
+        """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
+        return Indexer(self._async.vindex, self._run)
+
+
 class JobPlanBase(Facade):
     """A job that is divided into tasks, which run anywhere: in this process, in others, or by a scheduler.
 
@@ -360,6 +441,33 @@ class SelectionBase(ValuesBase):
 
     __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
 
+    def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Blocks:
+        """Read the selection block by block. The next block is read while the caller processes the current one.
+
+        Args:
+            unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
+                reduced to at most an eighth of ``config.memory_budget``.
+
+        Returns:
+            An iterator over pairs: the location of a block in the selection, as a tuple of slices, and its values. Its
+            length is the number of blocks.
+
+        Raises:
+            SelectionError: If ``unit`` does not have a positive size for each axis.
+            CodecError: If a chunk is damaged.
+            StoreError: If the store failed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> len(array.view.chunks())
+            2
+            >>> for region, block in array.view.chunks():
+            ...     print(region[0].start, block.sum())
+            0 1
+            2 5
+        """
+        return Blocks(self._async.chunks(unit), blocking=self._blocking)
+
     @property
     def array(self) -> Any:
         """The array that the selection is a part of."""
@@ -374,6 +482,28 @@ class SelectionBase(ValuesBase):
     def vindex(self) -> LazyIndexer:
         """Coordinate indexing: points, as an integer array per dimension, or a mask of the selection's shape."""
         return LazyIndexer(self._async.vindex)
+
+
+class Blocks(Iterator[tuple[Region, npt.NDArray[Any]]]):
+    """The blocks of a selection, which are read one after the other. Their number is the length.
+
+    Args:
+        blocks: The blocks.
+        blocking: Whether they are in a blocking store.
+    """
+
+    def __init__(self, blocks: AsyncBlocks, *, blocking: bool) -> None:
+        self._count, self._source = len(blocks), iterate(blocks, blocking=blocking)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __next__(self) -> tuple[Region, npt.NDArray[Any]]:
+        return next(self._source)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._source.close()
 
 
 class _Names(Iterator[str]):

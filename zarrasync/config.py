@@ -64,6 +64,10 @@ class Config:
         max_chunk_bytes: The largest decoded size of a chunk, in bytes (0: no limit for chunks of fixed size; the content
             of strings, bytes, and objects may have 64 MiB, or 64 times its stored size if that is more).
         max_read_bytes: The largest size of the result of a read, in bytes (0: no limit).
+        chunk_cache_bytes: The size of a cache of decoded chunks, in bytes, which all arrays with this setting share (0: none).
+            For services that read the same chunks again and again. ``array.chunk_cache`` has its statistics.
+        chunk_cache_max_age: Seconds for which cached chunks are trusted. Then one request compares the version of the
+            stored value (0: on each read). Changes that this process makes are noticed at once.
         native: Whether the compiled kernel reads and writes chunks: ``"auto"`` if it is installed, ``"off"``, or
             ``"require"``, with which a missing kernel is an error. Pure Python gives the same results more slowly.
         debug_errors: Keep all frames in the tracebacks of synchronous calls. The value in effect where a function is called
@@ -97,6 +101,8 @@ class Config:
     max_document_bytes: int = 256 * MiB
     max_chunk_bytes: int = 0
     max_read_bytes: int = 0
+    chunk_cache_bytes: int = 0
+    chunk_cache_max_age: float = 0.0
     native: Literal["auto", "off", "require"] = "auto"
     debug_errors: bool = False
 

@@ -38,6 +38,7 @@ __all__ = [
     "ConditionsUnsupported",
     "EncodingError",
     "InvalidKeyError",
+    "LabelError",
     "MetadataError",
     "MissingChunkError",
     "NodeExistsError",
@@ -312,6 +313,20 @@ class SelectionError(ZarrError, IndexError):
     def __init__(self, message: str, *, shape: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.shape = shape
+
+
+class LabelError(SelectionError, KeyError):
+    """A coordinate does not have a label, or cannot be selected by it.
+
+    Attributes:
+        name: The name of the coordinate or dimension.
+    """
+
+    name: str
+
+    def __init__(self, message: str, *, name: str = "", shape: tuple[int, ...] = ()) -> None:
+        super().__init__(message, shape=shape)
+        self.name = name
 
 
 class ShapeError(ZarrError, ValueError):

@@ -11,15 +11,15 @@ array([0, 7, 7, 0], dtype=int32)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync import config
-from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._concurrency.bridge import run
+from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.bulk import ingest as _ingest
 from zarrasync.bulk import ingest_files as _ingest_files
 from zarrasync.bulk import manifest as _manifest
@@ -42,13 +42,14 @@ from zarrasync.display.explanation import Explanation
 from zarrasync.display.info import Info, Tree
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
-from zarrasync.indexing.regions import Region
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.create import DEFAULT
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array
+from zarrasync.nodes import decoded as _decoded
 from zarrasync.nodes import functions as _functions
 from zarrasync.nodes import group as _group
 from zarrasync.nodes import selection as _selection
@@ -56,12 +57,14 @@ from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import Store, StoreLike, resolve
+from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
 
 T = TypeVar("T")
 
 __all__ = [
     "Array",
+    "DecodedArray",
     "Group",
     "JobPlan",
     "Selection",
@@ -198,6 +201,20 @@ class Array(ArrayBase):
         return self._async.nchunks
 
     @property
+    def chunk_cache(self) -> ChunkCache | None:
+        """The cache of decoded chunks that ``config.chunk_cache_bytes`` specifies, which arrays share; ``None`` without one.
+
+        Example:
+            >>> config = {"chunk_cache_bytes": 1 << 24, "chunk_cache_max_age": 60.0}
+            >>> array = sync.create_array({}, data=np.arange(8), chunks=(4,), config=config)
+            >>> for _ in range(3):
+            ...     _ = array[5]
+            >>> array.chunk_cache.stats.hits > 0
+            True
+        """
+        return self._async.chunk_cache
+
+    @property
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return self._async.info
@@ -213,6 +230,87 @@ class Array(ArrayBase):
         """
         result: Selection = to_sync(self._async.view)
         return result
+
+    @property
+    def decoded(self) -> DecodedArray:
+        """The physical values of the array, by the conventions of CF. Makes no requests.
+
+        Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
+        consolidated. ``open_array(decode=True)`` and ``sel`` of a group look for the coordinate.
+
+        Example:
+            >>> attributes = {"scale_factor": 0.5, "units": "K"}
+            >>> array = sync.create_array({}, data=np.array([546], "i2"), attributes=attributes)
+            >>> array.decoded[0]
+            np.float64(273.0)
+        """
+        result: DecodedArray = to_sync(self._async.decoded)
+        return result
+
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> Selection:
+        """Select a part of the array by the coordinates in its group.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. Coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            The part as a lazy selection.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("lat", data=[60.0, 50.0, 40.0], dimension_names=["lat"])
+            >>> t2m = group.create_array("t2m", data=np.arange(3), dimension_names=["lat"])
+            >>> (t2m.sel(lat=slice(45, 60))).read()
+            array([0, 1])
+        """
+        result: Selection = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+        )
+        return result
+
+    def to_xarray(self, **options: Any) -> Any:
+        """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.DataArray`` with lazy values.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> t2m = group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> (t2m.to_xarray()).dims
+            ('time',)
+        """
+        return self._run(self._async.to_xarray(**options))
 
     def getitem(self, selection: Any) -> Any:
         """Read ``array[selection]`` with NumPy's indexing rules.
@@ -257,7 +355,7 @@ class Array(ArrayBase):
         self._run(self._async.setitem(selection, value))
 
     def get_basic_selection(
-        self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with basic indexing.
 
@@ -306,7 +404,7 @@ class Array(ArrayBase):
         self._run(self._async.set_basic_selection(selection, value, fields=fields))
 
     def get_orthogonal_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with orthogonal indexing, as ``oindex``.
 
@@ -357,7 +455,7 @@ class Array(ArrayBase):
         self._run(self._async.set_orthogonal_selection(selection, value, fields=fields))
 
     def get_coordinate_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with coordinate indexing, as ``vindex``.
 
@@ -406,9 +504,7 @@ class Array(ArrayBase):
         """
         self._run(self._async.set_coordinate_selection(selection, value, fields=fields))
 
-    def get_mask_selection(
-        self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
-    ) -> Any:
+    def get_mask_selection(self, mask: npt.ArrayLike, *, out: Any = None, fields: str | list[str] | None = None) -> Any:
         """Read the elements where a mask is true.
 
         Args:
@@ -455,9 +551,7 @@ class Array(ArrayBase):
         """
         self._run(self._async.set_mask_selection(mask, value, fields=fields))
 
-    def get_block_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
-    ) -> Any:
+    def get_block_selection(self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None) -> Any:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
@@ -658,8 +752,8 @@ class Array(ArrayBase):
     def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
-        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
         is.
 
         Args:
@@ -687,6 +781,175 @@ class Array(ArrayBase):
         Example:
             >>> with sync.create_group({}) as group:
             ...     _ = group.create_array("t", shape=(2,), dtype="i4")
+        """
+        self._run(self._async.close())
+
+
+class DecodedArray(DecodedArrayBase):
+    """The physical values of an array: with scale and offset, missing ones as NaN, encoded times as dates.
+
+    Attributes specify what stored numbers mean, by the conventions of CF: ``scale_factor``, ``add_offset``, ``_FillValue``,
+    ``missing_value``, ``valid_range``, ``units`` and ``calendar`` of times, flags. ``array.decoded`` and
+    ``open_array(decode=True)`` return decoded arrays. Indexing reads values and writes them, encoded, as in NumPy;
+    ``view`` is a lazy selection. A read takes the same requests as one of stored numbers. An error names the first value
+    that cannot be represented.
+
+    Times are ``datetime64`` in a unit that can represent them, and objects of cftime in other calendars than the Gregorian
+    one.
+
+    Example:
+        >>> attributes = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+        >>> array = sync.create_array({}, data=np.array([546, -1], "i2"), attributes=attributes)
+        >>> array.decoded[:]
+        array([273.,  nan])
+    """
+
+    __slots__ = ()
+
+    def with_options(self, *, masked: bool = False, flag_names: bool = False) -> DecodedArray:
+        """Return the array with other kinds of values.
+
+        Args:
+            masked: Return masked arrays. Integers without a scale then remain integers. By default, missing values are NaN
+                or NaT, and such integers become floating-point numbers.
+            flag_names: Return the meanings of flags as strings. Several meanings are separated by spaces.
+
+        Raises:
+            CodecError: If ``flag_names`` is true, and the attributes do not specify the meanings of flags.
+
+        Example:
+            >>> attributes = {"flag_values": [0, 1], "flag_meanings": "sea land"}
+            >>> array = sync.create_array({}, data=np.array([1, 0], "i1"), attributes=attributes)
+            >>> names = array.decoded.with_options(flag_names=True)[:]
+            >>> names.tolist()
+            ['land', 'sea']
+        """
+        result: DecodedArray = to_sync(self._async.with_options(masked=masked, flag_names=flag_names))
+        return result
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """The metadata of the stored array."""
+        return self._async.metadata
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of the stored array."""
+        return self._async.attrs
+
+    @property
+    def store(self) -> Store:
+        """The store that contains the array."""
+        return self._async.store
+
+    @property
+    def config(self) -> Config:
+        """The settings that applied when the array was opened."""
+        return self._async.config
+
+    @property
+    def path(self) -> str:
+        """The path in the store, without leading and trailing slashes."""
+        return self._async.path
+
+    @property
+    def name(self) -> str:
+        """The path in the store with a leading slash."""
+        return self._async.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+        return self._async.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of values, which is the one that xarray decodes to. For times, it has no unit."""
+        return self._async.dtype
+
+    @property
+    def unit(self) -> str:
+        """The unit of values; empty for dates and without one."""
+        return self._async.unit
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._async.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._async.size
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all values in memory, in bytes."""
+        return self._async.nbytes
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """The shape of chunks, or of inner chunks if the array is sharded."""
+        return self._async.chunks
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """The name of each axis (``None`` for an axis without one), or ``None`` if the array has no dimension names."""
+        return self._async.dimension_names
+
+    @property
+    def info(self) -> Info:
+        """A summary of the metadata. Makes no requests."""
+        return self._async.info
+
+    @property
+    def view(self) -> Selection:
+        """All values as a lazy selection."""
+        result: Selection = to_sync(self._async.view)
+        return result
+
+    def getitem(self, selection: Any) -> Any:
+        """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
+            >>> array.decoded.getitem(slice(1, None))
+            array([0.5, 1. ])
+        """
+        return self._run(self._async.getitem(selection))
+
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        **coordinates: Any,
+    ) -> Selection:
+        """Select a part of the values by the coordinates in the group of the array.
+
+        Takes the arguments of ``Array.sel``, and raises the same errors.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("x", data=[10, 20], dimension_names=["x"])
+            >>> attributes = {"scale_factor": 0.5}
+            >>> array = group.create_array("v", data=[1, 2], dimension_names=["x"], attributes=attributes)
+            >>> (array.decoded.sel(x=20)).read()
+            np.float64(1.0)
+        """
+        result: Selection = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, **coordinates))
+        )
+        return result
+
+    def close(self) -> None:
+        """Close the connections of the store. Also called at the end of a ``with`` block.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(3, dtype="i2"), attributes={"scale_factor": 0.5})
+            >>> with array.decoded as decoded:
+            ...     values = decoded[:]
         """
         self._run(self._async.close())
 
@@ -904,6 +1167,75 @@ class Group(GroupBase):
         """
         return self._run(self._async.tree(max_depth))
 
+    def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> dict[str, Selection]:
+        """Select a part of each array of the group by coordinates.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. The members are listed and coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            A lazy selection for each array, by name. Arrays without the selected dimensions are whole.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            UnsupportedOperation: If the store cannot list, and the metadata is not consolidated. Use ``sel`` of an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> attributes = {"units": "days since 2000-01-01"}
+            >>> _ = group.create_array("time", data=[0, 1, 31], dimension_names=["time"], attributes=attributes)
+            >>> _ = group.create_array("t2m", data=[5.0, 6.0, 7.0], dimension_names=["time"])
+            >>> january = group.sel(time="2000-01")
+            >>> january["t2m"].read()
+            array([5., 6.])
+        """
+        result: dict[str, Selection] = to_sync(
+            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+        )
+        return result
+
+    def to_xarray(self, **options: Any) -> Any:
+        """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.Dataset`` with lazy variables.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> dataset = group.to_xarray()
+            >>> dataset.t2m.mean().item()
+            280.75
+        """
+        return self._run(self._async.to_xarray(**options))
+
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
         """Create an array below this group.
 
@@ -1119,8 +1451,8 @@ class Group(GroupBase):
     def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
-        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
         is.
 
         Args:
@@ -1191,16 +1523,12 @@ class Selection(SelectionBase):
         """The size of the result in memory, in bytes."""
         return self._async.nbytes
 
-    def read(
-        self,
-        out: npt.NDArray[Any] | None = None,
-        missing: Literal["fill", "error"] = "fill",
-        progress: ProgressLike = False,
-    ) -> Any:
+    def read(self, out: Any = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> Any:
         """Read the selection.
 
         Args:
-            out: An array of the selection's shape and dtype to read into.
+            out: An array of the selection's shape and dtype to read into: of NumPy, or of any library that supports DLPack or
+                the buffer protocol.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
                 its last call, or a ``Monitor``.
@@ -1230,7 +1558,8 @@ class Selection(SelectionBase):
         error.
 
         Args:
-            values: The values, broadcast to the selection's shape. Masked elements become the fill value.
+            values: The values, broadcast to the selection's shape. Masked elements become the fill value, or the number
+                for missing values if the array is decoded.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
                 since its last call, or a ``Monitor``.
 
@@ -1247,30 +1576,6 @@ class Selection(SelectionBase):
             array([0, 7, 7, 0], dtype=int32)
         """
         self._run(self._async.write(values, progress))
-
-    def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> Iterator[tuple[Region, npt.NDArray[Any]]]:
-        """Read the selection block by block. The next block is read while the caller processes the current one.
-
-        Args:
-            unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
-                reduced to at most an eighth of ``config.memory_budget``.
-
-        Yields:
-            The location of a block in the selection, as a tuple of slices, and its values.
-
-        Raises:
-            SelectionError: If ``unit`` does not have a positive size for each axis.
-            CodecError: If a chunk is damaged.
-            StoreError: If the store failed.
-
-        Example:
-            >>> array = sync.create_array({}, data=np.arange(4), chunks=(2,))
-            >>> for region, block in array.view.chunks():
-            ...     print(region[0].start, block.sum())
-            0 1
-            2 5
-        """
-        return iterate(self._async.chunks(unit), blocking=self._blocking)
 
     def explain(self) -> Explanation:
         """Count the chunks, requests and bytes that reading the selection takes. Makes no requests.
@@ -1464,6 +1769,7 @@ def open(
     return result
 
 
+@overload
 def open_array(
     store: StoreLike,
     *,
@@ -1472,8 +1778,44 @@ def open_array(
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
+    decode: Literal[False] = False,
     **options: Any,
-) -> Array:
+) -> Array: ...
+@overload
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: Literal[True],
+    **options: Any,
+) -> DecodedArray: ...
+@overload
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool,
+    **options: Any,
+) -> Array | DecodedArray: ...
+def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool = False,
+    **options: Any,
+) -> Array | DecodedArray:
     """Open an array, or create it if the mode allows that.
 
     Args:
@@ -1484,11 +1826,13 @@ def open_array(
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
+        decode: Return the array with decoded values, as ``Array.decoded``. The units of bounds are looked up in the
+            coordinate of their group, for which the group is listed if the array may contain bounds.
         **options: Options of a new array, as for ``create_array``. An existing array must have the same number of axes,
             data type, chunks and shards.
 
     Returns:
-        The array.
+        The array, or its decoded values.
 
     Raises:
         NodeNotFoundError: If no node exists at the path and the mode does not create one.
@@ -1504,8 +1848,10 @@ def open_array(
         (4, 4)
     """
     store_ = resolve(store, storage_options, config)
-    coroutine_ = _functions.open_array(store_, path=path, mode=mode, zarr_format=zarr_format, config=config, **options)
-    result: Array = to_sync(run(coroutine_, blocking=store_.blocking))
+    coroutine_ = _functions.open_array(
+        store_, path=path, mode=mode, zarr_format=zarr_format, config=config, decode=decode, **options
+    )
+    result: Array | DecodedArray = to_sync(run(coroutine_, blocking=store_.blocking))
     return result
 
 
@@ -2736,6 +3082,7 @@ def validate(
 
 
 register(_array.AsyncArray, Array)
+register(_decoded.AsyncDecodedArray, DecodedArray)
 register(_group.AsyncGroup, Group)
 register(_selection.AsyncSelection, Selection)
 register(_plan.AsyncJobPlan, JobPlan)

@@ -16,7 +16,7 @@ import zarrasync as za
 from zarrasync import sync
 
 NAMES = {"za": za, "sync": sync, "np": np}
-CLASSES = [za.AsyncArray, za.AsyncGroup, za.AsyncSelection]
+CLASSES = [za.AsyncArray, za.AsyncDecodedArray, za.AsyncGroup, za.AsyncSelection]
 FUNCTIONS = {name: member for name in za.__all__ if inspect.iscoroutinefunction(member := getattr(za, name))}
 METHODS = {
     f"{cls.__name__}.{name}": member

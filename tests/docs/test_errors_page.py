@@ -10,7 +10,7 @@ from tests.support import errors_page
 
 WHERE = re.compile(
     r"/data/x\.zarr|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d|\bthe URL '"
-    r"|\bindex \d+ of '"
+    r"|\bindex \d+ of '|\bthe coordinate '"
 )
 """Where an operation failed: the store, the axis, the name, the parameter, the shape, the format, or the value."""
 REMEDY = re.compile(

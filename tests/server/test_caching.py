@@ -76,8 +76,8 @@ async def test_the_cache_stays_within_its_bytes():
             for row in range(0, 300, 50):
                 _, body, _ = await client.get(f"/api/data?path=f&select={n},{row}:{row + 60},:200:7&format=npy")
                 np.testing.assert_array_equal(np.load(io.BytesIO(body)), FIELD[n, row : row + 60, :200:7])
-                assert chunks.size <= chunks.max_size == 1 << 19
-        assert chunks.hits > 0
+                assert chunks.stats.nbytes <= chunks.max_bytes == 1 << 19
+        assert chunks.stats.hits > 0
 
 
 async def test_changes_are_seen_after_max_age(tmp_path):

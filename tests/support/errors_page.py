@@ -147,6 +147,14 @@ array[100]
 """,
         "Use indices within the shape of the array.",
     ),
+    "LabelError": Example(
+        """
+group = sync.create_group({})
+lat = group.create_array("lat", data=[60.0, 50.0, 40.0], dimension_names=["lat"])
+group.sel(lat=47.4)
+""",
+        "Select a label that exists, or the nearest one, with a `tolerance` if it must not be far away.",
+    ),
     "ShapeError": Example(
         """
 array = sync.create_array({}, shape=(4, 4), dtype="i4")

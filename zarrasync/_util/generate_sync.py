@@ -23,6 +23,7 @@ __all__ = ["generate"]
 PACKAGE = Path(__file__).parent.parent
 CLASSES = (  # file, asynchronous class, synchronous class, base class
     ("nodes/array.py", "AsyncArray", "Array", "ArrayBase"),
+    ("nodes/decoded.py", "AsyncDecodedArray", "DecodedArray", "DecodedArrayBase"),
     ("nodes/group.py", "AsyncGroup", "Group", "GroupBase"),
     ("nodes/selection.py", "AsyncSelection", "Selection", "SelectionBase"),
     ("bulk/jobs/plan.py", "AsyncJobPlan", "JobPlan", "JobPlanBase"),
@@ -42,12 +43,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.nodes import array as _array
+from zarrasync.nodes import decoded as _decoded
 from zarrasync import config
 from zarrasync.bulk.copy import functions as _copy
 from zarrasync.nodes import group as _group
@@ -65,7 +67,7 @@ from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run
-from zarrasync._sync_base import ArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
+from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
@@ -80,8 +82,10 @@ from zarrasync.nodes.access import SourceLike, resolve_source, store_of
 from zarrasync.metadata.create import DEFAULT
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.display.info import Info, Tree
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
+from zarrasync.transfer.chunk_cache import ChunkCache
 from zarrasync.transfer.unaligned import Unaligned
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -106,7 +110,7 @@ MODULES = {
 """The modules whose public functions are generated, by the names under which the facade imports them."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_TYPES = re.compile(r"\bAsync(Array|Group|Selection|JobPlan|Iterator)\b")
+_TYPES = re.compile(r"\bAsync(Array|DecodedArray|Group|Selection|JobPlan|Iterator)\b")
 
 
 def generate() -> str:
@@ -240,7 +244,11 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
     """Return the source of a module's public functions, and their names."""
     parts, names = [], []
     for node in _public(tree.body, set()):
-        if isinstance(node, ast.AsyncFunctionDef):
+        if isinstance(node, ast.AsyncFunctionDef) and _is_overload(node):
+            parts.append(
+                f"@overload\ndef {node.name}({_sync_text(ast.unparse(node.args))}) -> {_returns(node)[0]}: ...\n"
+            )
+        elif isinstance(node, ast.AsyncFunctionDef):
             parts.append(_function(node, module))
             names.append(node.name)
     for statement in tree.body:  # other names of the same function
@@ -249,6 +257,10 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
             parts.append(f"{ast.unparse(statement)}\n")
             names.append(ast.unparse(target))
     return "".join(parts), names
+
+
+def _is_overload(node: ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(decorator, ast.Name) and decorator.id == "overload" for decorator in node.decorator_list)
 
 
 _RESOLVERS = {"StoreLike": "resolve", "SourceLike": "resolve_source"}

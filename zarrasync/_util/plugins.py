@@ -13,6 +13,7 @@ __all__ = [
     "CODECS",
     "CONVENTIONS",
     "DATA_TYPES",
+    "METHODS",
     "TRANSFORMERS",
     "URL_ADAPTERS",
     "count_registration",
@@ -24,6 +25,7 @@ __all__ = [
 CODECS = "zarrasync.codecs"
 CONVENTIONS = "zarrasync.conventions"
 DATA_TYPES = "zarrasync.data_types"
+METHODS = "zarrasync.methods"
 TRANSFORMERS = "zarrasync.storage_transformers"
 URL_ADAPTERS = "zarrasync.url_adapters"
 """Groups of entry points."""

@@ -28,6 +28,7 @@ class Explanation:
         most_requests: The maximum number of requests. Chunks that are far apart in a shard take separate requests.
         decoded_bytes: The size of the decoded chunks, in bytes.
         result_bytes: The size of the result, in bytes.
+        needed_bytes: The size of the stored elements that the result needs, in bytes. Decoded values may be larger.
         coverage: The chunks that are read.
         metadata: The metadata of the array.
     """
@@ -41,6 +42,7 @@ class Explanation:
     most_requests: int
     decoded_bytes: int
     result_bytes: int
+    needed_bytes: int
     coverage: Coverage = field(repr=False, compare=False)
     metadata: ArrayMetadata = field(repr=False, compare=False)
 
@@ -61,7 +63,7 @@ class Explanation:
     @property
     def share_text(self) -> str:
         """The share of the decoded bytes that the result needs, in words."""
-        share = self.result_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
+        share = self.needed_bytes / self.decoded_bytes if self.decoded_bytes else 1.0
         return f"{share:.0%}" if share >= 0.01 or not share else "less than 1%"
 
     __repr__ = __str__
@@ -82,7 +84,9 @@ class Explanation:
         return self.to_html()
 
 
-def explain(name: str, metadata: ArrayMetadata, transform: Transform, dtype: str, nbytes: int) -> Explanation:
+def explain(
+    name: str, metadata: ArrayMetadata, transform: Transform, dtype: str, nbytes: int, needed_bytes: int
+) -> Explanation:
     """Count the chunks, requests and bytes that reading a selection takes.
 
     Args:
@@ -91,6 +95,7 @@ def explain(name: str, metadata: ArrayMetadata, transform: Transform, dtype: str
         transform: The selection.
         dtype: The dtype of the result.
         nbytes: The size of the result in bytes.
+        needed_bytes: The size of the stored elements that it needs, in bytes.
     """
     projection = transform.layout.projection()
     stored, read = Coverage(projection, metadata.grid), Coverage(projection, metadata.read_grid)
@@ -109,6 +114,7 @@ def explain(name: str, metadata: ArrayMetadata, transform: Transform, dtype: str
         most_requests=stored_count + read_count if is_sharded else stored_count,
         decoded_bytes=0 if is_empty else round(read.elements * bytes_per_element),
         result_bytes=nbytes,
+        needed_bytes=needed_bytes,
         coverage=read,
         metadata=metadata,
     )

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from zarrasync import formats
 from zarrasync.display import html
 from zarrasync.display.meaning import encoding_facts, meaning_facts
@@ -16,7 +18,7 @@ from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "complete_array_info", "group_info", "render_tree"]
+__all__ = ["Info", "Tree", "array_info", "complete_array_info", "decoded_info", "group_info", "render_tree"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,20 @@ def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: in
         "Store": repr(store),
     }
     return Info({key: text for key, text in items.items() if text != "None"})
+
+
+def decoded_info(info: Info, dtype: np.dtype[Any], unit: str) -> Info:
+    """Return the facts about an array with the data type and the unit of its decoded values.
+
+    Args:
+        info: The facts from ``array_info``.
+        dtype: The data type of values.
+        unit: Their unit; empty without one.
+    """
+    items = dict(info.items)
+    text = f"{dtype}, in {printable(unit)}" if unit else str(dtype)
+    head = {name: items.pop(name) for name in ("Name", "Type")}
+    return Info({**head, "Type": "Decoded array", "Values": text, **items})
 
 
 def complete_array_info(info: Info, metadata: ArrayMetadata, sizes: Collection[int]) -> Info:

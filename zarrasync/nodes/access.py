@@ -16,6 +16,7 @@ from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import NodeMetadata
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.listings import Listings
@@ -51,8 +52,13 @@ N = TypeVar("N", bound=AsyncArray | AsyncGroup)
 
 
 def as_async(value: Any) -> Any:
-    """Return the asynchronous object that a synchronous one wraps. Other values are returned unchanged."""
-    inner = getattr(value, "async_", None)
+    """Return the asynchronous object that a synchronous one wraps. Other values are returned unchanged.
+
+    A decoded array is returned as the selection of its values.
+    """
+    inner = getattr(value, "async_", value)
+    if isinstance(inner, AsyncDecodedArray):
+        return inner.view
     return inner if isinstance(inner, AsyncArray | AsyncGroup | AsyncSelection) else value
 
 
@@ -179,9 +185,10 @@ def transform_of(selection: AsyncSelection) -> Transform:
 
 
 def array_of(selection: AsyncSelection) -> AsyncArray:
-    """Return the array of a selection."""
-    assert isinstance(selection.array, AsyncArray)
-    return selection.array
+    """Return the stored array of a selection."""
+    array = selection.array.stored if isinstance(selection.array, AsyncDecodedArray) else selection.array
+    assert isinstance(array, AsyncArray)
+    return array
 
 
 def fields_of(selection: AsyncSelection) -> str | list[str] | None:

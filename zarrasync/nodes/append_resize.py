@@ -35,6 +35,7 @@ from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.transfer import Chunks
+from zarrasync.transfer.chunk_cache import cache_for
 from zarrasync.transfer.unaligned import check_append
 
 __all__ = [
@@ -59,7 +60,9 @@ def chunks_at(handle: NodeHandle, metadata: ArrayMetadata) -> Chunks:
     limit = metadata.chain_of(metadata.write_chunks, handle.config.max_chunk_bytes).value_limit
     store = handle.chunk_store(metadata)
     unproven = [metadata.keys.separator] if metadata.keys.is_implied and metadata.ndim > 1 else []
-    return Chunks(store, metadata, handle.config, prefix, handle.store, handle.name, limit=limit, unproven=unproven)
+    cache = cache_for(handle.config)
+    config, name = handle.config, handle.name
+    return Chunks(store, metadata, config, prefix, handle.store, name, limit=limit, unproven=unproven, cache=cache)
 
 
 # ------------------------------------------------------------------ resize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -19,15 +19,23 @@ from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.chunk_shapes import parse_sizes
+from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.model.chunk_grids import Grid
+from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
+from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
+from zarrasync.nodes.find import find_all
+from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.selection import Accessor, AsyncSelection, NotAwaited, select
+from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
+from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
 __all__ = ["AsyncArray"]
 
@@ -47,6 +55,9 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     _cached_chunks: transfer.Chunks | None = None
     """The chunks for the metadata of the last call, reused while the metadata is the same object."""
+    _cached_decoded: AsyncDecodedArray | None = None
+    _decoding: None = None
+    """Indexing returns stored numbers; see ``decoded``."""
 
     # -------------------------------------------------------------- properties
 
@@ -140,6 +151,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         return math.prod(self.cdata_shape)
 
     @property
+    def chunk_cache(self) -> ChunkCache | None:
+        """The cache of decoded chunks that ``config.chunk_cache_bytes`` specifies, which arrays share; ``None`` without one.
+
+        Example:
+            >>> config = {"chunk_cache_bytes": 1 << 24, "chunk_cache_max_age": 60.0}
+            >>> array = await za.create_array({}, data=np.arange(8), chunks=(4,), config=config)
+            >>> for _ in range(3):
+            ...     _ = await array[5]
+            >>> array.chunk_cache.stats.hits > 0
+            True
+        """
+        return cache_for(self._cell.handle.config)
+
+    @property
     def info(self) -> Info:
         """A summary of the metadata. Makes no requests."""
         return array_info(self._cell.metadata, self.name, self.store, self.zarr_format)
@@ -181,6 +206,23 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         """
         return AsyncSelection(self, identity(self.shape))
 
+    @property
+    def decoded(self) -> AsyncDecodedArray:
+        """The physical values of the array, by the conventions of CF. Makes no requests.
+
+        Bounds of times, which inherit their units from the coordinate, are decoded if the metadata of the group is
+        consolidated. ``open_array(decode=True)`` and ``sel`` of a group look for the coordinate.
+
+        Example:
+            >>> attributes = {"scale_factor": 0.5, "units": "K"}
+            >>> array = await za.create_array({}, data=np.array([546], "i2"), attributes=attributes)
+            >>> await array.decoded[0]
+            np.float64(273.0)
+        """
+        if self._cached_decoded is None:
+            self._cached_decoded = decoded_at(self, self._cell.handle)
+        return self._cached_decoded
+
     def __getitem__(self, key: Any) -> AsyncSelection:
         return select(self, key)
 
@@ -217,6 +259,92 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             array([2, 3])
         """
         return Accessor(self.view, partial(_parse_block, self._cell.metadata))
+
+    # -------------------------------------------------------------- selecting by coordinates
+
+    async def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> AsyncSelection:
+        """Select a part of the array by the coordinates in its group.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. Coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            The part as a lazy selection.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("lat", data=[60.0, 50.0, 40.0], dimension_names=["lat"])
+            >>> t2m = await group.create_array("t2m", data=np.arange(3), dimension_names=["lat"])
+            >>> await (await t2m.sel(lat=slice(45, 60))).read()
+            array([0, 1])
+        """
+        queries = parse_queries(mapping, method, tolerance, coordinates)
+        cache, name = self._coordinates, self.basename
+        siblings = await cache.arrays([*queries], self._find_siblings)
+        wanted = wanted_axes(queries, {name: self}, siblings, cache, self.name)
+        positions = await cache.positions(wanted, self._cell.handle.format)
+        axes = cache.axes(name, self._cell.metadata)
+        return selected(self.decoded if decode else self, axes, positions)
+
+    async def to_xarray(self, **options: Any) -> Any:
+        """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.DataArray`` with lazy values.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> t2m = await group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> (await t2m.to_xarray()).dims
+            ('time',)
+        """
+        return await self._call_method("array", "to_xarray", "xarray", options)
+
+    async def _find_siblings(self, names: Sequence[str] | None) -> dict[str, SelectedArray]:
+        """Return the arrays with these names in the group of the array, and note the meaning of the group."""
+        handle, parent = self._cell.handle, self.path.rpartition("/")[0]
+        names = names or ()
+        paths = [join(parent, name) for name in names]
+        look_up = partial(find_all, handle, [*paths, *([parent] if self.path else [])], (handle.format,))
+        found = await run_on_store(look_up, handle.store)
+        group = found[-1] if self.path else None
+        self._coordinates.above = Meaning() if group is None else meaning_of(group.metadata)
+        nodes = zip(names, paths, found, strict=False)
+        return {
+            name: AsyncArray(handle.at(path), node.metadata)
+            for name, path, node in nodes
+            if node is not None and isinstance(node.metadata, ArrayMetadata)
+        }
 
     # -------------------------------------------------------------- reading and writing
 
@@ -263,7 +391,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self[selection].write(value)
 
     async def get_basic_selection(
-        self, selection: Any = Ellipsis, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with basic indexing.
 
@@ -312,7 +440,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.basic, fields).write(value)
 
     async def get_orthogonal_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with orthogonal indexing, as ``oindex``.
 
@@ -363,7 +491,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.orthogonal, fields).write(value)
 
     async def get_coordinate_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read with coordinate indexing, as ``vindex``.
 
@@ -413,7 +541,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(selection, parse.coordinate, fields).write(value)
 
     async def get_mask_selection(
-        self, mask: npt.ArrayLike, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, mask: npt.ArrayLike, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read the elements where a mask is true.
 
@@ -462,7 +590,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         await self._pick(mask, parse.mask, fields).write(value)
 
     async def get_block_selection(
-        self, selection: Any, *, out: npt.NDArray[Any] | None = None, fields: str | list[str] | None = None
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
     ) -> Any:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 

@@ -6,14 +6,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync._util import plugins
 from zarrasync.config import Config
 from zarrasync.display.info import Info
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
+from zarrasync.nodes.coordinates import CoordinateCache
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Store
@@ -28,6 +32,12 @@ class AsyncNode(ABC, Generic[M]):
 
     def __init__(self, handle: NodeHandle, metadata: M) -> None:
         self._cell: MetadataCell[M] = MetadataCell(handle, metadata)
+
+    @cached_property
+    def _coordinates(self) -> CoordinateCache:
+        """The coordinates that ``sel`` has read, until the node is refreshed."""
+        group = self.path if isinstance(self._cell.metadata, GroupMetadata) else self.path.rpartition("/")[0]
+        return CoordinateCache(self.store, group)
 
     @property
     def store(self) -> Store:
@@ -94,6 +104,29 @@ class AsyncNode(ABC, Generic[M]):
 
     __hash__ = None  # type: ignore[assignment]  # the metadata changes
 
+    async def _call_method(self, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
+        """Call a function that an integration has registered as a method, on a thread because it blocks.
+
+        Args:
+            kind: The kind of node, with which the name of the entry point begins.
+            name: The name of the method.
+            extra: The extra that installs its requirements.
+            options: Its arguments.
+
+        Raises:
+            ImportError: If it is not installed.
+        """
+        try:
+            function = await compute(partial(plugins.find, plugins.METHODS, f"{kind}_{name}"))
+        except ImportError as error:
+            raise ImportError(f"{name}() cannot be imported: {error}; pip install 'zarrasync[{extra}]'") from error
+        if function is None:
+            raise ImportError(
+                f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
+            )
+        call = partial(function, self, **options)
+        return call() if driven() else await run_in_new_thread(call)
+
     # -------------------------------------------------------------- changing
 
     async def update_attributes(self, attributes: Mapping[str, Any]) -> None:
@@ -133,8 +166,8 @@ class AsyncNode(ABC, Generic[M]):
     async def refresh(self, *, max_age: float = 0.0) -> None:
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
-        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. A
-        service can call this before each use with a maximum age: one call reads then, while others go on with what there
+        A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
         is.
 
         Args:
@@ -154,7 +187,8 @@ class AsyncNode(ABC, Generic[M]):
             >>> array.shape
             (5,)
         """
-        await run_on_store(partial(self._cell.refresh, max_age), self.store)
+        if await run_on_store(partial(self._cell.refresh, max_age), self.store):
+            vars(self).pop("_coordinates", None)
 
     # -------------------------------------------------------------- closing
 

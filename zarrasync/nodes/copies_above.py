@@ -12,6 +12,7 @@ from zarrasync.model.paths import ancestors
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores.changes import count_change
 
 __all__ = ["update_copies"]
 
@@ -44,13 +45,15 @@ async def update_copies(
         StoreError: If those copies cannot be stored.
     """
     changed = list(keys)
+    paths = [node.path] if paths is None else list(paths)
+    for path in {node.path, *paths}:
+        count_change(node.store, path)
     if not node.keeps_copies or not (changed or erased_prefixes):
         return []
     opened = node.consolidated
     if opened is not None:
         await opened.update(node.store, changed, erased_prefixes, config=node.config)
-    nodes = [node.path] if paths is None else paths
-    above = {group for path in nodes for group in ancestors(path)}.difference(new_groups)
+    above = {group for path in paths for group in ancestors(path)}.difference(new_groups)
     own = [] if opened is None else [opened.path]
     above.difference_update(own)
     if not above or not node.store.supports_consolidated_metadata:

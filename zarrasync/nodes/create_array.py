@@ -15,6 +15,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.create import bind_format, create_node
+from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
 
@@ -92,7 +93,7 @@ async def create_planned_array(
 async def _read_lazy(data: Any) -> Any:
     """Read lazy arrays and selections. Other data is returned unchanged."""
     lazy = getattr(data, "async_", data)  # an object of the synchronous API
-    if isinstance(lazy, AsyncArray | AsyncSelection):
+    if isinstance(lazy, AsyncArray | AsyncDecodedArray | AsyncSelection):
         whole = lazy[...]
         return bridge.run(whole.read(), blocking=whole.array.store.blocking) if driven() else await whole.read()
     return np.asanyarray(data) if hasattr(data, "shape") and not isinstance(data, np.ndarray) else data

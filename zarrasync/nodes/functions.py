@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy.typing as npt
 
@@ -26,6 +26,8 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidate_group import consolidate
 from zarrasync.nodes.create_array import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
+from zarrasync.nodes.decoded import AsyncDecodedArray
+from zarrasync.nodes.encodings import parent_attributes
 from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
 from zarrasync.nodes.kinds import kind_name, wrong_kind
 from zarrasync.nodes.node import NodeHandle, run_on_store
@@ -99,6 +101,7 @@ async def open(
     return await run_on_store(partial(open_node_at, handle, candidates, consolidated=use_consolidated), handle.store)
 
 
+@overload
 async def open_array(
     store: StoreLike,
     *,
@@ -107,8 +110,50 @@ async def open_array(
     zarr_format: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     config: ConfigLike = None,
+    decode: Literal[False] = False,
     **options: Any,
-) -> AsyncArray:
+) -> AsyncArray: ...
+
+
+@overload
+async def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: Literal[True],
+    **options: Any,
+) -> AsyncDecodedArray: ...
+
+
+@overload
+async def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool,
+    **options: Any,
+) -> AsyncArray | AsyncDecodedArray: ...
+
+
+async def open_array(
+    store: StoreLike,
+    *,
+    path: str = "",
+    mode: Mode = "r",
+    zarr_format: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
+    decode: bool = False,
+    **options: Any,
+) -> AsyncArray | AsyncDecodedArray:
     """Open an array, or create it if the mode allows that.
 
     Args:
@@ -119,11 +164,13 @@ async def open_array(
         zarr_format: 2, 3, ``"3-draft"`` or ``"3-draft-2022"``. Default: detected.
         storage_options: Options of the filesystem or object store of a URL.
         config: Settings for this array.
+        decode: Return the array with decoded values, as ``AsyncArray.decoded``. The units of bounds are looked up in the
+            coordinate of their group, for which the group is listed if the array may contain bounds.
         **options: Options of a new array, as for ``create_array``. An existing array must have the same number of axes,
             data type, chunks and shards.
 
     Returns:
-        The array.
+        The array, or its decoded values.
 
     Raises:
         NodeNotFoundError: If no node exists at the path and the mode does not create one.
@@ -138,6 +185,21 @@ async def open_array(
         >>> array.shape
         (4, 4)
     """
+    array = await _open_array(store, path, mode, zarr_format, storage_options, config, options)
+    if not decode:
+        return array
+    return AsyncDecodedArray(array, handle_of(array).format, await parent_attributes(array))
+
+
+async def _open_array(
+    store: StoreLike,
+    path: str,
+    mode: Mode,
+    zarr_format: int | str | None,
+    storage_options: Mapping[str, Any] | None,
+    config: ConfigLike,
+    options: dict[str, Any],
+) -> AsyncArray:
     check_options(options)
     handle, candidates = resolve_node(store, path, zarr_format, storage_options, config, mode)
     if mode in ("w", "w-"):

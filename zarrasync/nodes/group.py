@@ -13,13 +13,17 @@ import numpy.typing as npt
 from zarrasync.display import html
 from zarrasync.display.info import Info, Tree, group_info, render_tree
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError, ShapeError, StoreError
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import meaning_of
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
+from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
 from zarrasync.nodes.create import bind_format, create_node
 from zarrasync.nodes.create_array import create_array_at
+from zarrasync.nodes.decoded import decoded_members
 from zarrasync.nodes.documents import check_partial
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.explain_missing import add_members
@@ -27,6 +31,7 @@ from zarrasync.nodes.find import find
 from zarrasync.nodes.kinds import Metadata, wrong_kind
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.nodes.walk import walk, warn_of_failures
 
 __all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
@@ -327,6 +332,85 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
     async def __aiter__(self) -> AsyncIterator[str]:
         for name in await self.keys():
             yield name
+
+    # -------------------------------------------------------------- selecting by coordinates
+
+    async def sel(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        *,
+        method: LabelMethod | None = None,
+        tolerance: Any = None,
+        decode: bool = True,
+        **coordinates: Any,
+    ) -> dict[str, AsyncSelection]:
+        """Select a part of each array of the group by coordinates.
+
+        Labels are physical values: dates, degrees, names. The array with the name of the dimension contains them, another
+        one-dimensional array along it, or a convention such as OME-Zarr computes them. A dimension without labels takes
+        positions. The members are listed and coordinates are read once; after ``refresh`` they are read again.
+
+        Args:
+            mapping: Labels by coordinate, for names that are not possible as keywords.
+            method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
+                ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
+            tolerance: The largest distance of a label, or a mapping from coordinates to distances.
+            decode: Return physical values. Otherwise stored numbers.
+            **coordinates: A label, a list of labels, a mask, or a slice for each coordinate. Both ends of a slice are
+                included, and need not exist if the coordinate is sorted. Partial dates such as ``"1990-05"`` stand for
+                all times in the period. Longitudes that go round the globe may be given in any range.
+
+        Returns:
+            A lazy selection for each array, by name. Arrays without the selected dimensions are whole.
+
+        Raises:
+            LabelError: If a coordinate or a label does not exist.
+            CodecError: If times cannot be decoded.
+            UnsupportedOperation: If the store cannot list, and the metadata is not consolidated. Use ``sel`` of an array.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> attributes = {"units": "days since 2000-01-01"}
+            >>> _ = await group.create_array("time", data=[0, 1, 31], dimension_names=["time"], attributes=attributes)
+            >>> _ = await group.create_array("t2m", data=[5.0, 6.0, 7.0], dimension_names=["time"])
+            >>> january = await group.sel(time="2000-01")
+            >>> await january["t2m"].read()
+            array([5., 6.])
+        """
+        queries = parse_queries(mapping, method, tolerance, coordinates)
+        cache, format_ = self._coordinates, self._cell.handle.format
+        arrays = await cache.arrays(None, self._find_arrays)
+        positions = await cache.positions(wanted_axes(queries, arrays, arrays, cache, self.name), format_)
+        sources = decoded_members(arrays, format_) if decode else arrays
+        return {
+            name: selected(source, cache.axes(name, source.metadata), positions) for name, source in sources.items()
+        }
+
+    async def to_xarray(self, **options: Any) -> Any:
+        """Open the group as a dataset of xarray, with the engine ``"zarrasync"``.
+
+        Args:
+            **options: Arguments of ``xarray.open_dataset`` and of the engine, such as ``chunks={}`` for dask.
+
+        Returns:
+            An ``xarray.Dataset`` with lazy variables.
+
+        Raises:
+            ImportError: If xarray is not installed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("t2m", data=[280.0, 281.5], dimension_names=["time"])
+            >>> dataset = await group.to_xarray()
+            >>> dataset.t2m.mean().item()
+            280.75
+        """
+        return await self._call_method("group", "to_xarray", "xarray", options)
+
+    async def _find_arrays(self, _: object) -> dict[str, SelectedArray]:
+        self._coordinates.above = meaning_of(self._cell.metadata)
+        return dict(await self.arrays())
 
     # -------------------------------------------------------------- creating
 

@@ -47,11 +47,14 @@ class MetadataCell(Generic[M]):
             read_at = clock.monotonic() if handle.consolidated is None else handle.consolidated.read_at
         self._read_at, self._is_reading = read_at, False
 
-    async def refresh(self, max_age: float = 0.0) -> None:
+    async def refresh(self, max_age: float = 0.0) -> bool:
         """Read the metadata again, and the copies of a group that was opened with consolidated metadata.
 
         Args:
             max_age: Seconds for which it is not read again. While another call reads, the present metadata remains.
+
+        Returns:
+            Whether it was read.
 
         Raises:
             NodeNotFoundError: If the node no longer exists.
@@ -59,7 +62,7 @@ class MetadataCell(Generic[M]):
         """
         now, handle = clock.monotonic(), self.handle
         if max_age and (self._is_reading or now - self._read_at <= max_age):
-            return
+            return False
         copies = handle.consolidated
         has_copies = copies is not None and copies.path == handle.path
         self._is_reading = True
@@ -70,6 +73,7 @@ class MetadataCell(Generic[M]):
         self.metadata, self._read_at = self._checked(node.metadata), now
         if copies is not None and has_copies:
             copies.renew(node.consolidated)
+        return True
 
     async def change(
         self,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute
 from zarrasync.config import Config
 from zarrasync.display.explanation import Explanation, explain
 from zarrasync.display.progress import ProgressLike, report_progress
@@ -23,32 +24,15 @@ from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
+from zarrasync.nodes.like_numpy import NotAwaited, memory_of
 from zarrasync.nodes.separators import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
-__all__ = ["Accessor", "AsyncSelection", "NotAwaited", "SelectedArray", "select"]
+__all__ = ["Accessor", "AsyncBlocks", "AsyncSelection", "SelectedArray", "select"]
 
-
-class NotAwaited:
-    """A base class of objects to await. Python and NumPy would otherwise treat them as sequences of elements."""
-
-    __slots__ = ()
-
-    def __setitem__(self, key: object, value: object) -> Never:
-        raise TypeError("an assignment cannot be awaited; use await array[...].write(values)")
-
-    def __array__(self, dtype: object = None, copy: object = None) -> Never:
-        raise TypeError("NumPy cannot await a selection; use np.asarray(await array[...])")
-
-    def __contains__(self, value: object) -> Never:
-        raise TypeError("a value cannot be searched in an asynchronous selection; use value in await array[...]")
-
-    def __iter__(self) -> Never:
-        raise TypeError(
-            "an asynchronous selection cannot be iterated; use await array[...], or async for region, block in "
-            "array.view.chunks()"
-        )
+_LONG = 1 << 16
+"""Bytes of numbers that are decoded and encoded on a worker thread. Dates of cftime take some microseconds each."""
 
 
 class SelectedArray(Protocol):
@@ -68,6 +52,17 @@ class SelectedArray(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def _chunks(self) -> transfer.Chunks: ...
+    @property
+    def _decoding(self) -> Decoder | None: ...
+
+
+class Decoder(Protocol):
+    """How stored numbers become values, for arrays of decoded values."""
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
+    def decode_into(self, stored: npt.NDArray[Any], out: npt.NDArray[Any]) -> None: ...
+    def check_out(self, out: npt.NDArray[Any], shape: tuple[int, ...]) -> None: ...
+    def encode(self, values: npt.ArrayLike, name: str) -> npt.NDArray[Any]: ...
 
 
 class Accessor(NotAwaited):
@@ -174,14 +169,15 @@ class AsyncSelection(NotAwaited):
 
     async def read(
         self,
-        out: npt.NDArray[Any] | None = None,
+        out: Any = None,
         missing: Literal["fill", "error"] = "fill",
         progress: ProgressLike = False,
     ) -> Any:
         """Read the selection.
 
         Args:
-            out: An array of the selection's shape and dtype to read into.
+            out: An array of the selection's shape and dtype to read into: of NumPy, or of any library that supports DLPack or
+                the buffer protocol.
             missing: ``"fill"``: chunks that do not exist read as the fill value. ``"error"``: they raise an error.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes read since
                 its last call, or a ``Monitor``.
@@ -203,16 +199,46 @@ class AsyncSelection(NotAwaited):
         """
         if missing not in ("fill", "error"):
             raise ValueError(f"missing must be 'fill' or 'error', found {missing!r}")
-        chunks = self.array._chunks
-        read = partial(transfer.read, chunks, self._transform, out=out, missing=missing, fields=self._fields)
+        chunks, decoding = self.array._chunks, self.array._decoding
+        target = out if out is None or isinstance(out, np.ndarray) else memory_of(out)
+        stored_out = target if decoding is None else None
+        if chunks.cache is None or stored_out is not None or missing == "error" or progress or chunks.unproven:
+            read = partial(transfer.read, chunks, self._transform, out=stored_out, missing=missing, fields=self._fields)
+        else:
+            read = partial(chunks.cache.read, chunks, self._transform, self._fields)
+        if decoding is not None:
+            self._check_decoded(decoding, target)
         if progress:
-            with report_progress(progress, self.nbytes, f"read {self.array.name}") as report:
+            with report_progress(progress, self._stored_bytes, f"read {self.array.name}") as report:
                 result = await read(progress=report)
         else:
             result = await read()
         if chunks.unproven and self._fields is None:
             await check_separator(chunks, self._transform, result)
-        return result if out is not None else self._finish(result)
+        if decoding is not None:
+            decode: Any = partial(decoding.decode, result)
+            if target is not None:
+                decode = partial(decoding.decode_into, result, target)
+            result = decode() if result.nbytes < _LONG else await compute(decode)
+        return out if out is not None else self._finish(result)
+
+    @property
+    def _stored_bytes(self) -> int:
+        """The size of the selected stored elements in memory, in bytes."""
+        dtype = self.array.metadata.dtype.numpy
+        return self.size * (dtype if self._fields is None else dtype[self._fields]).itemsize
+
+    def _check_decoded(self, decoding: Decoder, out: npt.NDArray[Any] | None) -> None:
+        """Check the size of decoded values, and the array to read them into."""
+        limit = self.array.config.max_read_bytes
+        if 0 < limit < self.nbytes:
+            raise SelectionError(
+                f"the decoded values of shape {self.shape} have {self.nbytes:,} bytes, more than config.max_read_bytes = "
+                f"{limit:,}",
+                shape=self.shape,
+            )
+        if out is not None:
+            decoding.check_out(out, self.shape)
 
     def _finish(self, result: npt.NDArray[Any]) -> Any:
         """Return a scalar instead of an array without dimensions, if NumPy would."""
@@ -224,9 +250,17 @@ class AsyncSelection(NotAwaited):
         Returns ``None`` if ``read`` has to do it, which also raises the errors.
         """
         chunks = self.array._chunks
-        reader = None if self._fields is not None or chunks.unproven else chunks.ranges_reader
-        result = None if reader is None else reader.read(self._transform)
-        return None if result is None else self._finish(result)
+        if self._fields is not None or chunks.unproven:
+            return None
+        if chunks.cache is None:
+            reader = chunks.ranges_reader
+            result = None if reader is None else reader.read(self._transform)
+        else:
+            result = chunks.cache.read_at_once(chunks, self._transform)
+        if result is None:
+            return None
+        decoding = self.array._decoding
+        return self._finish(result if decoding is None else decoding.decode(result))
 
     async def write(self, values: npt.ArrayLike, progress: ProgressLike = False) -> None:
         """Write values to the selection.
@@ -236,7 +270,8 @@ class AsyncSelection(NotAwaited):
         error.
 
         Args:
-            values: The values, broadcast to the selection's shape. Masked elements become the fill value.
+            values: The values, broadcast to the selection's shape. Masked elements become the fill value, or the number
+                for missing values if the array is decoded.
             progress: ``True`` to show a progress bar, a function that is called with the number of bytes written
                 since its last call, or a ``Monitor``.
 
@@ -252,28 +287,30 @@ class AsyncSelection(NotAwaited):
             >>> await array[...]
             array([0, 7, 7, 0], dtype=int32)
         """
-        chunks, transform, fields = self.array._chunks, self._transform, self._fields
+        chunks, transform, fields, decoding = self.array._chunks, self._transform, self._fields, self.array._decoding
         check = partial(check_assignment, chunks, transform, fields)
+        if decoding is not None:
+            encode = partial(decoding.encode, values, self.array.name)
+            values = await compute(encode) if getattr(values, "nbytes", 0) >= _LONG else encode()
         write = partial(transfer.write, chunks, transform, values, fields=fields, check=check)
         if progress:
-            with report_progress(progress, self.nbytes, f"write {self.array.name}") as report:
+            with report_progress(progress, self._stored_bytes, f"write {self.array.name}") as report:
                 await write(progress=report)
         else:
             await write()
 
     # -------------------------------------------------------------- block by block
 
-    async def chunks(
-        self, unit: tuple[int, ...] | Literal["auto"] = "auto"
-    ) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
+    def chunks(self, unit: tuple[int, ...] | Literal["auto"] = "auto") -> AsyncBlocks:
         """Read the selection block by block. The next block is read while the caller processes the current one.
 
         Args:
             unit: The shape of a block. Blocks at the edges are smaller. ``"auto"``: the shape of a shard (or chunk),
                 reduced to at most an eighth of ``config.memory_budget``.
 
-        Yields:
-            The location of a block in the selection, as a tuple of slices, and its values.
+        Returns:
+            An iterator over pairs: the location of a block in the selection, as a tuple of slices, and its values. Its
+            length is the number of blocks.
 
         Raises:
             SelectionError: If ``unit`` does not have a positive size for each axis.
@@ -282,12 +319,17 @@ class AsyncSelection(NotAwaited):
 
         Example:
             >>> array = await za.create_array({}, data=np.arange(4), chunks=(2,))
+            >>> len(array.view.chunks())
+            2
             >>> async for region, block in array.view.chunks():
             ...     print(region[0].start, block.sum())
             0 1
             2 5
         """
-        regions = self._regions(unit)
+        axes = self._block_axes(unit)
+        return AsyncBlocks(self._read_blocks(self._regions(axes)), math.prod(axis.nchunks for axis in axes))
+
+    async def _read_blocks(self, regions: Iterator[Region]) -> AsyncIterator[tuple[Region, npt.NDArray[Any]]]:
         next_block: asyncio.Task[Any] | None = None
         try:
             region = next(regions, None)
@@ -303,8 +345,7 @@ class AsyncSelection(NotAwaited):
             if next_block is not None:
                 next_block.cancel()
 
-    def _regions(self, unit: tuple[int, ...] | Literal["auto"]) -> Iterator[Region]:
-        axes = self._block_axes(unit)
+    def _regions(self, axes: Sequence[Axis]) -> Iterator[Region]:
         for coords in lazy_product([range(axis.nchunks) for axis in axes]):
             starts = [axis.start(number) for axis, number in zip(axes, coords, strict=True)]
             stops = [start + axis.size(n) for axis, start, n in zip(axes, starts, coords, strict=True)]
@@ -343,10 +384,42 @@ class AsyncSelection(NotAwaited):
             >>> array.view[:2].explain()
             / (2, 8) float64: 2 chunks, 2 requests, 256 B decoded for 128 B (50%)
         """
-        return explain(self.array.name, self.array.metadata, self._transform, str(self.dtype), self.nbytes)
+        dtype = str(self.dtype)
+        if self.array._decoding is not None:
+            dtype = f"{dtype} from {self.array.metadata.dtype.numpy}"
+        return explain(self.array.name, self.array.metadata, self._transform, dtype, self.nbytes, self._stored_bytes)
 
     def _repr_html_(self) -> str:
         return self.explain().to_html("Selection")
+
+
+class AsyncBlocks(AsyncIterator[tuple[Region, npt.NDArray[Any]]]):
+    """The blocks of a selection, which are read one after the other. Their number is the length.
+
+    Args:
+        source: Reads the blocks.
+        count: The number of blocks.
+    """
+
+    def __init__(self, source: AsyncIterator[tuple[Region, npt.NDArray[Any]]], count: int) -> None:
+        self._source: Any = source
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def __anext__(self) -> tuple[Region, npt.NDArray[Any]]:
+        pair: tuple[Region, npt.NDArray[Any]] = await anext(self._source)
+        return pair
+
+    @property
+    def ag_running(self) -> bool:
+        """Whether a block is being read."""
+        return bool(self._source.ag_running)
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        await self._source.aclose()
 
 
 def select(array: SelectedArray, key: Any) -> AsyncSelection:

@@ -11,7 +11,6 @@ from zarrasync._concurrency.gather import SingleFlight
 
 __all__ = ["Cache"]
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -25,15 +24,13 @@ class Cache(Generic[T]):
 
     Attributes:
         size: The total size of the present values.
-        hits: Lookups that found a value.
-        misses: Lookups that found no value.
     """
 
     def __init__(self, max_size: int, max_age: float, size_of: Callable[[T], int] = lambda value: 1) -> None:
         self.max_size, self.max_age, self._size_of = max_size, max_age, size_of
         self._values: OrderedDict[Hashable, tuple[T, float, int]] = OrderedDict()
         self._flights = SingleFlight()
-        self.size = self.hits = self.misses = 0
+        self.size = 0
 
     def find(self, key: Hashable) -> T | None:
         """Return the value of a key, if it is present and fresh."""
@@ -67,17 +64,11 @@ class Cache(Generic[T]):
         """Return the value of a key, or compute it, once for all concurrent callers."""
         entry = self._fresh(key)
         if entry is not None:
-            self.hits += 1
             return entry[0]
-        self.misses += 1
 
         async def compute_and_store() -> T:
             value = await compute()
             self.put(key, value)
             return value
 
-        return await self.share(key, compute_and_store)
-
-    async def share(self, key: Hashable, compute: Callable[[], Coroutine[Any, Any, S]]) -> S:
-        """Return the result of a call, which is made once for all concurrent callers, without caching it."""
-        return await self._flights.share(key, compute)
+        return await self._flights.share(key, compute_and_store)

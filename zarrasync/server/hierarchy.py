@@ -78,6 +78,7 @@ class Hierarchy:
             values,
             max_chunk_bytes=min(values.max_chunk_bytes or limits.max_chunk_bytes, limits.max_chunk_bytes),
             max_document_bytes=min(values.max_document_bytes, limits.max_document_bytes),
+            chunk_cache_bytes=0,  # the server has a cache with its own limits
             max_read_bytes=min(values.max_read_bytes or limits.max_decoded_bytes, limits.max_decoded_bytes),
         )
         self._cache: Cache[Any] = Cache(1024, max_age)

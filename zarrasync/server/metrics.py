@@ -43,10 +43,10 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that other objects keep; called by the registry."""
-        cache, requests = self._chunks.cache, self._hierarchy.store.counts
+        cache, requests = self._chunks.cache.stats, self._hierarchy.store.counts
         yield GaugeMetricFamily("zarrasync_active_requests", "Requests being processed", self._queue.active)
         yield GaugeMetricFamily("zarrasync_waiting_requests", "Requests in the queue", self._queue.waiting)
-        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Bytes of cached decoded chunks", cache.size)
+        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Bytes of cached decoded chunks", cache.nbytes)
         yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Lookups of cached chunks", cache.hits)
         yield CounterMetricFamily(
             "zarrasync_chunk_cache_misses", "Lookups of chunks that were not cached", cache.misses

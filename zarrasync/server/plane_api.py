@@ -79,7 +79,7 @@ class PlaneApi:
         total = math.prod(pyramid.shape)
 
         async def compute() -> Summary:
-            cache_share = max(self._chunks.cache.max_size // 4, _LEAST_SAMPLE_BYTES)
+            cache_share = max(self._chunks.cache.max_bytes // 4, _LEAST_SAMPLE_BYTES)
             limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
             view = sample(level.array, [*level.index(index), None, None], limit, _SAMPLE_CELLS)
             return await self._chunks.read(view, partial(_summarize, presentation, total, bins))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from zarrasync._kernel.library import kernel
 from zarrasync._kernel.structs import ArrayStruct, Worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.kernel_chain import KernelDecoder, describe_chain
+from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.chunk_runs import PointRun, Run
+from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
+from zarrasync.stores.changes import slot_of
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, SMALL
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
@@ -33,6 +36,15 @@ Missing: TypeAlias = Literal["fill", "error"]
 Fields: TypeAlias = "str | list[str] | None"
 """Names of the structured fields to read or write; all if ``None``."""
 R = TypeVar("R", bound=Run)
+
+
+class ChunkCacheLike(Protocol):
+    """The methods of a ``ChunkCache``, which reads through the classes of this module."""
+
+    async def read(self, chunks: Chunks, transform: Transform, fields: Fields = None) -> Array: ...
+    def read_at_once(self, chunks: Chunks, transform: Transform) -> Array | None: ...
+
+
 _NO_BUDGET = nullcontext()
 _NO_LIMIT = (1 << 62) - 1
 _has_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
@@ -54,6 +66,7 @@ class Chunks:
         index_flights: Running requests for indexes of shards.
         shape: The shape of the stored chunks, if the array has chunks of different shapes.
         limit: The most bytes of a stored value that are read; ``None`` for any number.
+        cache: A cache of decoded chunks.
         unproven: Non-empty until a read shows whether the separator that the metadata implies is right.
     """
 
@@ -68,6 +81,7 @@ class Chunks:
     shape: tuple[int, ...] | None = None
     limit: int | None = None
     unproven: list[str] = field(default_factory=list, compare=False, repr=False)
+    cache: ChunkCacheLike | None = field(default=None, compare=False, repr=False)
 
     @property
     def chain(self) -> BoundChain:
@@ -76,6 +90,18 @@ class Chunks:
         if self.shape is None and not max_nbytes:
             return metadata.chain
         return metadata.chain_of(self.shape or metadata.write_chunks, max_nbytes)
+
+    @cached_property
+    def cache_key(self) -> tuple[Any, ...]:
+        """Identifies the array in a cache, and how its chunks are decoded."""
+        metadata = self.metadata
+        layout = (metadata.dtype, metadata.codecs, metadata.fill_value, metadata.chunks, metadata.edges)
+        return (self.origin or self.store).identity, self.name, repr(layout)
+
+    @cached_property
+    def change_slot(self) -> int:
+        """The slot of the array among the counters of changes."""
+        return slot_of(self.origin or self.store, self.name)
 
     @cached_property
     def kernel_array(self) -> ArrayStruct | None:

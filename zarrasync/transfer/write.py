@@ -14,6 +14,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.errors import CodecError, ConditionsUnsupported
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
+from zarrasync.stores.changes import CHANGES
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
 from zarrasync.transfer.kernel.write import KernelWrite
@@ -81,6 +82,8 @@ async def write(
         except ConditionsUnsupported:
             if chunks.store.conditional:
                 raise
+        finally:  # also if it failed, because some chunks may have changed
+            CHANGES[chunks.change_slot] += 1
         if reporter is not None:
             reporter.restart()
         if check is not None and compares:

@@ -2,10 +2,11 @@
 
 Arrays are lazy and can be pickled, and ``await dataset.load_async()`` reads all variables concurrently. Dimensions come
 from ``dimension_names`` or xarray's attribute ``_ARRAY_DIMENSIONS``. Fill values and encodings follow xarray's own
-engine for Zarr.
+engine for Zarr. ``dataset.zarrasync`` explains what loading variables takes.
 """
 
 from zarrasync.bulk.reports import WriteReport
+from zarrasync.integrations.xarray.accessor import DataArrayAccessor, DatasetAccessor
 from zarrasync.integrations.xarray.backend import ZarrasyncBackend
 from zarrasync.integrations.xarray.encode import stored_variables
 from zarrasync.integrations.xarray.functions import (
@@ -17,6 +18,8 @@ from zarrasync.integrations.xarray.functions import (
 from zarrasync.integrations.xarray.many import load, open_mfdataset
 
 __all__ = [
+    "DataArrayAccessor",
+    "DatasetAccessor",
     "WriteReport",
     "ZarrasyncBackend",
     "load",

@@ -30,7 +30,7 @@ from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike
 
-__all__ = ["FILTERS", "GroupDataStore", "PreparedDataset", "fetch_coordinates", "stored_variable"]
+__all__ = ["FILTERS", "GroupDataStore", "LazyArray", "PreparedDataset", "fetch_coordinates", "stored_variable"]
 
 FILTERS = "v2_filters"
 """The encoding with the filters of format 2; ``filters`` contains the filters of format 3."""
@@ -41,7 +41,7 @@ _LARGEST_COORDINATE = 4 << 20
 _NETCDF_ARRAY = ("_nczarr_array", "_NCZARR_ARRAY")
 
 
-class _LazyArray(BackendArray):
+class LazyArray(BackendArray):
     """An array that is read when it is indexed, unless its values were fetched when the dataset was opened.
 
     Attributes:
@@ -56,7 +56,8 @@ class _LazyArray(BackendArray):
     def __dask_tokenize__(self) -> Any:
         return (type(self).__name__, self.stored.__dask_tokenize__())
 
-    def _view(self, key: indexing.ExplicitIndexer) -> Any:
+    def view(self, key: indexing.ExplicitIndexer) -> Any:
+        """Return the array with the kind of indexing that a key of xarray means."""
         view = self.stored.view
         if isinstance(key, indexing.VectorizedIndexer):
             return view.vindex
@@ -67,7 +68,7 @@ class _LazyArray(BackendArray):
             return _indexed(self.values, key)
 
         def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(self._view(key)[selection].read(), self.dtype)
+            return np.asarray(self.view(key)[selection].read(), self.dtype)
 
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.VECTORIZED, read)
 
@@ -77,7 +78,7 @@ class _LazyArray(BackendArray):
             return _indexed(self.values, key)
 
         async def read(selection: tuple[Any, ...]) -> Any:
-            return np.asarray(await self._view(key)[selection].async_.read(), self.dtype)
+            return np.asarray(await self.view(key)[selection].async_.read(), self.dtype)
 
         return await indexing.async_explicit_indexing_adapter(
             key, self.shape, indexing.IndexingSupport.VECTORIZED, read
@@ -185,7 +186,7 @@ def stored_variable(
         attributes[MISSING_VALUE] = _missing_numbers(attributes[MISSING_VALUE])
     if not mask and format_.has_dimension_names and array.dtype.kind not in "mM":  # kept when it is written again
         encoding["fill_value"] = array.fill_value
-    return Variable(dims, indexing.LazilyIndexedArray(_LazyArray(array)), attributes, encoding)
+    return Variable(dims, indexing.LazilyIndexedArray(LazyArray(array)), attributes, encoding)
 
 
 # ------------------------------------------------------------------ coordinates
@@ -201,7 +202,7 @@ def fetch_coordinates(groups: Iterable[GroupDataStore], *, scalars: bool = False
         groups: The groups.
         scalars: Also fetch variables without axes, by which xarray combines datasets.
     """
-    arrays: list[_LazyArray] = []
+    arrays: list[LazyArray] = []
     for group in groups:
         for name, variable in group.stored.items():
             if (scalars and not variable.ndim) or _is_read_on_opening(name, variable):
@@ -212,7 +213,7 @@ def fetch_coordinates(groups: Iterable[GroupDataStore], *, scalars: bool = False
         bridge.run(gather_all([partial(_fetch, lazy) for lazy in remote]), blocking=False)
 
 
-async def _fetch(lazy: _LazyArray) -> None:
+async def _fetch(lazy: LazyArray) -> None:
     with suppress(ZarrError):
         lazy.values = np.asarray(await lazy.stored.async_[...].read(), lazy.dtype)
 

@@ -141,12 +141,20 @@ class CFEncoding:
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """The data type of values; ``datetime64`` without a unit for times, some of which are objects of cftime."""
+        """The data type of values; without a unit for times, because it depends on them, and objects for cftime's."""
         if self.times is not None:
-            return np.dtype("M8" if self.times.calendar else "m8")
+            kind = "M8" if self.times.calendar else "m8"
+            return np.dtype(kind if self.times.is_native else np.object_)
         if self.is_boolean:
             return np.dtype(np.bool_)
         return self._float_dtype() if self.is_packed or self.may_be_missing else self.number_dtype.newbyteorder("=")
+
+    @property
+    def masked_dtype(self) -> np.dtype[Any]:
+        """The data type of ``decode_masked``."""
+        if self.times is not None or self.is_boolean:
+            return self.value_dtype
+        return self._float_dtype() if self.is_packed else self.number_dtype.newbyteorder("=")
 
     def _float_dtype(self) -> np.dtype[Any]:
         """Return the floating-point type of values, by the rules of CF, as xarray applies them."""
@@ -205,6 +213,36 @@ class CFEncoding:
         if self.offset is not None:
             values += self.offset
         return values
+
+    def decode_masked(self, stored: npt.NDArray[Any]) -> np.ma.MaskedArray[Any, Any]:
+        """Return the values that stored numbers stand for, with a mask of those that are missing.
+
+        Integers without a scale remain integers. NaN is masked.
+
+        Raises:
+            CodecError: As ``decode``.
+        """
+        stored = np.asarray(stored)
+        is_number = stored.dtype.kind in "mM" or stored.dtype.kind in _NUMBERS
+        missing = self.is_missing(stored) if is_number else np.zeros(stored.shape, np.bool_)
+        plain = self.times is not None or self.is_boolean or not is_number
+        values = self.decode(stored) if plain else self.unpack(stored)
+        return np.ma.MaskedArray(values, missing, dtype=self.masked_dtype if is_number and not plain else None)
+
+    def flag_names(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the meanings of flags as strings; see ``Flags.strings``. Missing flags are empty strings.
+
+        Raises:
+            CodecError: If the encoding has no flags with meanings.
+        """
+        if self.flags is None or not self.flags.meanings:
+            raise CodecError(
+                "the attributes specify no meanings of flags: flag_meanings with flag_values or flag_masks of integers"
+            )
+        stored = np.asarray(stored)
+        names = self.flags.strings(self.numbers(stored))
+        names[self.is_missing(stored)] = ""
+        return names
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values that stored numbers stand for. Missing ones become NaN or NaT.

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_attributes import numbers_in
 
-__all__ = ["Flags", "flags_of"]
+__all__ = ["STRINGS", "Flags", "flags_of"]
+
+STRINGS = np.dtypes.StringDType()
+"""The data type of names of flags."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ class Flags:
             items = zip(self.meanings, masks, self.values, strict=True)
             return tuple(name for name, mask, value in items if number & mask == value)
         return tuple(name for name, mask in zip(self.meanings, masks, strict=True) if number & mask)
+
+    def strings(self, numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the names of numbers as strings. Several names are separated by spaces.
+
+        A number whose meaning is not specified becomes its digits, a number without bits of any mask an empty string.
+        """
+        unique, places = np.unique(numbers, return_inverse=True)
+        names = [" ".join(self.names_of(int(number))) or ("" if self.masks else str(number)) for number in unique]
+        return np.asarray(names, STRINGS)[places.ravel()].reshape(numbers.shape)
 
     def colour_of(self, number: int) -> str | None:
         """Return the colour of a number; ``None`` without one."""

@@ -16,12 +16,16 @@ __all__ = [
     "CALENDAR",
     "CALENDARS",
     "UNITS",
+    "Instants",
     "TimeUnits",
     "are_dates",
     "convert_numbers",
     "dates_to_numbers",
+    "day_number",
     "duration_units",
     "has_same_origin",
+    "instants",
+    "is_same_calendar",
     "numbers_to_dates",
     "units_of",
 ]
@@ -180,7 +184,38 @@ def _day(units: TimeUnits, year: int, month: int, day: int) -> int:
     return number - _DAY_OF_1970
 
 
+def is_same_calendar(one: str, other: str) -> bool:
+    """Return whether two names stand for one calendar, or for two that agree since the Gregorian reform."""
+    one, other = _SYNONYMS.get(one, one), _SYNONYMS.get(other, other)
+    return one == other or {one, other} <= _GREGORIAN
+
+
+def day_number(calendar: str, year: int, month: int, day: int) -> int:
+    """Return the number of a day of a calendar, counted from its 1970-01-01.
+
+    Raises:
+        CodecError: If the calendar is unknown or has no such day.
+    """
+    return _day(TimeUnits("", _SYNONYMS.get(calendar, calendar)), year, month, day)
+
+
 # ------------------------------------------------------------------ numbers
+
+
+def instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:
+    """Return the times or durations that numbers stand for: days, counted as by ``day_number``, and nanoseconds of the day.
+
+    Args:
+        numbers: Numbers without missing ones.
+        units: The units.
+
+    Raises:
+        CodecError: If the units are invalid, or of no fixed length, and cftime does not support them or is not installed.
+    """
+    if not units.calendar or units.units.partition(" since ")[0].strip().lower() in _NANOSECONDS:
+        return _instants(numbers, units)
+    dates = numbers_to_dates(numbers, units)
+    return _instants_of_objects(dates, TimeUnits("days since 1970-01-01", units.calendar))
 
 
 def numbers_to_dates(numbers: npt.NDArray[Any], units: TimeUnits) -> npt.NDArray[Any]:

@@ -1,0 +1,262 @@
+"""Selecting by coordinates: what xarray has no equal for, requests, changes, both APIs. The rest is drawn in ``test_sel_random``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.api import Api
+from zarrasync import sync
+from zarrasync.errors import LabelError
+from zarrasync.stores import MemoryStore
+from zarrasync.stores.counting import CountingStore
+
+PACKED = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+TIMES = {"units": "days since 1999-12-31", "bounds": "time_bnds"}
+
+
+def grid(store: Any, *, lat_order: int = -1) -> np.ndarray:
+    """Write 60 days of packed values on a coarse globe, and return the values."""
+    group = sync.create_group(store)
+    stored = (np.arange(60 * 7 * 12) % 300 - 1).reshape(60, 7, 12).astype("i2")
+    lat = np.arange(-90, 91, 30, dtype="f4")[::lat_order]
+    group.create_array("time", data=np.arange(60), attributes=TIMES, dimension_names=["time"])
+    group.create_array(
+        "time_bnds", data=np.stack([np.arange(60), np.arange(1, 61)], 1), dimension_names=["time", "bnds"]
+    )
+    group.create_array("lat", data=lat, attributes={"units": "degrees_north"}, dimension_names=["lat"])
+    group.create_array("lon", data=np.arange(0, 360, 30), attributes={"units": "degrees_east"}, dimension_names=["lon"])
+    group.create_array("t2m", data=stored, chunks=(20, 4, 4), attributes=PACKED, dimension_names=["time", "lat", "lon"])
+    group.create_array("crs", data=0)
+    group.create_array("name", data=np.array([f"d{n}" for n in range(60)]), dimension_names=["time"])
+    return np.where(stored == -1, np.nan, stored / 2)
+
+
+async def test_a_series_at_a_place(api: Api):
+    store: dict[str, bytes] = {}
+    values = grid(store)
+    group = await api(api.open_group(store))
+    parts = await api(group.sel(time=slice("2000-01", "2000-02-03"), lat=47.4, lon=8.5, method="nearest"))
+    assert sorted(parts) == ["crs", "lat", "lon", "name", "t2m", "time", "time_bnds"]
+    np.testing.assert_array_equal(await api(parts["t2m"].read()), values[1:35, 1, 0])
+    np.testing.assert_array_equal(await api(parts["t2m"][-2:].read()), values[33:35, 1, 0])  # it composes
+    assert (await api(parts["lat"].read()), await api(parts["lon"].read())) == (60, 0)
+    days = np.arange("2000-01-01", "2000-02-04", dtype="M8[D]")
+    np.testing.assert_array_equal(await api(parts["time"].read()), days)
+    np.testing.assert_array_equal((await api(parts["time_bnds"].read()))[:, 1], days + np.timedelta64(1, "D"))
+    assert parts["crs"].shape == ()
+    stored = await api(group.sel(time="2000-01-01", lat=90, lon=[0, 30], decode=False))
+    assert (await api(stored["t2m"].read())).tolist() == (values[1, 0, :2] * 2).tolist()
+    array = await api(group.get("t2m"))
+    part = await api(array.sel(time=dt.datetime(2000, 1, 1), lat=slice(90, 30), lon=330))
+    np.testing.assert_array_equal(await api(part.read()), values[1, :3, 11])
+    part = await api(array.decoded.sel({"name": "d2"}, lat=[60, -60]))
+    np.testing.assert_array_equal(await api(part.read()), values[2, [1, 5]])
+    assert (await api(array.sel(time=np.datetime64("2000-01-02"), lat=0, lon=0, decode=False))).dtype == "i2"
+    assert isinstance(await api((await api(array.sel(time="2000-01-02", lat=0, lon=0))).read()), np.float64)
+
+
+@pytest.mark.parametrize("lat_order", [1, -1])
+def test_slices_in_both_directions(lat_order: int):
+    store: dict[str, bytes] = {}
+    grid(store, lat_order=lat_order)
+    group = sync.open_group(store)
+    ascending = [30, 60][::lat_order]
+    assert group.sel(lat=slice(20, 80))["lat"].read().tolist() == ascending
+    assert group.sel(lat=slice(80, 20))["lat"].read().tolist() == ([] if lat_order == 1 else ascending)
+    assert group.sel(lat=slice(30, 60))["lat"].read().tolist() == ascending  # both ends are included
+    assert group.sel(lat=slice(None, None, 3))["lat"].read().tolist() == [-90, 0, 90][::lat_order]
+
+
+@pytest.mark.parametrize(
+    ("label", "method", "expected"),
+    [
+        (-30, None, 330),
+        (390, None, 30),
+        (-8.5, "nearest", 0),
+        (350.0, "nearest", 0),
+        (-170, "nearest", 180),
+        (359.0, "pad", 330),
+        (-1, "backfill", 0),
+        ([-30, 30], None, [330, 30]),
+        (slice(-60, 60), None, [300, 330, 0, 30, 60]),
+        (slice(300, 60), None, [300, 330, 0, 30, 60]),
+        (slice(-60, 60, 2), None, [300, 0, 60]),
+        (slice(300, 330), None, [300, 330]),
+        (slice(315, 345), None, [330]),
+        (slice(-180, 180), None, [*range(180, 360, 30), *range(0, 180, 30)]),
+        (slice(0, 360), None, list(range(0, 360, 30))),
+        (slice(350, 370), None, [0]),
+        (slice(None, 30), None, [0, 30]),
+    ],
+)
+def test_longitudes_wrap_around_the_globe(label: Any, method: Any, expected: Any):
+    store: dict[str, bytes] = {}
+    values = grid(store)
+    parts = sync.open_group(store).sel(lon=label, method=method)
+    assert np.asarray(parts["lon"].read()).tolist() == expected
+    positions = np.asarray(expected) // 30
+    np.testing.assert_array_equal(parts["t2m"].read(), values[:, :, positions])
+
+
+def test_only_global_longitudes_wrap():
+    for unit, stop in (("degrees_east", 180), ("m", 360)):
+        group = sync.create_group({})
+        group.create_array("x", data=np.arange(0, stop, 30), attributes={"units": unit}, dimension_names=["x"])
+        with pytest.raises(LabelError, match="no label -30"):
+            group.sel(x=-30)
+        assert group.sel(x=slice(-60, 60))["x"].read().tolist() == [0, 30, 60]
+        assert group.sel(x=-30, method="nearest")["x"].read() == 0
+    for numbers in (np.arange(-180, 180, 30), np.arange(-180, 180, 30)[::-1], np.arange(0, 361, 30)):
+        group = sync.create_group({})
+        group.create_array("x", data=numbers, attributes={"units": "degrees_east"}, dimension_names=["x"])
+        assert group.sel(x=179.0, method="nearest")["x"].read() % 360 == 180
+        found = group.sel(x=slice(150, 210))["x"].read() % 360
+        assert found.tolist() == [150, 180, 210][:: -1 if numbers[0] > numbers[1] else 1]
+
+
+async def test_coordinates_are_read_once(api: Api):
+    values: dict[str, bytes] = {}
+    grid(values)
+    sync.consolidate_metadata(values)
+    store = CountingStore(MemoryStore(values))
+    group = await api(api.open_group(store))
+    store.reset()
+    for _ in range(3):
+        parts = await api(group.sel(time="2000-01-05", lat=30, lon=60))
+    assert (store.counts.lists, store.counts.fetches) == (0, 3)
+    store.reset()
+    await api(parts["t2m"].read())
+    assert store.reset().fetches == 1
+    await api(group.refresh(max_age=60))
+    await api(group.sel(lat=30))
+    assert store.counts.requests == 0
+    await api(group.refresh())
+    store.reset()
+    await api(group.sel(lat=30))
+    assert store.counts.fetches == 1
+    array = await api(api.open_array(store, path="t2m"))
+    store.reset()
+    for _ in range(3):
+        await api(array.sel(lat=30, lon=60))
+    assert (store.counts.lists, store.counts.fetches - store.counts.absent) == (
+        0,
+        5,
+    )  # of two coordinates, and the group
+
+
+async def test_changes_are_noticed(api: Api):
+    store: dict[str, bytes] = {}
+    group = await api(api.create_group(store))
+    x = await api(group.create_array("x", data=[1, 2], dimension_names=["x"]))
+    v = await api(group.create_array("v", data=[5, 6], dimension_names=["x"]))
+    assert await api((await api(group.sel(x=2)))["v"].read()) == 6
+    await api(x.append([3]))
+    with pytest.raises(LabelError, match="different sizes"):
+        await api(group.sel(x=3))
+    await api(v.append([7]))
+    assert await api((await api(group.sel(x=3)))["v"].read()) == 7
+    await api.write(x, 0, 9)
+    other = await api(group.get("v"))
+    assert await api((await api(other.sel(x=9))).read()) == 5
+    await api(group.delete("v"))
+    assert sorted(await api(group.sel(x=9))) == ["x"]
+    await api(group.create_array("w", data=[1, 2, 3], dimension_names=["x"]))
+    assert sorted(await api(group.sel(x=9))) == ["w", "x"]
+    sync.open_array(store, path="x", mode="r+")[1] = 8  # through another object
+    assert await api((await api(group.sel(x=8)))["w"].read()) == 2
+
+
+def test_other_kinds_of_labels():
+    group = sync.create_group({})
+    names = np.array(["ZRH", "BRN", "GVA"])
+    group.create_array("station", data=names, dimension_names=["station"])
+    lead = {"units": "hours", "dtype": "timedelta64[ns]"}
+    group.create_array("lead", data=np.array([0, 6, 12]), attributes=lead, dimension_names=["lead"])
+    group.create_array("height", data=np.array([432.0, 553.0, 411.0]), dimension_names=["station"])
+    group.create_array("area", data=np.ones((3, 3)), dimension_names=["station", "lead"])
+    group.create_array("scalar", data=1.0, dimension_names=[])
+    values = np.arange(18).reshape(3, 3, 2)
+    group.create_array("v", data=values, dimension_names=["station", "lead", "member"])
+    assert group.sel(station="BRN", lead="6 hours", member=-1, tolerance=None)["v"].read() == values[1, 1, -1]
+    assert group.sel(station="BRN", lead=np.timedelta64(7, "h"), method="nearest")["v"].read().tolist() == [8, 9]
+    assert group.sel(lead=dt.timedelta(hours=5), method="pad", tolerance={"lead": "5 hours"})["lead"].shape == ()
+    assert group.sel(height=432)["station"].read() == "ZRH"
+    assert group.sel(member=slice(0, 1))["v"].shape == (3, 3, 1)
+    assert group.sel(station=[True, False, True])["station"].read().tolist() == ["ZRH", "GVA"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"area": 1.0}, "several dimensions cannot"),
+        ({"scalar": 1.0}, "no coordinate 'scalar'"),
+        ({"statoin": "BRN"}, "did you mean 'station'"),
+        ({"station": "XXX"}, "no label XXX; its 3 labels lie between BRN and ZRH"),
+        ({"station": 3}, "contains strings, found the label"),
+        ({"lead": 6}, "contains durations: expected a duration"),
+        ({"height": "high"}, "contains numbers"),
+        ({"station": "BRN", "height": 553}, "both select along"),
+        ({"station": [True]}, "a mask of 'station' needs 3 elements"),
+        ({"height": [[432.0]]}, "at most one dimension"),
+        ({"lead": slice(None, None, 0)}, "the step of a slice"),
+        ({"height": slice(420, 500)}, "not sorted"),
+        ({"height": 500.0, "method": "nearest"}, "not sorted"),
+    ]
+    for labels, message in refused:
+        method: Any = labels.pop("method", None)
+        with pytest.raises(LabelError, match=message):
+            group.sel(labels, method=method)
+    arguments: list[tuple[dict[str, Any], str]] = [
+        ({"mapping": {"station": "BRN"}, "station": "BRN"}, "pass them once"),
+        ({"station": "BRN", "method": "linear"}, "method must be None"),
+        ({"height": 432.0, "tolerance": 1.0}, "needs a method"),
+        ({"height": 432.0, "method": "nearest", "tolerance": {"lead": 1}}, "belongs to none"),
+        ({"member": 1, "method": "nearest"}, "positions without a method"),
+    ]
+    for options, message in arguments:
+        with pytest.raises(ValueError, match=message):
+            group.sel(**options)
+    with pytest.raises(TypeError, match="one mapping"):
+        group.sel("station")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("label", "count"),
+    [("2000", 366), ("2000-02", 29), ("200002", 29), ("2000-02-29", 1), ("2000-02-29T12", 0), ("2000/03/01", 1)],
+)
+def test_partial_dates(label: str, count: int):
+    group = sync.create_group({})
+    units = {"units": "days since 1999-01-01"}
+    group.create_array("time", data=np.arange(1000), attributes=units, dimension_names=["time"])
+    found = group.sel(time=slice(label, label))["time"].read()
+    assert len(found) == count
+    assert all(str(day).startswith(label.replace("/", "-")[:4]) for day in found)
+
+
+def test_calendars_need_no_cftime(monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    group = sync.create_group({})
+    units = {"units": "days since 2001-01-01", "calendar": "360_day"}
+    group.create_array("time", data=np.arange(720), attributes=units, dimension_names=["time"])
+    group.create_array("v", data=np.arange(720), dimension_names=["time"])
+    monkeypatch.setitem(sys.modules, "cftime", None)
+    assert group.sel(time="2001-02-30", decode=False)["v"].read() == 59
+    assert group.sel(time=slice("2001-12", "2002-01"))["v"].read().tolist() == list(range(330, 390))
+    with pytest.raises(LabelError, match="does not have"):
+        group.sel(time="2001-02-31")
+    with pytest.raises(LabelError, match="expected a date"):
+        group.sel(time="yesterday")
+
+
+def test_the_axes_of_conventions(tmp_path: Any):
+    attributes = {
+        "zarr_conventions": [{"uuid": "689b58e2-cf7b-45e0-9fff-9cfc0883d6b4", "name": "spatial:"}],
+        "spatial:dimensions": ["y", "x"],
+        "spatial:transform": [10.0, 0.0, 500.0, 0.0, -10.0, 200.0],
+    }
+    group = sync.create_group(tmp_path)
+    group.create_array("v", data=np.arange(12).reshape(3, 4), attributes=attributes, dimension_names=["y", "x"])
+    part = group["v"].sel(x=515, y=175)
+    assert part.read() == 9
+    assert group["v"].sel(x=512, y=slice(200, 180), method="nearest").read().tolist() == [1, 5]

@@ -1,0 +1,182 @@
+"""Coordinates as labels of a dimension: the positions that labels of users select. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import LabelError
+from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
+from zarrasync.metadata.conventions.cf_dates import TimeAxis
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+
+__all__ = ["Coordinate", "Query"]
+
+_EAST = ("degreeseast", "degreeeast", *(f"{word}e" for word in ("degree", "degrees")))
+"""Units of longitudes, in lower case and without underscores."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a user selects along a dimension.
+
+    Attributes:
+        label: A label, several ones, a mask, or a slice of labels.
+        method: How labels are found that do not exist; ``None`` if they must exist. Slices and strings ignore it.
+        tolerance: The largest distance of labels; ``None`` for no limit.
+    """
+
+    label: Any
+    method: str | None = None
+    tolerance: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinate:
+    """The labels of a dimension.
+
+    Attributes:
+        name: The name of the coordinate.
+        labels: The labels as numbers or strings.
+        times: The times that these numbers stand for; ``None`` for other coordinates.
+    """
+
+    name: str
+    labels: Labels
+    times: TimeAxis | None = None
+
+    @classmethod
+    def of(cls, name: str, encoding: CFEncoding, stored: npt.NDArray[Any]) -> Coordinate:
+        """Return the coordinate that stored numbers or strings stand for.
+
+        Raises:
+            CodecError: If times cannot be decoded.
+            LabelError: If its elements are neither numbers nor strings.
+        """
+        if encoding.times is not None or stored.dtype.kind in "mM":
+            times = TimeAxis.of(encoding, stored, name)
+            return cls(name, Labels(times.values, name, times.missing, times.show), times)
+        values = encoding.decode(stored)
+        if values.dtype.kind == "b":
+            values = values.astype(np.uint8)
+        if values.dtype.kind in "OSU":
+            values = _as_strings(name, values)
+        if values.dtype.kind not in "iufT":
+            raise LabelError(
+                f"the coordinate {name!r} of {values.dtype} contains neither numbers nor strings", name=name
+            )
+        labels = Labels(values, name)
+        is_east = encoding.unit.lower().replace("_", "").replace(" ", "") in _EAST
+        if is_east and is_global(labels, 360.0):
+            labels = CyclicLabels(values, name)
+        return cls(name, labels)
+
+    def locate(self, query: Query) -> Position:
+        """Return the positions that a query selects.
+
+        Raises:
+            LabelError: If a label does not exist, or has another type than the coordinate.
+            ValueError: If there is a tolerance without a method.
+        """
+        label = query.label
+        if isinstance(label, slice):
+            return self._slice(label)
+        if self.labels.values.dtype.kind == "T":  # strings are not near others
+            query = Query(label)
+        if query.tolerance is not None and query.method is None:
+            raise ValueError(f"the tolerance of {self.name!r} needs a method, such as method='nearest'")
+        tolerance = None if query.tolerance is None else self._tolerance(query.tolerance)
+        if np.ndim(label) == 0 or isinstance(label, str):
+            return self._scalar(label[()] if isinstance(label, np.ndarray) else label, query.method, tolerance)
+        items = (
+            np.asarray(label)
+            if self.times is None or np.asarray(label).dtype.kind in "bmM"
+            else np.array(label, object)
+        )
+        if items.ndim != 1:
+            raise LabelError(
+                f"labels of {self.name!r} must have at most one dimension, found {items.ndim}", name=self.name
+            )
+        if items.dtype.kind == "b":
+            if len(items) != len(self.labels):
+                raise LabelError(
+                    f"a mask of {self.name!r} needs {len(self.labels):,} elements, found {len(items):,}", name=self.name
+                )
+            return np.flatnonzero(items)
+        keys = self.times.keys(items) if self.times is not None else self._values(items)
+        return self.labels.find(keys, query.method, tolerance)
+
+    def _scalar(self, label: Any, method: str | None, tolerance: Any) -> Position:
+        if method is None and self.times is not None and self.times.is_partial(label):
+            return self.labels.within(self.times.interval(label))
+        key = self._key(label)
+        if method is None:
+            return self.labels.exact(key)
+        return int(self.labels.find(np.array([key], self._dtype(np.asarray(key))), method, tolerance)[0])
+
+    def _slice(self, label: slice) -> Position:
+        step = label.step
+        if step is not None and (isinstance(step, bool) or not isinstance(step, int | np.integer) or step == 0):
+            raise LabelError(
+                f"the step of a slice of {self.name!r} is a number of positions, found {step!r}", name=self.name
+            )
+        start, stop = label.start, label.stop
+        if step is not None and step < 0:
+            start, stop = stop, start
+        position = self.labels.between(self._interval(start), self._interval(stop))
+        if step in (None, 1):
+            return position
+        if not isinstance(position, slice):
+            return np.asarray(position)[::step]
+        if step > 0:
+            return slice(position.start, position.stop, int(step))
+        return np.arange(position.start, position.stop)[::step]
+
+    def _interval(self, label: Any) -> Interval | None:
+        if label is None:
+            return None
+        if self.times is not None and isinstance(label, str):
+            return self.times.interval(label)
+        key = self._key(label[()] if isinstance(label, np.ndarray) else label)
+        return key, key
+
+    def _key(self, label: Any) -> Any:
+        return self.times.key(label) if self.times is not None else self._values(np.asarray(label))[()]
+
+    def _tolerance(self, tolerance: Any) -> Any:
+        if self.times is not None:
+            return self.times.tolerance(tolerance)
+        if np.ndim(tolerance) or np.asarray(tolerance).dtype.kind not in "iuf":
+            raise LabelError(f"the tolerance of {self.name!r} is a number, found {tolerance!r}", name=self.name)
+        return tolerance
+
+    def _values(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return labels in a data type that can be compared with the coordinate's, and is as exact."""
+        if self.labels.values.dtype.kind == "T":
+            if labels.dtype.kind not in "OTU" or not all(isinstance(label, str) for label in labels.flat):
+                raise self._wrong_type(labels, "strings")
+        elif labels.dtype.kind not in "biuf":
+            raise self._wrong_type(labels, "numbers")
+        return labels.astype(self._dtype(labels))
+
+    def _dtype(self, labels: npt.NDArray[Any]) -> np.dtype[Any]:
+        """Return the data type of labels: floating-point ones are compared in the precision of the coordinate."""
+        own = self.labels.values.dtype
+        return labels.dtype if own.kind in "iu" and labels.dtype.kind in "iuf" else own
+
+    def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
+        found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype
+        return LabelError(
+            f"the coordinate {self.name!r} contains {expected}, found the label {found!r}", name=self.name
+        )
+
+
+def _as_strings(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "surrogateescape")
+    if not all(isinstance(value, str) for value in values.flat):
+        raise LabelError(f"the coordinate {name!r} contains objects that are not strings", name=name)
+    return values.astype(np.dtypes.StringDType())

@@ -1,0 +1,271 @@
+"""Selecting by coordinates: which arrays contain labels of dimensions, reading them once, and the resulting selections."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.offload import compute
+from zarrasync._util.suggestions import suggest
+from zarrasync.errors import LabelError
+from zarrasync.formats import Format
+from zarrasync.indexing.labels import Position, checked_method
+from zarrasync.indexing.transform import identity
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
+from zarrasync.metadata.conventions.cf_arrays import encoding_of
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
+from zarrasync.nodes.selection import AsyncSelection, SelectedArray
+from zarrasync.stores import Store
+from zarrasync.stores.changes import CHANGES, slot_of
+
+__all__ = ["CoordinateCache", "Labelled", "parse_queries", "selected", "wanted_axes"]
+
+_LONG = 1 << 16
+"""Labels whose order is examined on a worker thread."""
+
+
+def parse_queries(
+    mapping: Mapping[str, Any] | None, method: str | None, tolerance: Any, labels: Mapping[str, Any]
+) -> dict[str, Query]:
+    """Return the queries of a call of ``sel``, by coordinate.
+
+    Raises:
+        TypeError: If the first argument is not a mapping.
+        ValueError: If a coordinate is selected twice, the method is unknown, or a tolerance belongs to none.
+    """
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise TypeError(f"sel() takes labels by keyword, or one mapping from coordinates to labels; found {mapping!r}")
+    repeated = sorted({*(mapping or ())} & {*labels})
+    if repeated:
+        raise ValueError(f"sel() got labels of {repeated[0]!r} in the mapping and as a keyword; pass them once")
+    labels, method = {**(mapping or {}), **labels}, checked_method(method)
+    is_shared = not isinstance(tolerance, Mapping)
+    if not is_shared and (unknown := sorted({*tolerance} - {*labels})):
+        raise ValueError(f"the tolerance of {unknown[0]!r} belongs to none of the coordinates {', '.join(labels)}")
+    return {
+        name: Query(label, method, tolerance if is_shared else tolerance.get(name)) for name, label in labels.items()
+    }
+
+
+class Labelled(NamedTuple):
+    """An axis that labels select.
+
+    Attributes:
+        dim: The name of the dimension.
+        query: The selected labels.
+        coordinate: The array with the labels; ``None`` if conventions compute them, or positions are the labels.
+        axis: What conventions specify about the axis.
+        size: The number of positions.
+    """
+
+    dim: str
+    query: Query
+    coordinate: SelectedArray | None
+    axis: Axis
+    size: int
+
+
+def wanted_axes(
+    queries: Mapping[str, Query],
+    arrays: Mapping[str, SelectedArray],
+    coordinates: Mapping[str, SelectedArray],
+    cache: CoordinateCache,
+    where: str,
+) -> dict[str, Labelled]:
+    """Return the axes that labels select, by the name of the coordinate.
+
+    Args:
+        queries: The selected labels, by coordinate.
+        arrays: The arrays to select from, by name.
+        coordinates: The arrays that may contain labels, by name.
+        cache: The cache of their group.
+        where: The name of the group or array, for messages.
+
+    Raises:
+        LabelError: If a name is not a coordinate or dimension of the arrays, or a coordinate has several dimensions.
+    """
+    axes: dict[str, list[tuple[int, Axis]]] = {}
+    for name, array in arrays.items():
+        for axis, size in zip(cache.axes(name, array.metadata), array.metadata.shape, strict=True):
+            if axis.name:
+                axes.setdefault(axis.name, []).append((size, axis))
+    known = axes.keys() | {name for name, array in coordinates.items() if array.metadata.ndim == 1}
+    found: dict[str, Labelled] = {}
+    for name, query in queries.items():
+        coordinate = coordinates.get(name)
+        dim = name if coordinate is None else _dimension_of(name, coordinate.metadata)
+        if dim not in axes:
+            hint = suggest(name, known, f"its coordinates are {', '.join(sorted(known)) or 'none'}")
+            raise LabelError(f"{where} has no coordinate {name!r}; {hint}", name=name)
+        if (other := next((other for other, item in found.items() if item.dim == dim), None)) is not None:
+            raise LabelError(
+                f"{other!r} and {name!r} both select along the dimension {dim!r}; pass one of them", name=name
+            )
+        sizes = {size for size, _ in axes[dim]}
+        if len(sizes) > 1:
+            raise LabelError(
+                f"arrays of {where} have different sizes along {dim!r}: {sorted(sizes)}; use sel of one of them",
+                name=name,
+            )
+        specified = [axis for _, axis in axes[dim] if axis.has_coordinates or axis.labels]
+        same = specified and all(axis == specified[0] for axis in specified)
+        found[name] = Labelled(dim, query, coordinate, specified[0] if same else Axis(dim), sizes.pop())
+    return found
+
+
+def _dimension_of(name: str, metadata: ArrayMetadata) -> str | None:
+    """Return the dimension whose labels an array contains."""
+    if metadata.ndim > 1:
+        dims = axis_names(metadata) or ["unnamed"] * metadata.ndim
+        raise LabelError(
+            f"the coordinate {name!r} has the dimensions {', '.join(map(str, dims))}; labels along several dimensions cannot "
+            "be selected: read the coordinate, and select positions with vindex",
+            name=name,
+        )
+    return ((axis_names(metadata) or [name])[0] or name) if metadata.ndim else None
+
+
+# ------------------------------------------------------------------ reading
+
+
+@dataclass
+class _Entry:
+    metadata: ArrayMetadata
+    slot: int
+    changes: int
+    coordinate: Coordinate
+
+
+class CoordinateCache:
+    """Arrays of a group that were looked up, and coordinates that were read.
+
+    Changes that this process makes are noticed. After other changes, refreshing a node replaces its cache.
+
+    Args:
+        store: The store.
+        path: The path of the group.
+
+    Attributes:
+        above: The meaning of the group.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        self.above = Meaning()
+        self._entries: dict[str, _Entry] = {}
+        self._slot = slot_of(store, path)
+        self._changes = -1
+        self._arrays: dict[str, SelectedArray | None] = {}
+        self._axes: dict[str, tuple[ArrayMetadata, tuple[Axis, ...]]] = {}
+
+    async def arrays(
+        self,
+        names: Sequence[str] | None,
+        find: Callable[[Sequence[str] | None], Awaitable[Mapping[str, SelectedArray]]],
+    ) -> dict[str, SelectedArray]:
+        """Return arrays of the group by name. Those that are not known are found, with one call.
+
+        Args:
+            names: The names, ``None`` for all arrays. Those that do not exist are left out.
+            find: Returns the arrays with these names.
+        """
+        changes = CHANGES[self._slot]
+        is_fresh = changes == self._changes
+        known = self._arrays if is_fresh else {}
+        unknown = None if names is None else [name for name in names if name not in known]
+        if unknown or (unknown is None and not is_fresh):
+            found = await find(unknown)
+            known = {**known, **dict.fromkeys(unknown or ()), **found}
+            self._arrays, self._changes, self._axes = known, changes, {}
+        return {name: array for name, array in known.items() if array is not None}
+
+    def axes(self, name: str, metadata: ArrayMetadata) -> tuple[Axis, ...]:
+        """Return the axes of an array of the group, by its own metadata and the conventions that the group follows."""
+        known = self._axes.get(name)
+        if known is None or known[0] is not metadata:
+            meaning = self.above.for_member(name, meaning_of(metadata), is_array=True)
+            known = self._axes[name] = metadata, axes_of(metadata, meaning.axes)
+        return known[1]
+
+    async def positions(self, axes: Mapping[str, Labelled], format_: Format) -> dict[str, Position]:
+        """Return the positions that labels select, by dimension. Missing coordinates are read at the same time.
+
+        Raises:
+            LabelError: If a label does not exist, or a coordinate has another length than its dimension.
+            CodecError: If times cannot be decoded.
+            StoreError: If the store failed.
+        """
+        read = [partial(self._coordinate, name, item, format_) for name, item in axes.items()]
+        coordinates = await gather(read)
+        pairs = zip(axes.values(), coordinates, strict=True)
+        return {item.dim: _located(item, coordinate) for item, coordinate in pairs}
+
+    async def _coordinate(self, name: str, item: Labelled, format_: Format) -> Coordinate | None:
+        array = item.coordinate
+        if array is None:
+            return _computed(item)
+        entry, metadata = self._entries.get(array.path), array.metadata
+        if entry is None or entry.metadata is not metadata or CHANGES[entry.slot] != entry.changes:
+            slot = slot_of(array.store, array.path)
+            changes = CHANGES[slot]
+            stored = np.asarray(await AsyncSelection(array, identity(metadata.shape)).read())
+            make = partial(_ordered, name, encoding_of(metadata, format_), stored)
+            coordinate = await compute(make) if stored.size > _LONG else make()
+            entry = self._entries[array.path] = _Entry(metadata, slot, changes, coordinate)
+        if len(entry.coordinate.labels) != item.size:
+            raise LabelError(
+                f"the coordinate {name!r} has {len(entry.coordinate.labels):,} labels for {item.size:,} positions along "
+                f"{item.dim!r}; if another process has just appended, refresh and select again",
+                name=name,
+            )
+        return entry.coordinate
+
+
+def _ordered(name: str, encoding: CFEncoding, stored: Any) -> Coordinate:
+    coordinate = Coordinate.of(name, encoding, stored)
+    _ = coordinate.labels.is_unique  # computed once, here
+    return coordinate
+
+
+def _computed(item: Labelled) -> Coordinate | None:
+    """Return the coordinate that conventions specify for an axis; ``None`` if positions are its labels."""
+    axis, size = item.axis, item.size
+    if len(axis.labels) == size and size:
+        values: Any = np.array(axis.labels, np.dtypes.StringDType())
+    elif axis.has_coordinates:
+        values = axis.coordinates(size)
+    else:
+        return None
+    return Coordinate.of(item.dim, CFEncoding(values.dtype, values.dtype, unit=axis.unit), values)
+
+
+def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
+    query = item.query
+    if coordinate is not None:
+        return coordinate.locate(query)
+    if query.method is not None and not isinstance(query.label, slice):
+        raise ValueError(
+            f"the dimension {item.dim!r} has no coordinate, so that its labels are positions without a method"
+        )
+    label = query.label
+    return label if isinstance(label, slice) or np.ndim(label) == 0 else np.asarray(label)
+
+
+# ------------------------------------------------------------------ selections
+
+
+def selected(array: SelectedArray, axes: Sequence[Axis], positions: Mapping[str, Position]) -> AsyncSelection:
+    """Return the part of an array at positions along its axes. Each axis is selected independently."""
+    view, dims = AsyncSelection(array, identity(array.metadata.shape)), [axis.name for axis in axes]
+    key = tuple(positions.get(dim, slice(None)) for dim in dims)
+    if not any(dim in positions for dim in dims):
+        return view
+    if any(isinstance(item, np.ndarray) for item in key):
+        return view.oindex[key]
+    return view[(*key, ...)] if any(isinstance(item, slice) for item in key) else view[key]

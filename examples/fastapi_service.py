@@ -1,42 +1,47 @@
-"""A service on FastAPI with an array behind it.
+"""A service on FastAPI with arrays behind it, and the viewer mounted in it.
 
     pip install 'zarrasync[serve]' fastapi uvicorn
-    ZARR_URL=s3://bucket/weather.zarr uvicorn fastapi_service:app
+    ZARR_URL=s3://bucket/weather.zarr uvicorn fastapi_service:app --workers 2
 
-The store is opened once, when the application starts, and shared by all requests: they share its connections, its limit
-of requests in flight and its cache of stored values. Rows that another process appends are seen within two minutes. A
-read ends when its client leaves, or after five seconds.
+The service is made once and shared by all requests: they share its connections, its limits and its caches of nodes, decoded
+chunks and stored values. Rows that another process appends are seen within two minutes. Values are physical ones, as
+attributes of CF specify. A read ends when its client leaves, or after five seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
-import zarrasync as za
-from zarrasync import stores
 from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError, ZarrError
+from zarrasync.server import Service, TooMuch, asgi
+from zarrasync.stores import StoreLike
 
 T = TypeVar("T")
-MAX_AGE = float(os.environ.get("ZARR_MAX_AGE", "60"))
-"""Seconds for which stored values, and the metadata of nodes, are reused."""
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the store before the first request, and let go of its connections after the last."""
-    async with stores.CachingStore(stores.resolve(os.environ["ZARR_URL"]), 128 << 20, max_age=MAX_AGE) as store:
-        app.state.root = await za.open_group(store)
-        yield
+def make_app(store: StoreLike, *, max_age: float = 60.0) -> FastAPI:
+    """Return the application.
 
-
-app = FastAPI(lifespan=lifespan)
+    Args:
+        store: The store.
+        max_age: Seconds for which nodes and values are reused.
+    """
+    service = Service(store, max_age=max_age, cache_bytes=256 << 20)
+    viewer = asgi.create_app(service)
+    app = FastAPI(lifespan=viewer.router.lifespan_context)  # closes the store's connections
+    app.state.service = service
+    app.mount("/browse", viewer)
+    app.add_exception_handler(ZarrError, explain)
+    app.get("/{name}/series")(series)
+    app.get("/{name}/at")(series_at)
+    app.get("/{name}/mean")(mean)
+    return app
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float = 5.0) -> T:
@@ -55,42 +60,41 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float =
         task.cancel()
 
 
-async def array_of(request: Request, name: str) -> za.AsyncArray:
-    """An array, as large as it is now: the metadata is read again if it is too old."""
-    root = request.app.state.root
-    await root.refresh(max_age=MAX_AGE)
-    array: za.AsyncArray = await root.getitem(name)
-    return array
-
-
-@app.exception_handler(ZarrError)
-async def explain(request: Request, error: ZarrError) -> JSONResponse:
+async def explain(request: Request, error: Exception) -> JSONResponse:
     """What went wrong, with the status that it means here. Other messages contain paths of this machine."""
-    statuses = {NodeNotFoundError: 404, SelectionError: 422, StoreError: 502}
+    statuses = {NodeNotFoundError: 404, SelectionError: 422, TooMuch: 413, StoreError: 502}
     status = next((status for kind, status in statuses.items() if isinstance(error, kind)), 500)
     text = f"there is no node {error.path!r}" if isinstance(error, NodeNotFoundError) else "the data cannot be read"
-    return JSONResponse({"detail": str(error) if isinstance(error, SelectionError) else text}, status)
+    return JSONResponse({"detail": str(error) if status in (422, 413) else text}, status)
 
 
-@app.get("/{name}/series")
 async def series(
     request: Request, name: str, row: Annotated[int, Query(ge=0)], column: Annotated[int, Query(ge=0)]
 ) -> dict[str, Any]:
-    """All of time at one place."""
-    array = await array_of(request, name)
-    values = await while_connected(request, array[:, row, column].read())
-    return {"name": name, "units": array.attrs.get("units"), "values": values.tolist()}
+    """All of time at one element."""
+    found = await while_connected(request, request.app.state.service.read_selection(name, f":,{row},{column}"))
+    return {"name": name, "units": found.unit, "values": found.values.tolist()}
 
 
-@app.get("/{name}/mean")
+async def series_at(request: Request, name: str, lat: float, lon: float) -> dict[str, Any]:
+    """All of time at the element that is nearest to a place."""
+    found = await while_connected(request, request.app.state.service.read_series(name, {"lat": lat, "lon": lon}))
+    places = {dim: values.item() for dim, values in found.coordinates.items() if values.size == 1}
+    return {"name": name, "units": found.unit, "values": found.values.tolist(), **places}
+
+
 async def mean(request: Request, name: str) -> dict[str, Any]:
     """The mean over everything, read in blocks: memory stays within the budget, whatever the array's size."""
 
     async def work() -> float:
-        array = await array_of(request, name)
+        array = await request.app.state.service.array(name)
         total = 0.0
         async for _, block in array.view.chunks():
             total += float(block.sum(dtype="f8"))
         return total / array.size
 
     return {"name": name, "mean": await while_connected(request, work(), 60.0)}
+
+
+if "ZARR_URL" in os.environ:
+    app = make_app(os.environ["ZARR_URL"], max_age=float(os.environ.get("ZARR_MAX_AGE", "60")))

@@ -95,7 +95,7 @@ async def test_pages_of_other_origins(cors: Any, origin: str | None, allowed: st
     store: dict[str, bytes] = {}
     sync.create_array(store, name="a", data=np.arange(3))
     headers = {} if origin is None else {"Origin": origin}
-    async with serving(store, cors=cors) as client:
+    async with serving(store, allow_origins=cors) as client:
         for path in ("/raw/a/zarr.json", "/api/node?path=a", "/nowhere", "/raw/none", "/"):
             _, _, found = await client.get(path, **headers)
             assert found.get("Access-Control-Allow-Origin") == allowed

@@ -47,11 +47,12 @@ async def test_selections_in_every_format(text, key):
         told = await client.json(f"{query}&format=json")
         assert told["shape"] == list(want.shape)
         np.testing.assert_array_equal(np.array(told["data"], "f4").reshape(want.shape), want)
-        if 0 < want.ndim < 3 and want.size:
-            _, body, _ = await client.get(f"{query}&format=csv")
-            rows = [line.split(",") for line in body.decode().splitlines()]
-            lines = want.reshape(-1, 1) if want.ndim < 2 else want
-            np.testing.assert_array_equal(np.array([[float(c or "nan") for c in row] for row in rows], "f4"), lines)
+        _, body, _ = await client.get(f"{query}&format=csv")
+        header, *rows = (line.split(",") for line in body.decode().splitlines())
+        assert header == ["time", "y", "x", "f"]
+        np.testing.assert_array_equal(np.array([row[3] or "nan" for row in rows], "f4"), want.reshape(-1))
+        found = [FIELD[tuple(map(int, row[:3]))] for row in rows[:50]]
+        np.testing.assert_array_equal(found, want.reshape(-1)[:50])
 
 
 @pytest.mark.parametrize(

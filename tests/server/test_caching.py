@@ -17,8 +17,6 @@ from aiohttp import web
 from tests.support.server_client import FIELD, fill, serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
-from zarrasync.server.app import CHUNKS
-from zarrasync.server.middleware import METRICS
 from zarrasync.testing import LatencyStore
 
 pytestmark = pytest.mark.servers
@@ -71,7 +69,7 @@ async def test_the_cache_stays_within_its_bytes():
     store: dict[str, bytes] = {}
     sync.create_array(store, name="f", data=FIELD, chunks=(1, 50, 60))
     async with serving(store, cache_bytes=1 << 20) as client:
-        chunks = client.app[CHUNKS].cache
+        chunks = client.service.chunks.cache
         for n in range(3):
             for row in range(0, 300, 50):
                 _, body, _ = await client.get(f"/api/data?path=f&select={n},{row}:{row + 60},:200:7&format=npy")
@@ -106,8 +104,8 @@ async def test_a_disconnect_cancels_the_work():
         settled = client.upstream
         await asyncio.sleep(0.5)
         assert client.upstream == settled < before + 200
-        assert b'status="499"' in client.app[METRICS].text()
-        assert b"zarrasync_active_requests 0.0" in client.app[METRICS].text()
+        assert b'status="499"' in client.core.metrics.text()
+        assert b"zarrasync_active_requests 0.0" in client.core.metrics.text()
 
 
 async def test_a_leaving_client_does_not_disturb_another():
@@ -147,9 +145,16 @@ async def test_metrics_are_readable_by_prometheus():
 
 async def test_the_access_log_is_structured(caplog):
     caplog.set_level("INFO", "zarrasync.server.access")
+    trace = "0af7651916cd43dd8448eb211c80319c"
     async with serving({"x": b"123"}) as client:
-        await client.get("/raw/x?secret=1")
-    (record,) = caplog.records
-    told = json.loads(record.getMessage())
-    assert (told["status"], told["bytes"], told["route"]) == (200, 3, "raw")
-    assert told["ms"] > 0
+        _, _, first = await client.get("/raw/x?secret=1")
+        _, _, second = await client.get(
+            "/nowhere", X_Request_Id="proxy-7", traceparent=f"00-{trace}-b7ad6b7169203331-01"
+        )
+        _, _, third = await client.get("/raw/x", X_Request_Id="a b" * 99)
+    told = [json.loads(record.getMessage()) for record in caplog.records]
+    assert [(each["status"], each["bytes"], each["route"]) for each in told][::2] == [(200, 3, "raw")] * 2
+    assert all(each["ms"] > 0 and each["time"].startswith("20") for each in told)
+    assert [each["id"] for each in told] == [found["X-Request-Id"] for found in (first, second, third)]
+    assert (told[1]["id"], told[1]["trace"], told[1]["status"]) == ("proxy-7", trace, 404)
+    assert len(told[2]["id"]) == 16

@@ -19,7 +19,7 @@ import zarrasync as za
 from tests.support.server_client import serving
 from zarrasync import stores, sync
 from zarrasync.server import Limits, create_app
-from zarrasync.server.app import HIERARCHY
+from zarrasync.server.aiohttp_app import CORE
 from zarrasync.testing import FaultyStore, LatencyStore
 
 
@@ -30,7 +30,7 @@ def test_limits_are_checked(name: str, value: float):
     setting: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=name):
         create_app({}, limits=Limits(**setting)) if name in ("timeout", "max_cells") else create_app({}, **setting)
-    assert math.isinf(create_app({}, max_age=math.inf)[HIERARCHY].max_age)
+    assert math.isinf(create_app({}, max_age=math.inf)[CORE].services[""].max_age)
 
 
 HOSTILE = [

@@ -89,7 +89,7 @@ async def test_part_of_a_store_and_below_a_prefix(tmp_path):
         np.testing.assert_array_equal(found, FIELD)
         assert (await client.json("/api/data?path=big&select=0,0"))["data"] == 0
         assert (await client.get("/raw/big/zarr.json"))[0] == 200
-        assert (await client.get(""))[0] == 308
+        assert (await client.get(""))[0] in (307, 308)
         assert b"viewer.js" in (await client.get("/"))[1]
         assert (await client.json("/api/node?path=field"))["path"] == "field"
 
@@ -157,7 +157,7 @@ async def test_ranges(big):
 
 @pytest.mark.servers
 async def test_headers_for_browsers_and_caches():
-    async with serving({"x/zarr.json": b"{}"}, max_age=5, cors=["*"]) as client:
+    async with serving({"x/zarr.json": b"{}"}, max_age=5, allow_origins=["*"]) as client:
         _, _, headers = await client.get("/raw/x/zarr.json", Origin="https://elsewhere.org")
         assert headers["Access-Control-Allow-Origin"] == "*"
         assert "Content-Range" in headers["Access-Control-Expose-Headers"]
@@ -208,7 +208,7 @@ async def test_appended_rows_are_not_read_as_fill_values(tmp_path):
     async with serving(tmp_path, max_age=30) as client:
         assert (await client.get("/zarr/f/c/1"))[0] == 200
         status, _, headers = await client.get("/zarr/f/c/2")
-        assert (status, headers["Cache-Control"]) == (404, "no-cache")
+        assert (status, headers["Cache-Control"]) == (404, "no-store")
         await asyncio.to_thread(array.append, np.arange(10, 20))
         for prefix in ("zarr", "raw"):
             assert (await client.get(f"/{prefix}/f/c/2"))[0] == 200
@@ -241,7 +241,7 @@ async def test_a_slow_reader_does_not_block_other_clients():
 
 @pytest.mark.servers
 async def test_long_values_are_allowed_to_other_origins_too():
-    async with serving({"big": bytes(9 << 20)}, cors=["*"]) as client:
+    async with serving({"big": bytes(9 << 20)}, allow_origins=["*"]) as client:
         for headers in ({}, {"Range": "bytes=0-8000000"}):
             _, _, found = await client.get("/raw/big", Origin="https://elsewhere.org", **headers)
             assert found["Access-Control-Allow-Origin"] == "*"

@@ -291,7 +291,7 @@ async def test_the_demo_dataset(page, tmp_path):
         await page.mouse.wheel(0, -240)
         await settled(page)
     found = re.fullmatch(r"latitude (\d+) \(.+°\), longitude (\d+) \(.+°\): (\w+)", await readout(page, 500, 121))
-    assert found[3] == str(bool(mask[int(found[1]), int(found[2])]))
+    assert found[3] == str(bool(mask[int(found[1]), int(found[2])])).lower()
     await runner.cleanup()
 
 

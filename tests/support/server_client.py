@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import asynccontextmanager
+import os
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import aiohttp
@@ -13,8 +15,9 @@ from yarl import URL
 
 from zarrasync import sync
 from zarrasync.server import Limits, create_app
-from zarrasync.server.app import HIERARCHY
+from zarrasync.server.aiohttp_app import CORE
 from zarrasync.server.connections import GuardedRunner
+from zarrasync.server.core import Core
 
 RNG = np.random.default_rng(7)
 
@@ -52,27 +55,66 @@ def fill(store: Any, zarr_format: Any = 3) -> dict[str, np.ndarray]:
 
 @asynccontextmanager
 async def serving(store: Any, *, prefix: str = "", **options: Any):
-    """Run a server on a free port, and yield a client."""
+    """Run a server on a free port, and yield a client.
+
+    It runs on aiohttp, or on Starlette in uvicorn if the environment variable ``FRAMEWORK`` is ``asgi``.
+
+    Args:
+        store: What to serve.
+        prefix: Where the application is mounted in another one.
+        **options: Options of the application.
+    """
+    run = {"aiohttp": _aiohttp, "asgi": _asgi}[os.environ.get("FRAMEWORK", "aiohttp")]
+    async with run(store, prefix, options) as (port, core), aiohttp.ClientSession() as session:
+        yield Client(f"http://127.0.0.1:{port}{prefix}", session, core)
+
+
+@asynccontextmanager
+async def _aiohttp(store: Any, prefix: str, options: dict[str, Any]):
     app = create_app(store, **options)
     outer = app
     if prefix:
         outer = web.Application()
         outer.add_subapp(prefix, app)
-    limits = options.get("limits") or Limits()
-    runner = GuardedRunner(outer, limits, shutdown_timeout=2)
+    runner = GuardedRunner(outer, options.get("limits") or Limits(), shutdown_timeout=2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    base = f"http://127.0.0.1:{runner.addresses[0][1]}{prefix}"
     try:
-        async with aiohttp.ClientSession() as session:
-            yield Client(base, session, app)
+        yield runner.addresses[0][1], app[CORE]
     finally:
         await runner.cleanup()
 
 
+@asynccontextmanager
+async def _asgi(store: Any, prefix: str, options: dict[str, Any]):
+    import uvicorn
+    from fastapi import FastAPI
+
+    from zarrasync.server import asgi
+
+    app = asgi.create_app(store, **options)
+    outer: Any = app
+    if prefix:
+        outer = FastAPI(lifespan=app.router.lifespan_context)
+        outer.mount(prefix, app)
+    config = uvicorn.Config(outer, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # those of the tests stay
+    task = asyncio.ensure_future(server.serve())
+    try:
+        while not server.started:
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1], app.state.core
+    finally:
+        server.should_exit = True
+        await task
+
+
 class Client:
-    def __init__(self, base: str, session: aiohttp.ClientSession, app: web.Application) -> None:
-        self.base, self.session, self.app = base, session, app
+    def __init__(self, base: str, session: aiohttp.ClientSession, core: Core) -> None:
+        self.base, self.session, self.core = base, session, core
+        self.service = next(iter(core.services.values()))
 
     async def get(self, path: str, *, method: str = "GET", **headers: str) -> tuple[int, bytes, Any]:
         url = URL(self.base + path, encoded=True)
@@ -87,4 +129,4 @@ class Client:
 
     @property
     def upstream(self) -> int:
-        return self.app[HIERARCHY].store.counts.requests
+        return self.service.hierarchy.store.counts.requests

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from zarrasync.errors import SelectionError
 
-__all__ = ["Basic", "parse_selection", "selection_text"]
+__all__ = ["Basic", "is_position", "parse_selection", "selection_text"]
 
 Basic: TypeAlias = tuple[int | slice | EllipsisType, ...]
 """A basic selection."""
@@ -39,6 +39,11 @@ def parse_selection(text: str, shape: Sequence[int], names: Sequence[str | None]
     if axis_count > len(shape) or len(selection) - axis_count > 1:
         raise SelectionError(f"{text!r} has too many items for an array of shape {tuple(shape)}", shape=tuple(shape))
     return selection
+
+
+def is_position(text: str) -> bool:
+    """Return whether a string is an integer, a slice or ``...``."""
+    return _ITEM.fullmatch(text) is not None
 
 
 def _parse_named(text: str, items: Sequence[str], shape: Sequence[int], names: Sequence[str | None]) -> Basic:

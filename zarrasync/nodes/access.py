@@ -12,8 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from zarrasync import transfer
 from zarrasync.errors import ZarrError
+from zarrasync.indexing.labels import Position
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import NodeMetadata
+from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
@@ -38,6 +40,7 @@ __all__ = [
     "handle_of",
     "listed_members",
     "parent_metadata",
+    "positions_of",
     "readable_members",
     "replace_attributes",
     "reserve_rows",
@@ -182,6 +185,15 @@ async def stored_chunks(array: AsyncArray) -> set[tuple[int, ...]]:
 def transform_of(selection: AsyncSelection) -> Transform:
     """Return the map from the coordinates of a selection to coordinates of its array."""
     return selection._transform
+
+
+async def positions_of(array: AsyncArray, queries: Mapping[str, Query]) -> dict[str, Position]:
+    """Return the positions that labels of coordinates select along the axes of an array, by dimension.
+
+    Raises:
+        LabelError: If a coordinate or a label does not exist.
+    """
+    return await array._positions(queries)
 
 
 def array_of(selection: AsyncSelection) -> AsyncArray:

@@ -19,11 +19,12 @@ from zarrasync.display import html
 from zarrasync.display.info import Info, array_info, complete_array_info
 from zarrasync.errors import ShapeError
 from zarrasync.indexing import parse
-from zarrasync.indexing.labels import LabelMethod
+from zarrasync.indexing.labels import LabelMethod, Position
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.metadata.conventions import Meaning, meaning_of
+from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
@@ -303,12 +304,16 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             array([0, 1])
         """
         queries = parse_queries(mapping, method, tolerance, coordinates)
-        cache, name = self._coordinates, self.basename
-        siblings = await cache.arrays([*queries], self._find_siblings)
-        wanted = wanted_axes(queries, {name: self}, siblings, cache, self.name)
-        positions = await cache.positions(wanted, self._cell.handle.format)
-        axes = cache.axes(name, self._cell.metadata)
+        positions = await self._positions(queries)
+        axes = self._coordinates.axes(self.basename, self._cell.metadata)
         return selected(self.decoded if decode else self, axes, positions)
+
+    async def _positions(self, queries: Mapping[str, Query]) -> dict[str, Position]:
+        """Return the positions that labels select, by dimension. Raises the errors of ``sel``."""
+        cache = self._coordinates
+        siblings = await cache.arrays([*queries], self._find_siblings)
+        wanted = wanted_axes(queries, {self.basename: self}, siblings, cache, self.name)
+        return await cache.positions(wanted, self._cell.handle.format)
 
     async def to_xarray(self, **options: Any) -> Any:
         """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.

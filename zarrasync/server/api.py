@@ -1,139 +1,174 @@
-"""The API for nodes and values: ``/api/node`` and ``/api/data``."""
+"""The interface of one service over HTTP: its routes, their parameters and their handlers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
 from zarrasync.display.meaning import encoding_facts, meaning_facts
-from zarrasync.display.presentation import Presentation
+from zarrasync.display.presentation import Shown
+from zarrasync.display.tables import Column, Table
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse_text import parse_selection
 from zarrasync.indexing.projection import in_c_order
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.selection import AsyncSelection
-from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.described import Described
-from zarrasync.server.hierarchy import Hierarchy, InvalidMember, Member
+from zarrasync.server.hierarchy import InvalidMember, Member
 from zarrasync.server.images import render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.query import decodes, style_of
-from zarrasync.server.responses import cache_control, json_response
+from zarrasync.server.messages import Request, Response
+from zarrasync.server.query import colours_of, decodes, integer_of
+from zarrasync.server.responses import content_response, json_response
+from zarrasync.server.routes import Parameter, Route
+from zarrasync.server.service import Selection, Service
 
 __all__ = ["Api"]
 
 _CONTENT_TYPES = {
+    "json": "application/json",
     "npy": "application/x-npy",
     "bin": "application/octet-stream",
-    "csv": "text/csv",
+    "csv": "text/csv; charset=utf-8",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "parquet": "application/vnd.apache.parquet",
     "png": "image/png",
 }
+_TABLES = ("csv", "arrow", "parquet")
+_COMPRESSED = ("json", "csv")
+"""Formats that become smaller if they are compressed."""
 _SHOWN = ("well", "image")
 """The kinds of related nodes of which the viewer shows pictures."""
 
+_PATH = Parameter("path", "the path of a node, below the served one")
+_DECODE = Parameter("decode", "1 for the values that stored numbers stand for, 0 for the numbers", choices=("1", "0"))
+_INDEX = Parameter("index", "the plane, as a selection of the axes before the last two: 0,3 or time=0,level=3")
+_SELECT = Parameter(
+    "select",
+    "indices and slices of all axes, or labels of coordinates: 0,10:20,::2 or time=0,lat=:5 or "
+    "time=2024-03-01/2024-04-01,lat=45.5~nearest",
+)
+_FORMAT = Parameter("format", "the format of the values", choices=tuple(_CONTENT_TYPES))
+_INT64 = Parameter("int64", "whether 64-bit integers in JSON are numbers or strings", choices=("number", "string"))
+_BINS = Parameter("bins", "the number of bins of the histogram", kind="integer", default="64")
+_STYLE = (
+    Parameter("cmap", "the name of a colour map, or labels", default="viridis"),
+    Parameter("low", "the value of the first colour", kind="number"),
+    Parameter("high", "the value of the last colour", kind="number"),
+    Parameter("scale", "the colours in between", choices=("linear", "log")),
+)
+_ORIGIN = Parameter(
+    "origin", "the position of the first row; by default the north is at the top", choices=("upper", "lower")
+)
+
 
 class Api:
-    """Handlers of requests for nodes and values.
+    """Handlers of requests for nodes, values and pictures of a service.
 
     Args:
-        hierarchy: The served hierarchy.
-        chunks: Reads its arrays.
+        service: The service.
+
+    Attributes:
+        routes: The routes below ``/api``.
     """
 
-    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader) -> None:
-        self._hierarchy, self._chunks, self._described = hierarchy, chunks, Described(hierarchy)
+    def __init__(self, service: Service) -> None:
+        self._service, self._max_age = service, service.max_age
+        tile = "/api/tiles/{z}/{x}/{y}.png"
+        self.routes = (
+            Route("node", "/api/node", self.node, "A node and its members", (_PATH,)),
+            Route(
+                "data",
+                "/api/data",
+                self.data,
+                "The values of a selection of an array",
+                (_PATH, _SELECT, _FORMAT, _DECODE, _INT64, *_STYLE),
+                tuple(_CONTENT_TYPES.values()),
+            ),
+            Route("stats", "/api/stats", self.stats, "Statistics of a plane", (_PATH, _INDEX, _BINS, _DECODE)),
+            Route("view", "/api/view", self.view, "Axes, zooms, unit and range of an array", (_PATH, _DECODE)),
+            Route(
+                "tile",
+                tile,
+                self.tile,
+                "A picture of 256 x 256 pixels of a plane",
+                (_PATH, _INDEX, *_STYLE, _ORIGIN, _DECODE),
+                ("image/png",),
+            ),
+        )
 
     # -------------------------------------------------------------- nodes
 
-    async def node(self, request: web.Request) -> web.StreamResponse:
-        """``node?path=``: a node and the names of its members."""
-        path = request.query.get("path", "")
-        node = await self._hierarchy.node(path)
-        body = self._summary(path, node)
+    async def node(self, request: Request) -> Response:
+        """Return a node and its members."""
+        path, hierarchy = request.query.get("path", ""), self._service.hierarchy
+        node = await hierarchy.node(path)
+        body = _summary(path, node)
         body["attributes"] = value_text.strict(node.attrs)
         body["format"] = node.zarr_format
+        members: Iterable[tuple[str, Member | InvalidMember]] | None = ()
         if isinstance(node, AsyncGroup):
             meaning = meaning_of(node.metadata)
             body["info"] = meaning_facts(meaning)
-            members = await self._hierarchy.members(path)
-            most = self._hierarchy.limits.max_members
+            members = await hierarchy.members(path)
+            most = hierarchy.limits.max_members
             shown = [link for link in meaning.links if link.kind in _SHOWN]
             body["gallery"] = [{"path": join(path, link.path), "kind": link.kind} for link in shown[:most]]
-            body["members"] = (
-                None
-                if members is None
-                else [self._summary(join(path, name), member) for name, member in members[:most]]
-            )
+            members = None if members is None else members[:most]
         else:
-            inherited = encoding_facts((await self._described.presentation(node)).encoding)  # by bounds
+            presentation = await self._service.described.presentation(node)
+            inherited = encoding_facts(presentation.encoding)  # by bounds
             body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"} | inherited
-        return json_response(body, self._hierarchy.max_age)
 
-    def _summary(self, path: str, node: Member | InvalidMember) -> dict[str, Any]:
-        if isinstance(node, InvalidMember):
-            return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
-        summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
-        if isinstance(node, AsyncGroup):
-            return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels)}
-        return {
-            **summary,
-            "kind": "array",
-            "shape": list(node.shape),
-            "dtype": node.metadata.dtype.name,
-            **chunk_shapes(node.metadata),
-            "dimension_names": axis_names(node.metadata),
-            "fill_value": format_fill_value(node.fill_value),
-        }
+        def respond() -> Response:
+            if isinstance(node, AsyncGroup):
+                listed = members
+                body["members"] = (
+                    None if listed is None else [_summary(join(path, name), member) for name, member in listed]
+                )
+            return json_response(request, body, self._max_age)
+
+        return await self._service.chunks.compute(respond)  # a group may have thousands of members
 
     # -------------------------------------------------------------- values
 
-    async def data(self, request: web.Request) -> web.StreamResponse:
-        """``data?path=&select=&format=npy|json|csv|bin|png&decode=``: the values of a selection."""
-        query = request.query
-        array = await self._hierarchy.array(query.get("path", ""))
-        view = array.view[parse_selection(query.get("select", "..."), array.shape, axis_names(array.metadata))]
+    async def data(self, request: Request) -> Response:
+        """Return the values of a selection."""
+        query, service = request.query, self._service
         kind = query.get("format", "json")
-        presentation = await self._described.presentation(array, decode=decodes(query))
-        self._check(presentation, view, kind)
-        if kind == "json":
-            return await self._chunks.read(view, partial(_json_response, self._hierarchy.max_age, presentation))
-        headers = {"Cache-Control": cache_control(self._hierarchy.max_age)}
-        if kind == "bin":
-            body, dtype = await self._chunks.read(view, partial(_raw_bytes, presentation))
-            headers |= {"X-Shape": ",".join(map(str, view.shape)), "X-Dtype": dtype}
-        else:
-            renderers: dict[str, Callable[[npt.NDArray[Any]], bytes]] = {
-                "png": partial(_png_bytes, presentation, query),
-                "csv": partial(_csv_bytes, presentation),
-                "npy": partial(_npy_bytes, presentation),
-            }
-            body = await self._chunks.read(view, renderers[kind])
-        return web.Response(body=body, content_type=_CONTENT_TYPES[kind], headers=headers)
+        selection = await service.select(query.get("path", ""), query.get("select", "..."), decode=decodes(query))
+        self._check(selection, kind)
+        axes = await service.read_coordinates(selection) if kind in _TABLES else []
 
-    def _check(self, presentation: Presentation, view: AsyncSelection, kind: str) -> None:
+        def respond(stored: npt.NDArray[Any]) -> Response:
+            headers, pieces = _RENDERERS[kind](selection, axes, query, stored)
+            response = content_response(
+                request, pieces, _CONTENT_TYPES[kind], self._max_age, compress=kind in _COMPRESSED
+            )
+            response.headers.update(headers)
+            return response
+
+        return await service.chunks.read(selection.view, respond)
+
+    def _check(self, selection: Selection, kind: str) -> None:
         """Check that a selection can be returned in a format.
 
         Raises:
-            BadQuery: If the format is unknown, or cannot represent the values.
+            BadQuery: If the format cannot represent the values.
             SelectionError: If a picture of the selection is not possible.
             TooMuch: If the selection exceeds the limits.
         """
-        if kind not in (*_CONTENT_TYPES, "json"):
-            raise BadQuery(f"format must be json, {', '.join(_CONTENT_TYPES)}; found {kind[:20]!r}")
-        self._chunks.check(view, as_text=kind in ("json", "csv"), itemsize=presentation.value_bytes)
+        view = selection.view
+        as_text = kind in ("json", *_TABLES)
+        self._service.chunks.check(view, as_text=as_text, itemsize=selection.presentation.value_bytes)
         if kind == "png" and view.ndim != 2:
             raise SelectionError(
                 f"a picture needs two axes, but the selection has shape {view.shape}", shape=view.shape
@@ -143,38 +178,133 @@ class Api:
         if kind == "bin" and (view.dtype.hasobject or view.dtype.kind == "T"):
             raise BadQuery(f"{view.dtype} elements vary in size and have no raw bytes; request json or npy")
 
+    # -------------------------------------------------------------- planes
 
-def _json_response(max_age: float, presentation: Presentation, stored: npt.NDArray[Any]) -> web.Response:
-    shown = presentation.show(stored)
-    values = shown.values
-    body = {
-        "shape": list(values.shape),
-        "dtype": str(values.dtype),
-        "data": value_text.as_json(values),
-        **shown.facts,
+    async def stats(self, request: Request) -> Response:
+        """Return statistics of a plane."""
+        query = request.query
+        bins = integer_of(query, "bins", 64, 1, 1024)
+        facts = await self._service.statistics(
+            query.get("path", ""), index=query.get("index", ""), bins=bins, decode=decodes(query)
+        )
+        return json_response(request, facts, self._max_age)
+
+    async def view(self, request: Request) -> Response:
+        """Return the axes, levels and zooms of an array or a pyramid."""
+        facts = await self._service.view(request.query.get("path", ""), decode=decodes(request.query))
+        return json_response(request, facts, self._max_age)
+
+    async def tile(self, request: Request) -> Response:
+        """Return a tile."""
+        query, colours = request.query, colours_of(request.query)
+        zoom, x, y = (int(request.parameters[name]) for name in ("z", "x", "y"))
+        body = await self._service.render_tile(
+            query.get("path", ""),
+            zoom,
+            x,
+            y,
+            index=query.get("index", ""),
+            cmap=colours.cmap,
+            low=colours.low,
+            high=colours.high,
+            scale=colours.scale,
+            origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
+            decode=decodes(query),
+        )
+        return content_response(request, [body], "image/png", self._max_age, compress=False)
+
+
+def _summary(path: str, node: Member | InvalidMember) -> dict[str, Any]:
+    if isinstance(node, InvalidMember):
+        return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
+    summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
+    if isinstance(node, AsyncGroup):
+        return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels)}
+    return {
+        **summary,
+        "kind": "array",
+        "shape": list(node.shape),
+        "dtype": node.metadata.dtype.name,
+        **chunk_shapes(node.metadata),
+        "dimension_names": axis_names(node.metadata),
+        "fill_value": format_fill_value(node.fill_value),
     }
-    return json_response(body, max_age)
 
 
-def _png_bytes(presentation: Presentation, query: Mapping[str, str], stored: npt.NDArray[Any]) -> bytes:
-    values, summary = presentation.numbers(stored), Summary()
+# ------------------------------------------------------------------ formats of values
+
+Query = Mapping[str, str]
+Rendered = tuple[dict[str, str], Iterable[bytes]]
+"""Additional headers, and the pieces of a body."""
+
+
+def _json(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    shown = selection.presentation.show(stored)
+    values = shown.values
+    facts = {"shape": list(values.shape), "dtype": _type_name(selection, shown), **shown.facts}
+    quote_int64 = query.get("int64") == "string"
+
+    def pieces() -> Iterable[bytes]:
+        yield value_text.dumps(facts)[:-1] + b',"data":'
+        yield from value_text.json_pieces(values, quote_int64=quote_int64)
+        yield b"}"
+
+    return {}, pieces()
+
+
+def _type_name(selection: Selection, shown: Shown) -> str:
+    """Return the data type of shown values: NumPy's name, or the format's for strings and objects."""
+    if shown.values.dtype.kind in "OT" and not selection.presentation.has_dates:
+        return selection.array.metadata.dtype.name
+    return "string" if shown.values.dtype.kind == "O" else str(shown.values.dtype)
+
+
+def _table(selection: Selection, axes: list[Column], stored: npt.NDArray[Any]) -> Table:
+    name = selection.array.basename or "value"
+    return Table(axes, [Column(name, selection.presentation.show(stored).values)])
+
+
+def _csv(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    return {}, _table(selection, axes, stored).csv_pieces()
+
+
+def _arrow(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    return {}, [_table(selection, axes, stored).arrow()]
+
+
+def _parquet(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    return {}, [_table(selection, axes, stored).parquet()]
+
+
+def _npy(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    return {}, [value_text.npy_bytes(selection.presentation.array(stored))]
+
+
+def _bin(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    values = selection.presentation.array(stored)
+    headers = {"X-Shape": ",".join(map(str, selection.view.shape)), "X-Dtype": _dtype_text(values.dtype)}
+    return headers, [in_c_order(values.astype(values.dtype.newbyteorder("<"), copy=False)).tobytes()]
+
+
+def _png(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+    presentation, summary = selection.presentation, Summary()
+    values = presentation.numbers(stored)
     summary.add(values)
     low, high = summary.minimum or 0.0, summary.maximum if summary.maximum is not None else 1.0
     flags = flag_labels(presentation.encoding.flags)
-    return render(values, style_of(query, low, high, LabelColours(flags.colours if flags is not None else None)))
+    labels = LabelColours(flags.colours if flags is not None else None)
+    return {}, [render(values, colours_of(query).style(low, high, labels))]
 
 
-def _raw_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> tuple[bytes, str]:
-    values = presentation.array(stored)
-    return in_c_order(values.astype(values.dtype.newbyteorder("<"), copy=False)).tobytes(), _dtype_text(values.dtype)
-
-
-def _csv_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> bytes:
-    return value_text.as_csv(presentation.show(stored).values).encode()
-
-
-def _npy_bytes(presentation: Presentation, stored: npt.NDArray[Any]) -> bytes:
-    return value_text.npy_bytes(presentation.array(stored))
+_RENDERERS: dict[str, Callable[[Selection, list[Column], Query, npt.NDArray[Any]], Rendered]] = {
+    "json": _json,
+    "csv": _csv,
+    "arrow": _arrow,
+    "parquet": _parquet,
+    "npy": _npy,
+    "bin": _bin,
+    "png": _png,
+}
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:

@@ -104,6 +104,17 @@ class V3Store(Store):
         (value,) = await run_on_store(partial(chunks.store.fetch, [stored], versions=True), chunks.store)
         return value
 
+    async def stored_key(self, key: str) -> str | None:
+        """Return the key, in the whole store, of the stored value that has the bytes of a chunk; ``None`` if none has."""
+        located = await self._locate(key)
+        if located is None or not located[0].keeps_values:
+            return None
+        array = located[0].array
+        if array.metadata.transformers or handle_of(array).format.chunk_aliases(array.path, array.metadata):
+            return None  # it may be stored at one of several keys
+        chunks = chunks_of(array)
+        return chunks.prefix + chunks.key(located[1])
+
     # -------------------------------------------------------------- documents
 
     async def _document(self, path: str) -> bytes | None:

@@ -78,9 +78,10 @@ class ChunkReader:
             values = np.asarray(await view.read())
         if values.dtype.kind in "OT":  # their size is unknown until they are read
             _check_limit(_fixed_length_bytes(values), self._limits.max_result_bytes, "bytes")
-        return await self._compute(partial(render, values))
+        return await self.compute(partial(render, values))
 
-    async def _compute(self, function: Callable[[], T]) -> T:
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Return the result of a function, which runs on a codec thread."""
         return await asyncio.get_running_loop().run_in_executor(codec_pool(self._hierarchy.config), function)
 
 

@@ -81,6 +81,22 @@ class GuardedRunner(web.AppRunner):
                 self._guard.abort_all()
 
 
+class _Handler(web.RequestHandler):
+    """A protocol of aiohttp whose responses to malformed requests are JSON."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Return the response to a request that cannot be processed."""
+        super().handle_error(request, status, exc, message)  # logs it
+        body = {"error": "BadRequest" if status < 500 else "InternalError", "message": message or "malformed request"}
+        response = web.json_response(body, status=status, headers={"Cache-Control": "no-store", "Server": "zarrasync"})
+        response.force_close()
+        return response
+
+
 class _Guard:
     """All connections of a server."""
 
@@ -95,7 +111,9 @@ class _Guard:
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self) -> asyncio.Protocol:
-        return _Connection(self, cast("asyncio.Protocol", self._server()))
+        options = self._server._kwargs  # noqa: SLF001  # has no public factory for protocols of another class
+        inner = _Handler(self._server, loop=asyncio.get_running_loop(), **options)
+        return _Connection(self, cast("asyncio.Protocol", inner))
 
     async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = self._by_protocol.get(request.protocol)

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation, with_short_dates
-from zarrasync.errors import ZarrError
+from zarrasync.display.tables import Column
+from zarrasync.errors import NodeNotFoundError, ZarrError
+from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
@@ -20,7 +22,7 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["NOTE", "is_south_first", "with_stored_coordinates"]
+__all__ = ["NOTE", "coordinate_columns", "is_south_first", "with_stored_coordinates"]
 
 NOTE = "note"
 """The attribute of an axis with the reason why its times are numbers."""
@@ -51,6 +53,42 @@ async def with_stored_coordinates(
     """
     group = path.rpartition("/")[0]
     return await gather([partial(_locate, described, chunks, group, *item) for item in zip(axes, shape, strict=True)])
+
+
+async def coordinate_columns(
+    described: Described, chunks: ChunkReader, path: str, names: Sequence[str], indices: Sequence[Position]
+) -> list[Column]:
+    """Return the coordinates of a selection along each axis of an array: numbers of elements where none are stored.
+
+    Args:
+        described: The conventions of the served hierarchy.
+        chunks: Reads its arrays.
+        path: The path of the array.
+        names: The names of its axes.
+        indices: The selected indices of each axis.
+    """
+    shape = (await described.hierarchy.array(path)).shape
+    group = path.rpartition("/")[0]
+    items = zip(names, shape, map(_with_axis, indices, shape), strict=True)
+    return await gather([partial(_column, described, chunks, group, *item) for item in items])
+
+
+async def _column(
+    described: Described, chunks: ChunkReader, group: str, name: str, size: int, index: slice | npt.NDArray[np.intp]
+) -> Column:
+    try:
+        node = await described.hierarchy.node(join(group, name))
+    except NodeNotFoundError:
+        return Column(name, np.arange(size)[index])
+    if not isinstance(node, AsyncArray) or node.shape != (size,):
+        return Column(name, np.arange(size)[index])
+    presentation = await described.presentation(node)
+    return Column(name, await chunks.read(node.view.oindex[index,], lambda stored: presentation.show(stored).values))
+
+
+def _with_axis(index: Position, size: int) -> slice | npt.NDArray[np.intp]:
+    """Return an index of the same elements that keeps the axis."""
+    return slice(index % size, index % size + 1) if isinstance(index, int) else index
 
 
 def is_south_first(axis: Axis) -> bool:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from aiohttp import web
-
 from zarrasync import config as settings
 from zarrasync import stores
 from zarrasync._concurrency.gather import gather
@@ -23,11 +21,10 @@ from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits
 
-__all__ = ["HIERARCHY", "Hierarchy", "InvalidMember", "Member"]
+__all__ = ["Hierarchy", "InvalidMember", "Member"]
 
 T = TypeVar("T")
 Member = AsyncArray | AsyncGroup
-HIERARCHY: web.AppKey[Hierarchy] = web.AppKey("zarrasync.hierarchy")
 _MOST_PARTS = 64
 """Maximum number of parts of a path. Looking for a missing node takes requests for each part."""
 _MOST_VERSIONS = 4

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.server.compression import compressor
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
@@ -114,11 +115,8 @@ def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: bytes | N
 
 
 def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
-    try:
-        from isal import isal_zlib
-    except ImportError:  # not available on every platform
-        return zlib.compress(data, 1)
-    compressed: bytes = isal_zlib.compress(data, 1)
+    deflate = compressor()
+    compressed: bytes = deflate.compress(data) + deflate.flush()
     return compressed
 
 

@@ -11,7 +11,17 @@ from dataclasses import dataclass, fields, replace
 
 from zarrasync.errors import StoreError, ZarrError
 
-__all__ = ["CLIENT", "BadQuery", "Forbidden", "Limits", "Overloaded", "RequestQueue", "TooMuch"]
+__all__ = [
+    "CLIENT",
+    "BadQuery",
+    "Forbidden",
+    "Limits",
+    "MethodNotAllowed",
+    "NotFound",
+    "Overloaded",
+    "RequestQueue",
+    "TooMuch",
+]
 
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 """The address of the client whose request is processed."""
@@ -21,6 +31,20 @@ MiB = 1 << 20
 
 class BadQuery(ZarrError):
     """A request has invalid parameters."""
+
+
+class NotFound(ZarrError):
+    """A path or a key does not exist."""
+
+
+class MethodNotAllowed(ZarrError):
+    """A path does not support the method of a request.
+
+    Attributes:
+        allowed: The methods that it supports.
+    """
+
+    allowed = "GET, HEAD, OPTIONS"
 
 
 class TooMuch(ZarrError):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.limits import RequestQueue
+from zarrasync.server.service import Service
 
 __all__ = ["Metrics"]
 
@@ -20,13 +19,12 @@ class Metrics:
     """The metrics of one application.
 
     Args:
-        hierarchy: The served hierarchy.
-        chunks: Its decoded chunks.
+        services: The services of the server.
         queue: The request queue.
     """
 
-    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, queue: RequestQueue) -> None:
-        self._hierarchy, self._chunks, self._queue = hierarchy, chunks, queue
+    def __init__(self, services: Iterable[Service], queue: RequestQueue) -> None:
+        self._services, self._queue = list(services), queue
         self.registry = CollectorRegistry()
         self._requests = Counter("zarrasync_requests", "Requests answered", ["route", "status"], registry=self.registry)
         self._seconds = Histogram(
@@ -43,16 +41,18 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that other objects keep; called by the registry."""
-        cache, requests = self._chunks.cache.stats, self._hierarchy.store.counts
+        caches = [service.chunks.cache.stats for service in self._services]
+        counts = [service.hierarchy.store.counts for service in self._services]
+        size, hits = sum(cache.nbytes for cache in caches), sum(cache.hits for cache in caches)
+        misses, requests = sum(cache.misses for cache in caches), sum(count.requests for count in counts)
+        received = sum(count.bytes_read for count in counts)
         yield GaugeMetricFamily("zarrasync_active_requests", "Requests being processed", self._queue.active)
         yield GaugeMetricFamily("zarrasync_waiting_requests", "Requests in the queue", self._queue.waiting)
-        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Bytes of cached decoded chunks", cache.nbytes)
-        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Lookups of cached chunks", cache.hits)
-        yield CounterMetricFamily(
-            "zarrasync_chunk_cache_misses", "Lookups of chunks that were not cached", cache.misses
-        )
-        yield CounterMetricFamily("zarrasync_store_requests", "Requests to the store", requests.requests)
-        yield CounterMetricFamily("zarrasync_store_bytes", "Bytes received from the store", requests.bytes_read)
+        yield GaugeMetricFamily("zarrasync_chunk_cache_bytes", "Bytes of cached decoded chunks", size)
+        yield CounterMetricFamily("zarrasync_chunk_cache_hits", "Lookups of cached chunks", hits)
+        yield CounterMetricFamily("zarrasync_chunk_cache_misses", "Lookups of chunks that were not cached", misses)
+        yield CounterMetricFamily("zarrasync_store_requests", "Requests to the store", requests)
+        yield CounterMetricFamily("zarrasync_store_bytes", "Bytes received from the store", received)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

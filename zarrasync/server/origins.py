@@ -9,19 +9,19 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-
-from aiohttp import hdrs, web
+from functools import lru_cache
 
 from zarrasync.errors import ZarrError
 from zarrasync.server.limits import BadQuery
+from zarrasync.server.messages import Request
 
 __all__ = ["Origins", "UnknownHost"]
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{0,5})?")
-_EXPOSED = "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Shape"
+_EXPOSED = "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Request-Id, X-Shape"
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Range, If-None-Match, If-Range",
+    "Access-Control-Allow-Headers": "Authorization, Range, If-None-Match, If-Range",
     "Access-Control-Max-Age": "86400",
 }
 
@@ -42,18 +42,18 @@ class Origins:
 
     def __init__(self, hosts: Iterable[str] | None, cors: Iterable[str] | None) -> None:
         _check_list("allow_hosts", hosts)
-        _check_list("cors", cors)
+        _check_list("allow_origins", cors)
         self._hosts = None if hosts is None else frozenset(host.lower().rstrip(".") for host in hosts)
         self._cors = None if cors is None else frozenset(origin.rstrip("/") for origin in cors)
 
-    def check_host(self, request: web.Request) -> None:
+    def check_host(self, request: Request) -> None:
         """Check the host name of a request.
 
         Raises:
             BadQuery: If it is missing or ambiguous, or the request is older than HTTP/1.0.
             UnknownHost: If the server does not answer to it.
         """
-        headers = request.headers.getall(hdrs.HOST, [])
+        headers = request.hosts
         if request.version < (1, 0):
             raise BadQuery("the server supports only HTTP/1.1 and HTTP/1.0")
         if len(headers) > 1 or (not headers and request.version >= (1, 1)):
@@ -78,19 +78,19 @@ class Origins:
         # Addresses are safe: only a name can be made to lead elsewhere.
         return name == "localhost" or name.endswith(".localhost") or _is_address(name) or name in (self._hosts or ())
 
-    def headers(self, request: web.Request) -> dict[str, str]:
+    def headers(self, request: Request) -> dict[str, str]:
         """Return the response headers by which browsers decide which pages may read the response."""
         cors = self._cors if self._cors is not None else frozenset(() if _is_local(request) else ("*",))
         headers = {"X-Content-Type-Options": "nosniff"}
         if not cors:
             return {**headers, "Cross-Origin-Resource-Policy": "same-origin"}
-        origin = request.headers.get(hdrs.ORIGIN, "")
+        origin = request.headers.get("origin", "")
         if "*" not in cors:
             headers["Vary"] = "Origin"
         if "*" in cors or origin in cors:
             headers["Access-Control-Allow-Origin"] = "*" if "*" in cors else origin
             headers["Access-Control-Expose-Headers"] = _EXPOSED
-            if request.method == hdrs.METH_OPTIONS:
+            if request.method == "OPTIONS":
                 headers |= _PREFLIGHT
         return headers
 
@@ -100,16 +100,22 @@ def _check_list(name: str, values: Iterable[str] | None) -> None:
         raise TypeError(f"{name} is a list of strings, found the string {values!r}")
 
 
-def _is_local(request: web.Request) -> bool:
+def _is_local(request: Request) -> bool:
     """Return whether a connection was made to a loopback address, which only programs on this machine can do."""
-    address = None if request.transport is None else request.transport.get_extra_info("sockname")
-    if not isinstance(address, tuple):
-        return False  # a Unix socket, which browsers cannot connect to
-    local = ipaddress.ip_address(str(address[0]).partition("%")[0])
-    mapped = getattr(local, "ipv4_mapped", None)
-    return (mapped or local).is_loopback
+    return _is_loopback(request.local)
 
 
+@lru_cache
+def _is_loopback(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return text == "localhost"  # otherwise a Unix socket, which browsers cannot connect to
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+@lru_cache
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

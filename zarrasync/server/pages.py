@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from html import escape
 from importlib.resources import files
 
-from aiohttp import web
+from zarrasync.server.limits import NotFound
+from zarrasync.server.messages import Request, Response
 
-__all__ = ["redirect_to_page", "show_page", "static_file"]
+__all__ = ["show_catalog", "show_page", "static_file"]
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
@@ -19,27 +22,36 @@ _CONTENT_TYPES = {
     "viewer.js": "text/javascript",
     "canvas.js": "text/javascript",
     "tree.js": "text/javascript",
+    "catalog.css": "text/css",
 }
 
 
-async def show_page(request: web.Request) -> web.StreamResponse:
+async def show_page(request: Request) -> Response:
     """Return the page."""
     return _respond_with_file("viewer.html")
 
 
-async def redirect_to_page(request: web.Request) -> web.StreamResponse:
-    """Redirect to the URL with a slash at its end, as the page's links are relative to it."""
-    raise web.HTTPPermanentRedirect(request.path + "/")
+def show_catalog(names: Iterable[str]) -> Response:
+    """Return a page with links to stores."""
+    links = "\n".join(f'<li><a href="{escape(name)}/">{escape(name)}</a></li>' for name in sorted(names))
+    page = (files("zarrasync.server") / "static" / "catalog.html").read_text()
+    return Response(
+        200, {**_HEADERS, "Content-Type": "text/html; charset=utf-8"}, [page.replace("LINKS", links).encode()]
+    )
 
 
-async def static_file(request: web.Request) -> web.StreamResponse:
-    """Return a static file of the page."""
-    name = request.match_info["file"]
+async def static_file(request: Request) -> Response:
+    """Return a static file of the page.
+
+    Raises:
+        NotFound: If it does not exist.
+    """
+    name = request.parameters["file"]
     if name not in _CONTENT_TYPES:
-        raise web.HTTPNotFound
+        raise NotFound(f"the page has no file {name[:40]!r}")
     return _respond_with_file(name)
 
 
-def _respond_with_file(name: str) -> web.Response:
+def _respond_with_file(name: str) -> Response:
     body = (files("zarrasync.server") / "static" / name).read_bytes()
-    return web.Response(body=body, content_type=_CONTENT_TYPES[name], charset="utf-8", headers=_HEADERS)
+    return Response(200, {**_HEADERS, "Content-Type": f"{_CONTENT_TYPES[name]}; charset=utf-8"}, [body])

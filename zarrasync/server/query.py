@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Literal
 
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.parse_text import Basic, parse_selection
@@ -13,19 +14,60 @@ from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.pyramid import Pyramid
 
-__all__ = ["decodes", "index_of", "integer_of", "style_of"]
+__all__ = ["Colours", "Query", "colours_of", "decodes", "index_of", "integer_of"]
 
 Query = Mapping[str, str]
 
 
-def index_of(query: Query, pyramid: Pyramid) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class Colours:
+    """A requested mapping of values to colours.
+
+    Attributes:
+        cmap: The name of a colour map.
+        low: The value of its first colour; ``None`` for the default.
+        high: The value of its last colour; ``None`` for the default.
+        scale: Whether the colours in between are linear or logarithmic.
+    """
+
+    cmap: str = "viridis"
+    low: float | None = None
+    high: float | None = None
+    scale: Literal["linear", "log"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("linear", "log"):
+            raise BadQuery(f"scale must be linear or log, found {self.scale[:20]!r}")
+        if self.cmap != LABELS:
+            palette_of(self.cmap)  # raises if it is unknown
+
+    @property
+    def has_range(self) -> bool:
+        """Whether both ends are specified."""
+        return self.low is not None and self.high is not None
+
+    def style(self, low: float, high: float, labels: LabelColours) -> Style:
+        """Return the mapping of values to colours.
+
+        Args:
+            low: The default for the lower end.
+            high: The default for the upper end.
+            labels: The colours of labels.
+        """
+        if self.cmap == LABELS:
+            return Style(self.cmap, 0.0, 1.0, labels=labels)
+        low = low if self.low is None else self.low
+        return Style(self.cmap, low, high if self.high is None else self.high, self.scale)
+
+
+def index_of(text: str, pyramid: Pyramid) -> tuple[int, ...]:
     """Return the indices on the leading axes that select a plane; by default the first ones.
 
     Raises:
         SelectionError: If they are not one integer per axis, or out of range.
     """
     array = pyramid.levels[0].array
-    sizes, text = array.shape[:-2], query.get("index", "")
+    sizes = array.shape[:-2]
     selection: Basic = parse_selection(text, sizes, pyramid.names[:-2])
     if not text:
         return (0,) * len(sizes)
@@ -40,26 +82,14 @@ def index_of(query: Query, pyramid: Pyramid) -> tuple[int, ...]:
     return tuple(index % size for index, size in zip(indices, sizes, strict=True))
 
 
-def style_of(query: Query, low: float, high: float, labels: LabelColours | None = None) -> Style:
-    """Return the mapping of values to colours.
-
-    Args:
-        query: The parameters ``cmap``, ``low``, ``high`` and ``scale``.
-        low: The default for ``low``.
-        high: The default for ``high``.
-        labels: The colours of labels.
+def colours_of(query: Query) -> Colours:
+    """Return the mapping of values to colours of the parameters ``cmap``, ``low``, ``high`` and ``scale``.
 
     Raises:
         BadQuery: If a parameter is invalid.
     """
-    scale = query.get("scale", "linear")
-    if scale not in ("linear", "log"):
-        raise BadQuery(f"scale must be linear or log, found {scale[:20]!r}")
-    cmap = query.get("cmap", "viridis")[:64]
-    if cmap == LABELS:
-        return Style(cmap, 0.0, 1.0, labels=labels or LabelColours())
-    palette_of(cmap)  # raises if it is unknown
-    return Style(cmap, _number(query, "low", low), _number(query, "high", high), cast("Any", scale))
+    cmap, scale = query.get("cmap", "viridis")[:64], query.get("scale", "linear")
+    return Colours(cmap, _number(query, "low"), _number(query, "high"), scale)  # type: ignore[arg-type]  # it is checked
 
 
 def decodes(query: Query) -> bool:
@@ -86,10 +116,10 @@ def integer_of(query: Query, name: str, default: int, least: int, most: int) -> 
     return int(text)
 
 
-def _number(query: Query, name: str, default: float) -> float:
+def _number(query: Query, name: str) -> float | None:
     text = query.get(name)
     if text is None:
-        return default
+        return None
     try:
         value = float(text)
     except ValueError:

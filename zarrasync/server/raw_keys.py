@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
-
-from aiohttp import web
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.formats import is_document
 from zarrasync.model.paths import check_key
 from zarrasync.nodes.node import run_on_store
-from zarrasync.server.limits import BadQuery
-from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, parse_range
+from zarrasync.server.limits import BadQuery, NotFound
+from zarrasync.server.messages import Request as HTTPRequest
+from zarrasync.server.messages import Response
+from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, message_response, parse_range
 from zarrasync.stores import Request, Store, Value
 
 __all__ = ["RawKeys"]
@@ -26,6 +26,7 @@ _MOST_KEY_BYTES = 1024
 """Maximum number of bytes in a key, as in object stores; paths of files may be longer."""
 Admit: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Makes a call when the request queue admits it, with a time limit."""
+UrlOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 
 
 class RawKeys:
@@ -35,91 +36,90 @@ class RawKeys:
         store: The store.
         max_age: Seconds for which clients may reuse a response.
         admit: Makes the requests to the store. A slow client does not occupy the queue between two pieces.
-        timeout: Seconds that a client may take to receive a piece.
         hidden: Whether to serve keys with names that begin with a dot, besides Zarr's own.
+        url_of: Returns a URL to which requests for a key are redirected, or ``None``.
     """
 
-    def __init__(self, store: Store, max_age: float, admit: Admit, timeout: float, *, hidden: bool) -> None:
-        self._store, self._max_age, self._admit, self._timeout = store, max_age, admit, timeout
-        self._hidden = hidden
+    def __init__(
+        self, store: Store, max_age: float, admit: Admit, *, hidden: bool, url_of: UrlOf | None = None
+    ) -> None:
+        self._store, self._max_age, self._admit, self._hidden = store, max_age, admit, hidden
+        self._url_of = url_of
 
-    async def respond(self, request: web.Request, key: str) -> web.StreamResponse:
+    async def respond(self, request: HTTPRequest) -> Response:
         """Return the response to a request for a key.
 
         Raises:
+            NotFound: If the key does not exist.
             InvalidKeyError: If the key is invalid.
             BadQuery: If it is too long.
             StoreError: If the store failed.
         """
+        key = request.parameters["key"]
         _check_length(key)
         if not self._hidden and _is_hidden(key):
-            return _not_found(key)
-        conditions = request.headers.get("If-None-Match"), request.headers.get("If-Range")
-        byte_range = parse_range(request.headers.get("Range"))
+            raise _not_found(key)
+        if self._url_of is not None and request.method == "GET":
+            url = await self._admit(partial(self._url_of, key))
+            if url is not None:
+                return Response(307, {"Location": url, "Cache-Control": "no-store"})
+        conditions = request.headers.get("if-none-match"), request.headers.get("if-range")
+        byte_range = parse_range(request.headers.get("range"))
         is_long_suffix = byte_range is not None and (byte_range.last or 0) > _PIECE_BYTES
         needs_if_range = byte_range is not None and bool(conditions[1])
         stat: Value | None = None
         if request.method == "HEAD" or conditions[0] is not None or needs_if_range or is_long_suffix:
             stat = await self._stat(key)
             if stat is None:
-                return _not_found(key)
+                raise _not_found(key)
             headers = self._headers(key, stat)
             if matches(conditions[0], headers.get("ETag")):
-                return web.Response(status=304, headers=headers)
+                return Response(304, headers)
             if conditions[1] is not None and conditions[1].strip() != headers.get("ETag"):
                 byte_range = None
             if request.method == "HEAD":
-                return web.Response(headers={**headers, "Content-Length": str(stat.size)})
+                return Response(200, {**headers, "Content-Length": str(stat.size)})
             if byte_range is not None and byte_range.last is not None:
                 byte_range = ByteRange(*byte_range.bounds(stat.size or 0))
         first = await self._first_piece(key, byte_range, stat)
-        return _not_found(key) if first is None else await self._send(request, key, byte_range, first)
+        if first is None:
+            raise _not_found(key)
+        return self._respond_with(key, byte_range, first)
 
-    # -------------------------------------------------------------- sending
-
-    async def _send(
-        self, request: web.Request, key: str, byte_range: ByteRange | None, first: Value
-    ) -> web.StreamResponse:
-        """Send a value or a range of it, whose first piece has already been read."""
+    def _respond_with(self, key: str, byte_range: ByteRange | None, first: Value) -> Response:
+        """Return a value or a range of it, whose first piece has already been read."""
         headers, size = self._headers(key, first), first.size or 0
         start, stop = (0, size) if byte_range is None else byte_range.bounds(size)
         if byte_range is not None and start >= stop:
-            return web.Response(status=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+            response = message_response(416, "RangeNotSatisfiable", f"the value has {size:,} bytes")
+            response.headers["Content-Range"] = f"bytes */{size}"
+            return response
         if byte_range is not None:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
         status = 200 if byte_range is None else 206
         if len(first.data) >= stop - start:
-            return web.Response(status=status, body=bytes(first.data[: stop - start]), headers=headers)
-        response = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(stop - start)})
-        await response.prepare(request)
-        try:
-            await self._stream(response, key, start, stop, first)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception as error:  # the status has been sent: only a broken connection can signal the failure
-            raise ConnectionResetError(f"{key!r} could not be sent completely: {type(error).__name__}") from error
-        return response
+            return Response(status, headers, [bytes(first.data[: stop - start])])
+        headers["Content-Length"] = str(stop - start)
+        return Response(status, headers, stream=self._stream(key, start, stop, first))
 
-    async def _stream(self, response: web.StreamResponse, key: str, start: int, stop: int, first: Value) -> None:
-        """Send a large value in pieces.
+    async def _stream(self, key: str, start: int, stop: int, first: Value) -> AsyncIterator[Buffer]:
+        """Yield the pieces of a large value.
 
         Raises:
             ConnectionResetError: If it is replaced meanwhile.
         """
         piece: Buffer = first.data
         while True:
-            async with asyncio.timeout(self._timeout):
-                await response.write(bytes(piece))
+            yield piece
             start += len(piece)
             if start >= stop:
-                break
+                return
             value = await self._get(Request(key, start, min(_PIECE_BYTES, stop - start)))
             if value is not None and value.version is None and start + len(value.data) >= stop:
                 value = await self._with_version(key, value)  # checked at the end if pieces have no version
             if value is None or value.version not in (None, first.version) or not len(value.data):
                 raise ConnectionResetError(f"{key!r} was replaced while it was sent")
             piece = value.data
-        await response.write_eof()
 
     # -------------------------------------------------------------- store
 
@@ -179,7 +179,5 @@ def _first_request(key: str, byte_range: ByteRange | None) -> Request:
     return Request(key, start, _PIECE_BYTES if stop is None else min(_PIECE_BYTES, stop - start))
 
 
-def _not_found(key: str) -> web.Response:
-    # Not cached: a client with a cached absence would read fill values even after the chunk has been written.
-    body = {"error": "NotFound", "message": f"{key!r} does not exist"}
-    return web.json_response(body, status=404, headers={"Cache-Control": "no-cache"})
+def _not_found(key: str) -> NotFound:
+    return NotFound(f"{key!r} does not exist")

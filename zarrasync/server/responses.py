@@ -1,30 +1,40 @@
-"""Responses: errors and values as JSON, caching headers, entity tags and byte ranges."""
+"""Responses: errors and values, compression, caching headers, entity tags and byte ranges."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from aiohttp import web
-
 from zarrasync import errors
-from zarrasync.server.limits import BadQuery, Forbidden, Overloaded, TooMuch
+from zarrasync.display.values import dumps
+from zarrasync.server.access import Unauthorized
+from zarrasync.server.compression import compressor
+from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFound, Overloaded, TooMuch
+from zarrasync.server.messages import Request, Response, coalesced
 from zarrasync.server.origins import UnknownHost
 
 __all__ = [
     "ByteRange",
     "cache_control",
+    "content_response",
     "error_response",
     "etag_of",
     "json_response",
     "matches",
+    "message_response",
     "parse_range",
 ]
 
+_LEAST_COMPRESSED = 1 << 10
+"""The least bytes of a body that is compressed."""
+
 
 _STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (NotFound, 404),
+    (MethodNotAllowed, 405),
+    (Unauthorized, 401),
     (TooMuch, 413),
     (Overloaded, 503),
     (UnknownHost, 421),
@@ -53,27 +63,68 @@ _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
 """Messages for clients, instead of messages that contain internal locations."""
 
 
-def error_response(error: BaseException) -> web.Response | None:
+def error_response(error: BaseException) -> Response | None:
     """Return the response to an error; ``None`` for an unexpected error, which is a bug of the server."""
     for cls, status in _STATUS:
         if isinstance(error, cls):
             message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
-            body = {"error": type(error).__name__, "message": message or str(error) or "the time limit was exceeded"}
-            headers = {"Retry-After": "1"} if status == 503 else {}
-            return web.json_response(body, status=status, headers={**headers, "Cache-Control": "no-store"})
+            response = message_response(
+                status, type(error).__name__, message or str(error) or "the time limit was exceeded"
+            )
+            if status == 503:
+                response.headers["Retry-After"] = "1"
+            if isinstance(error, MethodNotAllowed):
+                response.headers["Allow"] = error.allowed
+            if isinstance(error, Unauthorized):
+                response.headers["WWW-Authenticate"] = 'Bearer, Basic realm="zarrasync"'
+            return response
     return None
 
 
-def json_response(value: Any, max_age: float) -> web.Response:
-    """Return a value as a JSON response, which may be compressed."""
-    headers = {"Cache-Control": cache_control(max_age), "Vary": "Accept-Encoding"}
-    response = web.json_response(value, dumps=_dumps, headers=headers)
-    response.enable_compression()
-    return response
+def message_response(status: int, error: str, message: str) -> Response:
+    """Return the response to a request that failed."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return Response(status, headers, [dumps({"error": error, "message": message})])
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+def json_response(request: Request, value: Any, max_age: float) -> Response:
+    """Return a value as a JSON response."""
+    return content_response(request, [dumps(value)], "application/json", max_age)
+
+
+def content_response(
+    request: Request, pieces: Iterable[bytes], content_type: str, max_age: float, *, compress: bool = True
+) -> Response:
+    """Return the response with a body, whose entity tag is made of its bytes.
+
+    Args:
+        request: The request, which may accept compressed bodies and contain an entity tag.
+        pieces: The pieces of the body.
+        content_type: The type of the body.
+        max_age: Seconds for which the response may be reused.
+        compress: Whether the body becomes smaller if it is compressed.
+    """
+    body = coalesced(pieces)
+    etag = etag_of(body)
+    headers = {"Content-Type": content_type, "Cache-Control": cache_control(max_age), "ETag": etag}
+    if compress:
+        headers["Vary"] = "Accept-Encoding"
+    if matches(request.headers.get("if-none-match"), etag):
+        return Response(304, headers)
+    if compress and sum(map(len, body)) >= _LEAST_COMPRESSED and _accepts_gzip(request):
+        deflate = compressor(gzip=True)
+        body = [*coalesced(map(deflate.compress, body)), deflate.flush()]
+        headers |= {"Content-Encoding": "gzip", "ETag": f"W/{etag}"}  # another representation of equal content
+    return Response(200, headers, body)
+
+
+def _accepts_gzip(request: Request) -> bool:
+    """Return whether a request accepts compressed bodies (RFC 9110, 12.5.3)."""
+    for item in request.headers.get("accept-encoding", "").lower().split(","):
+        coding, _, weight = item.partition(";")
+        if coding.strip() in ("gzip", "*"):
+            return weight.replace(" ", "").rstrip(".0") != "q="
+    return False
 
 
 def cache_control(max_age: float) -> str:
@@ -88,9 +139,12 @@ def cache_control(max_age: float) -> str:
 
 
 def etag_of(version: object) -> str:
-    """Return the entity tag of a version, or of bytes: two checksums and the length, which suffice for one URL."""
-    if isinstance(version, bytes):
-        return f'"{zlib.crc32(version):08x}{zlib.adler32(version):08x}{len(version):x}"'
+    """Return the entity tag of a version, or of the pieces of a body: two checksums and the length suffice for one URL."""
+    if isinstance(version, list):
+        crc, adler = 0, 1
+        for piece in version:
+            crc, adler = zlib.crc32(piece, crc), zlib.adler32(piece, adler)
+        return f'"{crc:08x}{adler:08x}{sum(map(len, version)):x}"'
     return f'"{hashlib.blake2b(repr(version).encode(), digest_size=12).hexdigest()}"'
 
 

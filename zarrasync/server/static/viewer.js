@@ -17,7 +17,6 @@ async function ask(name, parameters, signal) {
   url.search = new URLSearchParams(parameters);
   try {
     const answer = await fetch(url, { signal });
-    if (answer.ok && parameters.format === "csv") return (await answer.text()).trim();
     const told = await answer.json();
     if (answer.ok) return told;
     if (signal === undefined) notice(told.message ?? `${answer.status}`);
@@ -335,12 +334,15 @@ const read = latest(async (signal, { row, column }) => {
   byId("readout").textContent = `${place}: …`;
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;
-  // As a string, because JavaScript's numbers cannot represent all 64-bit integers.
-  const value = (path, place, more = {}) => ask("data", { path, select: place.join(","), format: "csv", ...more }, signal);
+  // With strings, because JavaScript's numbers cannot represent all 64-bit integers. Missing values are empty.
+  const value = async (path, place, more = {}) => {
+    const told = await ask("data", { path, select: place.join(","), int64: "string", ...more }, signal);
+    return told && (typeof told.data === "object" && told.data ? JSON.stringify(told.data) : String(told.data ?? ""));
+  };
   const over = plane.source.over ? state.labels : null;
   const [told, label] = await Promise.all([value(view.array, at, decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
   if (told === null || signal.aborted) return;
-  const text = told.replace(/^""$/, "") ? `${described(rounded(told), view.label_properties)} ${unitOf(told)}`.trim() : "missing";
+  const text = told ? `${described(rounded(told), view.label_properties)} ${unitOf(told)}`.trim() : "missing";
   const named = label && label !== "0" ? `, ${over.path.split("/").pop()} ${described(label, over.properties)}` : "";
   byId("readout").textContent = `${place}: ${text}${named}`;
 });

@@ -25,7 +25,7 @@ from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
-from zarrasync.stores.cloud.object_urls import is_anonymous
+from zarrasync.stores.cloud.object_urls import is_anonymous, url_access
 from zarrasync.stores.cloud.obstore_errors import refusal_status, response_status, retry_count
 from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
@@ -330,6 +330,29 @@ class ObjectStore(RemoteStore):
             return await run_request(sign, "read", self.settings.total_timeout)
         except Exception as error:  # obstore has no credentials, or panics
             raise store_error(error, keys[0], verb, self) from error
+
+    async def presigned_url(self, key: str, seconds: float) -> str:
+        """Return a URL by which anybody can read a value for some time; the plain URL if the store has no credentials.
+
+        Args:
+            key: The key, which need not exist.
+            seconds: The time for which the URL is valid. It ends earlier if temporary credentials do.
+
+        Raises:
+            StoreError: If the credentials cannot sign URLs, such as a shared access signature of Azure.
+        """
+        import obstore
+
+        check_key(key)
+        path = self.prefix + key
+
+        async def sign(store: Any) -> str:
+            if is_anonymous(store) and (access := await url_access(store, self.settings)) is not None:
+                return (await access.sign("GET", [path]))[0]
+            return str(await obstore.sign_async(store, "GET", path, timedelta(seconds=seconds)))
+
+        url: str = await self._call(key, "sign", sign)
+        return url
 
     # -------------------------------------------------------------- writing
 

@@ -1,4 +1,4 @@
-"""The API for planes of arrays and pyramids: ``/api/stats``, ``/api/view`` and ``/api/tiles``."""
+"""Planes of arrays and pyramids: statistics, axes and zooms, and tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from aiohttp import web
 
 from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
@@ -22,15 +21,13 @@ from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import NOTE, is_south_first, with_stored_coordinates
 from zarrasync.server.described import Described
-from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.images import Style, render
 from zarrasync.server.label_colours import flag_labels
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.pyramid import TILE, Pyramid
-from zarrasync.server.query import decodes, index_of, integer_of, style_of
-from zarrasync.server.responses import cache_control, etag_of, json_response, matches
+from zarrasync.server.query import Colours, index_of
 
-__all__ = ["PlaneApi"]
+__all__ = ["Planes", "TileNumber"]
 
 _SAMPLE_CELLS = 1 << 18
 """Number of values in a sample for statistics."""
@@ -46,28 +43,27 @@ TileNumber = tuple[int, int, int]
 """Zoom, column and row of a tile."""
 
 
-class PlaneApi:
-    """Handlers of requests for planes, which consist of the last two axes.
+class Planes:
+    """Planes of a hierarchy, which consist of the last two axes.
 
     Args:
-        hierarchy: The served hierarchy.
+        described: The conventions of the served hierarchy.
         chunks: Reads its arrays.
         cache_bytes: Bytes of tiles to cache.
     """
 
-    def __init__(self, hierarchy: Hierarchy, chunks: ChunkReader, cache_bytes: int) -> None:
-        self._hierarchy, self._chunks, self._described = hierarchy, chunks, Described(hierarchy)
-        self._tiles: Cache[tuple[bytes, str]] = Cache(cache_bytes, hierarchy.max_age, lambda tile: len(tile[0]) + 500)
+    def __init__(self, described: Described, chunks: ChunkReader, cache_bytes: int) -> None:
+        self._hierarchy, self._chunks, self._described = described.hierarchy, chunks, described
+        self._tiles: Cache[bytes] = Cache(cache_bytes, self._hierarchy.max_age, lambda tile: len(tile) + 500)
 
     # -------------------------------------------------------------- statistics
 
-    async def stats(self, request: web.Request) -> web.StreamResponse:
-        """``stats?path=&index=&bins=&decode=``: statistics and a histogram of a plane, from a sample of its chunks."""
-        query = request.query
-        pyramid = await self._pyramid(query.get("path", ""))
-        bins = integer_of(query, "bins", 64, 1, 1024)
-        summary, presentation = await self._summary(pyramid, index_of(query, pyramid), bins, decode=decodes(query))
-        return json_response(value_text.strict(statistics_facts(summary, presentation)), self._hierarchy.max_age)
+    async def statistics(self, path: str, index: str, bins: int, *, decode: bool) -> dict[str, Any]:
+        """Return statistics and a histogram of a plane, from a sample of its chunks."""
+        pyramid = await self._pyramid(path)
+        summary, presentation = await self._summary(pyramid, index_of(index, pyramid), bins, decode=decode)
+        facts: dict[str, Any] = value_text.strict(statistics_facts(summary, presentation))
+        return facts
 
     async def _summary(
         self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64, *, decode: bool
@@ -99,9 +95,8 @@ class PlaneApi:
 
     # -------------------------------------------------------------- tiles
 
-    async def view(self, request: web.Request) -> web.StreamResponse:
-        """``view?path=&decode=``: the axes, levels and zooms of an array or a pyramid."""
-        path, decode = request.query.get("path", ""), decodes(request.query)
+    async def view(self, path: str, *, decode: bool) -> dict[str, Any]:
+        """Return the axes, levels and zooms of an array or a pyramid."""
         pyramid = await self._pyramid(path)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
         meaning = await self._described.meaning(path)
@@ -110,7 +105,7 @@ class PlaneApi:
         axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         summary = await self._typical_summary(pyramid, decode=decode)
-        body = {
+        return {
             "path": path.strip("/"),
             "array": relative_path(finest),
             "axes": axes,
@@ -131,31 +126,34 @@ class PlaneApi:
             "count": summary.count,
             "invalid": summary.invalid,
         }
-        return json_response(body, self._hierarchy.max_age)
 
-    async def tile(self, request: web.Request) -> web.StreamResponse:
-        """``tiles/{z}/{x}/{y}.png?path=&index=&cmap=&low=&high=&scale=&origin=&decode=``: 256 x 256 pixels."""
-        query = request.query
-        pyramid = await self._pyramid(query.get("path", ""))
-        index, decode = index_of(query, pyramid), decodes(query)
-        zoom, x, y = (int(request.match_info[name]) for name in ("z", "x", "y"))
-        origin = query.get("origin") or _origin(await self._axes(pyramid))
+    async def tile(
+        self, path: str, number: TileNumber, *, index: str, colours: Colours, origin: str, decode: bool
+    ) -> bytes:
+        """Return a tile as a PNG of 256 x 256 pixels.
+
+        Args:
+            path: The path of an array or a pyramid.
+            number: The zoom, the column and the row of the tile.
+            index: The selected plane, as a selection of the axes before the last two.
+            colours: The mapping of values to colours. By default, it has the range of the values.
+            origin: The position of the first row: ``"upper"`` or ``"lower"``; empty for the north at the top.
+            decode: Whether values are shown, instead of the stored numbers.
+        """
+        pyramid = await self._pyramid(path)
+        plane = index_of(index, pyramid)
+        origin = origin or _origin(await self._axes(pyramid))
         if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
-        is_flipped = origin == "lower"
-        if "low" in query and "high" in query:
-            style = style_of(query, 0.0, 1.0, pyramid.colours)
-        else:
+        value_range = (0.0, 1.0)
+        if not colours.has_range:
             summary = await self._typical_summary(pyramid, decode=decode)
-            style = style_of(query, *_value_range(summary, pyramid.levels[0].array.dtype), pyramid.colours)
+            value_range = _value_range(summary, pyramid.levels[0].array.dtype)
+        style = colours.style(*value_range, pyramid.colours)
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
-        key = (versions, index, zoom, x, y, style, is_flipped, decode)
-        draw = partial(self._draw, pyramid, index, (zoom, x, y), style, is_flipped=is_flipped, decode=decode)
-        body, etag = await self._tiles.get(key, draw)
-        headers = {"ETag": etag, "Cache-Control": cache_control(self._hierarchy.max_age)}
-        if matches(request.headers.get("If-None-Match"), etag):
-            return web.Response(status=304, headers=headers)
-        return web.Response(body=body, content_type="image/png", headers=headers)
+        key = (versions, plane, number, style, origin, decode)
+        draw = partial(self._draw, pyramid, plane, number, style, is_flipped=origin == "lower", decode=decode)
+        return await self._tiles.get(key, draw)
 
     async def _draw(
         self,
@@ -166,7 +164,7 @@ class PlaneApi:
         *,
         is_flipped: bool,
         decode: bool,
-    ) -> tuple[bytes, str]:
+    ) -> bytes:
         view = _tile_view(pyramid, index, number, is_flipped=is_flipped)
         presentation = await self._described.presentation(array_of(view), decode=decode)
         return await self._chunks.read(view, partial(_render_tile, presentation, style))
@@ -247,9 +245,8 @@ def _as_slice(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
     return slice(int(indices[0]), stop if stop >= 0 else None, step)
 
 
-def _render_tile(presentation: Presentation, style: Style, stored: npt.NDArray[Any]) -> tuple[bytes, str]:
-    body = render(presentation.numbers(stored), style, (TILE, TILE))
-    return body, etag_of(body)
+def _render_tile(presentation: Presentation, style: Style, stored: npt.NDArray[Any]) -> bytes:
+    return render(presentation.numbers(stored), style, (TILE, TILE))
 
 
 def _summarize(presentation: Presentation, total: int, bins: int, stored: npt.NDArray[Any]) -> Summary:

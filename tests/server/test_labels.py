@@ -1,0 +1,159 @@
+"""Selections, series and points by coordinates, beside xarray."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cmap", reason="the server's extra is not installed")
+xr = pytest.importorskip("xarray")
+from tests.support.server_client import serving
+from zarrasync import sync
+from zarrasync.errors import LabelError, SelectionError
+from zarrasync.server import Service
+from zarrasync.server.labels import split_labels
+
+STORED = np.random.default_rng(5).integers(-300, 300, (59, 19, 36)).astype("i2")
+STORED[3, 4, :5] = -999
+
+
+def make_store() -> dict[str, bytes]:
+    store: dict[str, bytes] = {}
+    group = sync.create_group(store)
+    attributes = {"scale_factor": 0.5, "add_offset": 200.0, "_FillValue": -999, "units": "K"}
+    names = ["time", "lat", "lon"]
+    group.create_array("t2m", data=STORED, chunks=(10, 5, 9), dimension_names=names, attributes=attributes)
+    group.create_array(
+        "time", data=np.arange(59), dimension_names=["time"], attributes={"units": "days since 2024-02-01"}
+    )
+    group.create_array("lat", data=np.linspace(90, -90, 19), dimension_names=["lat"])
+    group.create_array("lon", data=np.arange(0, 360, 10.0), dimension_names=["lon"])
+    return store
+
+
+STORE = make_store()
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Any:
+    """The dataset, made without zarrasync."""
+    values = np.where(STORED == -999, np.nan, STORED * 0.5 + 200)
+    coordinates = {
+        "time": np.datetime64("2024-02-01", "ns") + np.arange(59).astype("m8[D]"),
+        "lat": np.linspace(90, -90, 19),
+        "lon": np.arange(0, 360, 10.0),
+    }
+    return xr.DataArray(values, coordinates, ("time", "lat", "lon"))
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("text", "select"),
+    [
+        (
+            "time=2024-03-01/2024-03-04,lat=45.5~nearest,lon=8.2~nearest",
+            ({"time": slice("2024-03-01", "2024-03-04")}, {"lat": 45.5, "lon": 8.2}),
+        ),
+        ("time=2024-02-29,lat=50~exact", ({"time": "2024-02-29", "lat": 50}, {})),
+        (
+            "time=../2024-02-05,lat=60/30,lon=::18",
+            ({"time": slice(None, "2024-02-05"), "lat": slice(60, 30)}, {"lon": slice(None, None, 18)}),
+        ),
+        ("time=2024-03,lat=0,lon=35", ({"time": "2024-03"}, {"lat": 0, "lon": 35})),
+    ],
+)
+async def test_labels_in_requests(text: str, select: Any, oracle: Any):
+    exact, rest = select
+    want = oracle.sel(exact)
+    is_nearest = "~nearest" in text
+    want = want.sel(rest, method="nearest") if is_nearest else want.isel(rest)
+    async with serving(STORE) as client:
+        found = await client.json(f"/api/data?path=t2m&select={text}")
+        assert found["unit"] == "K"
+        values = np.array(found["data"], dtype=object)
+        values = np.where(values == None, np.nan, values).astype(float)  # noqa: E711  # element by element
+        np.testing.assert_allclose(values.reshape(want.shape), want.values)
+        _, body, _ = await client.get(f"/api/data?path=t2m&select={text}&format=csv")
+        rows = list(csv.DictReader(io.StringIO(body.decode())))
+        assert len(rows) == want.size
+        frame = want.expand_dims([dim for dim in oracle.dims if dim not in want.dims]).transpose(*oracle.dims)
+        for name in ("lat", "lon"):
+            column = np.broadcast_to(
+                frame[name].values.reshape([-1 if dim == name else 1 for dim in oracle.dims]), frame.shape
+            )
+            np.testing.assert_array_equal([float(row[name]) for row in rows], column.reshape(-1))
+        assert rows[0]["time"] == str(frame["time"].values[0].astype("M8[s]"))
+
+
+@pytest.mark.servers
+async def test_labels_that_do_not_exist():
+    async with serving(STORE) as client:
+        for text, error in {
+            "tme=2024-03": "did you mean 'time'",
+            "lat=45.5": "45.5",
+            "lat=45.5~close": "not one of nearest",
+            "time=2024-03,time=2024-02": "twice",
+            "time=yesterday": "yesterday",
+            "time=2031-01-01": "2031",
+        }.items():
+            body = await client.json(f"/api/data?path=t2m&select={text}", 400)
+            assert error in body["message"], (text, body)
+            assert body["error"] in ("LabelError", "SelectionError")
+
+
+def test_positions_and_labels():
+    positions, labels = split_labels("time=3, lat=2:4 ,lon=10.5,level=500~exact", ["time", "lat", "lon", "level"])
+    assert positions == "time=3, lat=2:4 "
+    assert {name: (query.label, query.method) for name, query in labels.items()} == {
+        "lon": (10.5, None),
+        "level": (500, None),
+    }
+    assert split_labels("0,1:3,...", ["x"])[0] == "0,1:3,..."
+    with pytest.raises(SelectionError, match="not one of"):
+        split_labels("x=1~near", ["x"])
+
+
+async def test_series(oracle: Any):
+    async with Service(STORE) as service:
+        found = await service.read_series("t2m", {"lat": 45.5, "lon": 351.0, "time": slice("2024-03-01", None)})
+        want = oracle.sel(lat=45.5, lon=351, method="nearest").sel(time=slice("2024-03-01", None))
+        np.testing.assert_allclose(found.values, want.values)
+        assert (found.dimensions, found.unit) == (("time",), "K")
+        np.testing.assert_array_equal(found.coordinates["time"], want["time"].values)
+        assert found.coordinates["lat"].tolist() == [50.0]
+        stored = await service.read_series("t2m", {"lat": 50.0, "lon": 0.0}, decode=False)
+        np.testing.assert_array_equal(stored.values, STORED[:, 4, 0])
+        with pytest.raises(LabelError):
+            await service.read_series("t2m", {"lat": 45.5}, method=None)
+
+
+@pytest.mark.parametrize("others", [{}, {"time": "2024-02-10"}, {"time": slice("2024-02-03", "2024-02-05")}])
+async def test_points(others: dict[str, Any], oracle: Any):
+    rng = np.random.default_rng(1)
+    places = {"lat": rng.uniform(-90, 90, 200), "lon": rng.uniform(0, 354, 200)}
+    async with Service(STORE) as service:
+        found = await service.read_points("t2m", places, others)
+        points = {name: xr.DataArray(values, dims="point") for name, values in places.items()}
+        want = oracle.sel(others).sel(points, method="nearest").transpose("point", ...)
+        np.testing.assert_allclose(found.values, want.values)
+        assert found.dimensions == want.dims
+        np.testing.assert_array_equal(found.coordinates["lat"], want["lat"].values)
+
+
+async def test_points_along_other_axes(oracle: Any):
+    """Axes of points that are not adjacent, also beside one index."""
+    days, lon = ["2024-02-10", "2024-03-01", "2024-02-10"], [0.0, 10.0, 350.0]
+    async with Service(STORE) as service:
+        before = service.hierarchy.store.counts.requests
+        points = {"time": xr.DataArray(np.array(days, "M8[ns]"), dims="point"), "lon": xr.DataArray(lon, dims="point")}
+        found = await service.read_points("t2m", {"time": days, "lon": lon})
+        np.testing.assert_allclose(found.values, oracle.sel(points).transpose("point", "lat").values)
+        found = await service.read_points("t2m", {"time": days, "lon": lon}, {"lat": 41.0})
+        np.testing.assert_allclose(found.values, oracle.sel(lat=40).sel(points).values)
+        assert service.hierarchy.store.counts.requests - before < 60
+        with pytest.raises(ValueError, match=r"3 of 'time', 2 of 'lon'"):
+            await service.read_points("t2m", {"time": days, "lon": [1, 2]})

@@ -1,0 +1,164 @@
+"""The server as an application of ASGI, for uvicorn and other servers, and to mount in FastAPI or Starlette."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, Unpack
+
+try:
+    from starlette.applications import Starlette
+except ImportError as error:
+    raise ImportError("zarrasync.server.asgi needs Starlette: pip install starlette") from error
+
+from zarrasync.server.core import Core, ServerOptions, make_core
+from zarrasync.server.messages import LARGE_BYTES, Request, send_body
+from zarrasync.server.service import Service
+from zarrasync.stores import StoreLike
+
+__all__ = ["create_app"]
+
+log = logging.getLogger("zarrasync.server")
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+def create_app(store: StoreLike | Service | Mapping[str, Service], **options: Unpack[ServerOptions]) -> Starlette:
+    """Return an application of Starlette that serves a hierarchy, or several ones, read-only.
+
+    It has the routes of ``zarrasync.server.create_app``. Run it with any ASGI server, or mount it below a prefix. A server
+    runs the lifespan of the outer application only, so pass on the one of this application, which closes connections::
+
+        data = create_app("s3://bucket/era5.zarr")
+        api = FastAPI(lifespan=data.router.lifespan_context)
+        api.mount("/data", data)
+
+    A client disconnect cancels its request. The ASGI server limits connections, and the time in which requests
+    arrive.
+
+    Args:
+        store: A store, path, URL, mapping, or fsspec filesystem or mapper, of which clients can read everything; or a
+            service; or several services by name.
+        **options: Options; see ``ServerOptions``.
+
+    Raises:
+        TypeError: If options of a service are passed along with a service.
+        ValueError: If an option is invalid.
+    """
+    core = make_core(store, **options)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await core.close()
+
+    app = Starlette(lifespan=lifespan)
+    app.router.default = _Endpoint(core)  # for all paths, as the core has its own routes
+    app.state.core = core
+    return app
+
+
+class _Endpoint:
+    """Passes requests on to a core.
+
+    Args:
+        core: The core.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        exchange = _Exchange(task)
+        watcher = asyncio.ensure_future(exchange.watch(receive))
+        try:
+            await self._respond(scope, send)
+        except asyncio.CancelledError:
+            if not exchange.has_left or task.uncancel():
+                raise
+        except (
+            ConnectionError,
+            TimeoutError,
+        ) as error:  # the server closes the connection, because the response is not complete
+            log.warning("%s %r: %s", scope["method"], scope["path"], error or "the client is too slow")
+        finally:
+            exchange.is_done = True
+            watcher.cancel()
+
+    async def _respond(self, scope: Scope, send: Send) -> None:
+        request = _as_request(scope)
+        response = await self._core.respond(request)
+        if response.status not in (204, 304):
+            response.headers.setdefault("Content-Length", str(response.length))
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+
+        body = b""
+        if response.stream is None and response.length < LARGE_BYTES:
+            body = b"".join(response.body)
+        elif request.method != "HEAD":
+            await send_body(response, lambda piece: send(_piece(piece, more=True)), self._core.limits.timeout)
+        async with asyncio.timeout(self._core.limits.timeout):
+            await send(_piece(b"" if request.method == "HEAD" else body))
+
+
+def _piece(body: bytes, *, more: bool = False) -> Scope:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+class _Exchange:
+    """A request and its response, which end if the client disconnects.
+
+    Args:
+        task: The task that makes the response.
+
+    Attributes:
+        is_done: Whether the response is complete.
+        has_left: Whether the client disconnected before.
+    """
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.is_done = self.has_left = False
+
+    async def watch(self, receive: Receive) -> None:
+        """Cancel the task when the client disconnects."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self.is_done:
+            self.has_left = True
+            self._task.cancel()
+
+
+def _as_request(scope: Scope) -> Request:
+    headers: dict[str, str] = {}
+    hosts = []
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        if name == "host":
+            hosts.append(value)
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    root: str = scope.get("root_path", "")
+    path: str = scope["path"]
+    client, server = scope.get("client"), scope.get("server")
+    major, _, minor = scope.get("http_version", "1.1").partition(".")
+    return Request(
+        scope["method"],
+        path.removeprefix(root) if path.startswith(f"{root}/") or path == root else path,
+        scope["query_string"].decode("latin-1"),
+        headers,
+        hosts,
+        str(client[0]) if client else "",
+        str(server[0]) if server and server[1] is not None else "",
+        root,
+        (int(major), int(minor or 0)),
+    )

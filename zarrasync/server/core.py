@@ -1,0 +1,384 @@
+"""The core of the server: one function from requests to responses, which the applications of all frameworks call.
+
+It finds the service and the route of a request, checks tokens and parameters, turns errors into responses, and counts and
+logs every response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypedDict, Unpack
+
+from zarrasync import __version__
+from zarrasync._concurrency import clock
+from zarrasync.server.access import Proxies, Tokens
+from zarrasync.server.api import Api
+from zarrasync.server.limits import CLIENT, MethodNotAllowed, NotFound, Overloaded, RequestQueue
+from zarrasync.server.messages import LARGE_BYTES, Request, Response
+from zarrasync.server.metrics import Metrics
+from zarrasync.server.origins import Origins
+from zarrasync.server.pages import show_catalog, show_page, static_file
+from zarrasync.server.raw_keys import RawKeys
+from zarrasync.server.responses import error_response, json_response, message_response
+from zarrasync.server.routes import Route, Router, openapi
+from zarrasync.server.service import Service, ServiceOptions
+from zarrasync.stores import StoreLike
+
+__all__ = ["Core", "CoreOptions", "ServerOptions", "make_core"]
+
+log = logging.getLogger("zarrasync.server")
+access_log = logging.getLogger("zarrasync.server.access")
+
+_CLIENT_CLOSED = 499
+"""The status in logs and metrics of a request whose client has disconnected."""
+_HEALTH_SECONDS = 5.0
+"""Seconds in which the store must respond to a health check."""
+_METHODS = ("GET", "HEAD")
+_OPEN = frozenset({"livez", "readyz", "healthz"})
+"""Routes that need no token."""
+_REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The header of W3C's Trace Context, with the number of the trace."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+"""The name of a store in a path."""
+
+
+class CoreOptions(TypedDict, total=False):
+    """Options of a server.
+
+    Attributes:
+        allow_hosts: Names in ``Host`` headers to respond to, besides addresses and ``localhost``; ``"*"`` for all. By
+            default none for connections from this machine, which protects against DNS rebinding, and all for others.
+        allow_origins: Origins, such as ``"https://example.org"``, whose pages may read responses; ``"*"`` for all. By
+            default none for connections from this machine, and all for others.
+        hidden: Serve keys with names that begin with a dot, besides Zarr's own.
+        tokens: The token that clients need, or the tokens of stores by name.
+        trusted_proxies: Addresses and networks of proxies whose ``X-Forwarded-For`` is used; ``"unix"`` for a Unix socket.
+        root_path: The path below which clients see the application, if a proxy removes it from requests.
+        redirects: Redirect requests for stored keys to URLs that the store signs for some minutes, if it can. Clients then
+            receive the values from the object store, after this server has checked their tokens.
+        metrics: Serve ``/metrics``, which is the default.
+    """
+
+    allow_hosts: Iterable[str] | None
+    allow_origins: Iterable[str] | None
+    hidden: bool
+    tokens: str | Mapping[str, str] | None
+    trusted_proxies: Iterable[str]
+    root_path: str
+    redirects: bool
+    metrics: bool
+
+
+class ServerOptions(CoreOptions, ServiceOptions, total=False):
+    """Options of a service and its server."""
+
+
+def make_core(store: StoreLike | Service | Mapping[str, Service], **options: Unpack[ServerOptions]) -> Core:
+    """Return the core of a server.
+
+    Args:
+        store: A store, or a service, or several services by name.
+        **options: Options of the service, unless there is one, and of the server.
+
+    Raises:
+        TypeError: If options of a service are passed along with a service.
+        ValueError: If an option is invalid.
+    """
+    of_server: Any = {name: options[name] for name in CoreOptions.__annotations__ if name in options}  # type: ignore[literal-required]
+    of_service: Any = {name: value for name, value in options.items() if name not in of_server}
+    services = {"": store} if isinstance(store, Service) else store
+    if isinstance(services, Mapping) and services and all(isinstance(item, Service) for item in services.values()):
+        if of_service:
+            raise TypeError(f"{', '.join(of_service)} must be passed to Service, not along with one")
+        return Core(services, **of_server)
+    return Core({"": Service(store, **of_service)}, **of_server)
+
+
+class Core:
+    """The core of a server.
+
+    Args:
+        services: The services by the first part of their paths; one with the name ``""`` has none.
+        **options: The options.
+
+    Attributes:
+        services: The services.
+        limits: Limits of all requests together.
+        metrics: Metrics of responses.
+
+    Raises:
+        ValueError: If an option is invalid.
+    """
+
+    def __init__(self, services: Mapping[str, Service], **options: Unpack[CoreOptions]) -> None:
+        self.services = dict(services)
+        self.limits = next(iter(self.services.values())).limits
+        self._max_age = min(service.max_age for service in self.services.values())
+        self._origins = Origins(options.get("allow_hosts"), options.get("allow_origins"))
+        self._tokens = Tokens(options.get("tokens"))
+        self._proxies = Proxies(options.get("trusted_proxies", ()))
+        self._root_path = _checked_root(options.get("root_path", ""))
+        self._queue = RequestQueue(self.limits)
+        self.metrics = Metrics(self.services.values(), self._queue)
+        self._pending = 0
+        shown = [route for route in self._own_routes() if route.name != "metrics" or options.get("metrics", True)]
+        self._own = Router(shown)
+        self._routers = {
+            name: Router(
+                self._routes(service, hidden=options.get("hidden", False), redirects=options.get("redirects", False))
+            )
+            for name, service in self.services.items()
+        }
+        if unknown := self._tokens.names - self.services.keys():
+            raise ValueError(f"tokens for unknown stores: {', '.join(sorted(unknown))}")
+        for name in self.services:
+            if name and (not _NAME.fullmatch(name) or self._own.find(Request("GET", f"/{name}")) is not None):
+                raise ValueError(f"{name!r} cannot be the name of a store: use letters, digits, '-', '_' and '.'")
+
+    def _routes(self, service: Service, *, hidden: bool, redirects: bool) -> list[Route]:
+        """Return the routes of a service."""
+        urls = (service.url_of, service.url_as_v3) if redirects else (None, None)
+        raw = RawKeys(service.stored_keys(), service.max_age, self.admit, hidden=hidden, url_of=urls[0])
+        as_v3 = RawKeys(service.keys_as_v3(), service.max_age, self.admit, hidden=True, url_of=urls[1])
+        kinds = ("application/octet-stream", "application/json")
+        return [
+            *Api(service).routes,
+            Route(
+                "zarr",
+                "/zarr/{key}",
+                as_v3.respond,
+                "A key of the hierarchy in format 3",
+                None,
+                kinds,
+                is_limited=False,
+            ),
+            Route("raw", "/raw/{key}", raw.respond, "A key of the store", None, kinds, is_limited=False),
+            Route("page", "/", show_page, "The viewer", None, ("text/html",), is_limited=False),
+            Route(
+                "static", "/static/{file}", static_file, "A file of the viewer", None, ("text/css",), is_limited=False
+            ),
+        ]
+
+    def _own_routes(self) -> list[Route]:
+        """Return the routes of the server, of which those for health checks need no token."""
+        json_type = ("application/json",)
+        routes = [
+            Route("livez", "/livez", self._live, "Whether the server responds", None, json_type, is_limited=False),
+            Route("readyz", "/readyz", self._ready, "Whether the stores respond", None, json_type, is_limited=False),
+            Route("healthz", "/healthz", self._ready, "The same as readyz", None, json_type, is_limited=False),
+            Route(
+                "metrics", "/metrics", self._metrics, "Metrics for Prometheus", None, ("text/plain",), is_limited=False
+            ),
+            Route("openapi", "/openapi.json", self._openapi, "This document", None, json_type, is_limited=False),
+        ]
+        if "" in self.services:
+            return routes
+        catalog = Route("catalog", "/", self._catalog, "The stores", None, ("text/html",), is_limited=False)
+        static = Route(
+            "static", "/static/{file}", static_file, "A file of the page", None, ("text/css",), is_limited=False
+        )
+        stores = Route(
+            "stores", "/stores.json", self._stores, "The names of the stores", (), json_type, is_limited=False
+        )
+        return [*routes, catalog, static, stores]
+
+    def _find(self, request: Request) -> tuple[str, Route, Request] | None:
+        """Return the name of the store, the route and the request with the path below the store."""
+        found = self._own.find(request)
+        if found is not None:
+            return ("", *found)
+        name, path = "", request.path
+        if "" not in self._routers:
+            name, slash, rest = request.path[1:].partition("/")
+            path = slash + rest
+            if name not in self._routers:
+                return None
+        inner = request if path == request.path else replace(request, path=path, root=f"{request.root}/{name}")
+        if not path:
+            return name, _TO_PAGE, inner
+        found = self._routers[name].find(inner)
+        return None if found is None else (name, *found)
+
+    async def close(self) -> None:
+        """Close the connections of the stores."""
+        for service in self.services.values():
+            await service.close()
+
+    async def admit(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a call when the queue admits it, within the time limit."""
+        async with asyncio.timeout(self.limits.timeout), self._queue.admit():
+            return await call()
+
+    # -------------------------------------------------------------- requests
+
+    async def respond(self, request: Request) -> Response:
+        """Return the response to a request. Errors become responses; all are counted and logged."""
+        begin, status, sent, name, number = clock.monotonic(), _CLIENT_CLOSED, 0, "none", _request_number(request)
+        request = self._proxies.resolve(replace(request, root=self._root_path + request.root))
+        try:
+            found = self._find(request)
+            if found is not None:
+                name = found[1].name
+            response = await self._checked(request, found)
+            self._add_headers(request, response, found)
+            response.headers["X-Request-Id"] = number
+            status, sent = response.status, 0 if request.method == "HEAD" else response.length
+            return response
+        finally:
+            seconds = clock.monotonic() - begin
+            self.metrics.count(name, status, seconds, sent)
+            if access_log.isEnabledFor(logging.INFO):
+                facts = {"route": name, "status": status, "bytes": sent, "ms": round(seconds * 1000, 2), "id": number}
+                _log(request, facts)
+
+    async def _checked(self, request: Request, found: tuple[str, Route, Request] | None) -> Response:
+        """Return the response to a request, or the one to its error."""
+        try:
+            self._origins.check_host(request)
+            if request.method == "OPTIONS":  # the preflight request of a browser, which has no token
+                return Response(204, {"Allow": MethodNotAllowed.allowed})
+            store, route, inner = found or ("", _NOTHING, request)
+            if route.name not in _OPEN:
+                self._tokens.check(request, store)
+            if request.method not in _METHODS:
+                raise MethodNotAllowed(f"the method {request.method[:20]!r} is not supported; use GET or HEAD")
+            if not request.path:
+                return await _redirect(request)
+            CLIENT.set(request.client)
+            return await self._handle(route, inner)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            response = error_response(error)
+            if response is None:
+                log.exception("%s %r failed", request.method, request.path)
+                return message_response(500, "InternalError", "internal server error")
+            if response.status >= 500:
+                log.warning("%s %r: %s", request.method, request.path, error)
+            return response
+
+    async def _handle(self, route: Route, request: Request) -> Response:
+        route.check(request)
+        if not route.is_limited:
+            return await route.handle(request)
+        response: Response = await self.admit(lambda: route.handle(request))
+        if request.method != "HEAD":
+            self._track(response)
+        return response
+
+    def _track(self, response: Response) -> None:
+        """Count the bytes of a large response until it is sent.
+
+        Raises:
+            Overloaded: If too many bytes are pending.
+        """
+        size = response.length
+        if size < LARGE_BYTES:
+            return
+        if self._pending and self._pending + size > self.limits.max_pending_bytes:
+            raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")
+        self._pending += size
+        response.release = self._releasing(size)
+
+    def _releasing(self, size: int) -> Callable[[], None]:
+        remaining = [size]
+
+        def release() -> None:  # may be called more than once
+            self._pending -= remaining[0]
+            remaining[0] = 0
+
+        return release
+
+    def _add_headers(self, request: Request, response: Response, found: tuple[str, Route, Request] | None) -> None:
+        headers = self._origins.headers(request)
+        if "Vary" in headers and "Vary" in response.headers:
+            headers["Vary"] = f"{response.headers['Vary']}, {headers['Vary']}"
+        caching = response.headers.get("Cache-Control", "")
+        if caching.startswith("max-age") and self._tokens.is_needed(found[0] if found else ""):
+            headers["Cache-Control"] = f"private, {caching}"
+        response.headers.update(headers)
+
+    # -------------------------------------------------------------- routes of the server
+
+    async def _live(self, request: Request) -> Response:
+        return _uncached(json_response(request, {"status": "ok"}, 0))
+
+    async def _ready(self, request: Request) -> Response:
+        for name, service in self.services.items():
+            try:
+                async with asyncio.timeout(_HEALTH_SECONDS):
+                    await service.check_ready()
+            except Exception as error:
+                log.warning("the store %s does not respond: %s", name, error)
+                return message_response(
+                    503, type(error).__name__, f"the store {name} does not respond".replace("  ", " ")
+                )
+        return _uncached(json_response(request, {"status": "ok"}, 0))
+
+    async def _metrics(self, request: Request) -> Response:
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return _uncached(Response(200, headers, [self.metrics.text()]))
+
+    async def _openapi(self, request: Request) -> Response:
+        routes = [*self._own.routes]
+        for name, router in self._routers.items():
+            prefix = f"/{name}" if name else ""
+            own = f"{name}." if name else ""
+            routes += [
+                replace(route, name=own + route.name, template=prefix + route.template) for route in router.routes
+            ]
+        return json_response(request, openapi(routes, request.root, __version__), self._max_age)
+
+    async def _catalog(self, request: Request) -> Response:
+        return show_catalog(self.services)
+
+    async def _stores(self, request: Request) -> Response:
+        return json_response(request, {"stores": sorted(self.services)}, self._max_age)
+
+
+async def _redirect(request: Request) -> Response:
+    """Redirect to the path with a slash at its end, as links of the page are relative to it."""
+    return Response(308, {"Location": f"{request.root}/", "Cache-Control": "no-store"})
+
+
+async def _refuse(request: Request) -> Response:
+    raise NotFound("this path does not exist; /openapi.json lists all")
+
+
+_TO_PAGE = Route("mounted", "", _redirect, "The page", is_limited=False)
+_NOTHING = Route("none", "", _refuse, "Nothing", is_limited=False)
+
+
+def _uncached(response: Response) -> Response:
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _checked_root(path: str) -> str:
+    if path and not (path.startswith("/") and not path.endswith("/")):
+        raise ValueError(f"root_path must begin with a slash and not end with one, found {path!r}")
+    return path
+
+
+def _request_number(request: Request) -> str:
+    """Return the number of a request in logs: the one of a proxy, or a random one."""
+    number = request.headers.get("x-request-id", "")
+    return number if _REQUEST_NUMBER.fullmatch(number) else os.urandom(8).hex()
+
+
+def _log(request: Request, facts: Mapping[str, Any]) -> None:
+    target = request.path + (f"?{request.query_string}" if request.query_string else "")
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    entry = {"time": time, "method": request.method, "path": target[:2000], **facts, "client": request.client}
+    trace = _TRACE.fullmatch(request.headers.get("traceparent", ""))
+    if trace is not None:
+        entry["trace"] = trace[1]
+    access_log.info("%s", json.dumps(entry), extra={name: value for name, value in entry.items() if name != "time"})

@@ -11,7 +11,7 @@ import numpy as np
 
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
-from zarrasync._util.suggestions import suggest
+from zarrasync._util.advice import suggest
 from zarrasync.errors import LabelError
 from zarrasync.formats import Format
 from zarrasync.indexing.labels import Position, checked_method

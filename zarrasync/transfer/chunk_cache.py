@@ -14,9 +14,8 @@ import numpy as np
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync._concurrency.gather import gather
+from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.offload import compute, run_in_worker
-from zarrasync._concurrency.single_flight import SingleFlight
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.config import Config
 from zarrasync.indexing.chunk_runs import ChunkRun

@@ -123,7 +123,7 @@ async def test_requests_keep_to_the_setting_in_all_ways(api: Api, layout: str, b
     store = Counting(MemoryStore(), blocking=blocking)
     nested = stores.CachingStore(stores.TracingStore(FaultyStore(store)))
     await use_all_ways(api, nested, LAYOUTS[layout], {"concurrency": 3, "threads": 8, "coalesce_gap": 0})
-    assert 2 <= store.most <= 3
+    assert (1 if blocking else 2) <= store.most <= 3  # one thread reads small chunks from blocking stores
 
 
 async def test_calls_with_different_limits_share_the_largest():

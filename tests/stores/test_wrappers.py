@@ -449,8 +449,8 @@ WRAPPERS: dict[str, Callable[[stores.Store, Path], stores.WrapperStore]] = {
     "LatencyStore": lambda store, folder: LatencyStore(store, 0),
     "FaultyStore": lambda store, folder: FaultyStore(store),
 }
-WITHOUT = {"ConfinedStore", "_EarlyStore", "_HookedStore"}
-"""Of local files only, of one walk, and a base class."""
+WITHOUT = {"ConfinedStore", "_HookedStore", "_ListedBefore", "_VersionRecorder"}
+"""Of local files only, a base class, of one walk, and of one read."""
 
 
 def _kinds(base: type[stores.WrapperStore]) -> set[str]:

@@ -285,7 +285,7 @@ class CopyWork(ClaimedWork):
         """Copy everything in one call, with what this process knows of the source.
 
         Readers see the copy at the end. Stores without conditional writes cannot keep other jobs away otherwise than by the
-        documents, so that these are stored first.
+        documents, so that these are stored first, as they are in archives, which have no other readers.
 
         Args:
             report: The report to add counts to.
@@ -296,9 +296,10 @@ class CopyWork(ClaimedWork):
         """
         async with self.claimed() as claim:
             has_begun, is_empty = resume and claim.found.get("plan") == self.layout_digest, False
-            is_shown = not claim.is_enabled or (
-                resume and not has_begun and await run_on_store(self._exists, self.store)
-            )
+            is_archive = self.store.lasting and not self.store.portable  # documents lie at its beginning
+            is_shown = not claim.is_enabled or is_archive
+            if resume and not has_begun and not is_shown:
+                is_shown = await run_on_store(self._exists, self.store)
             if is_shown:
                 await create_copies(
                     self._target, self._planned, overwrite=self.overwrite, resume=resume, erase_leftovers=resume

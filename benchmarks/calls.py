@@ -113,8 +113,8 @@ def rows(folder: Path) -> list[Row]:
         Row("one small compressed chunk", 18, lambda: gzip[0:800]),
         Row("one element", 19, lambda: small[150]),
         Row("part of a shard", 18, lambda: shards[0:10, 0:10]),
-        Row("whole write of a chunk", 98, whole_write),
-        Row("partial write", 113, partial_write),
+        Row("whole write of a chunk", 99, whole_write),
+        Row("partial write", 116, partial_write),
         Row("partial write of a plane", 136, partial_write_of_plane),
     ]
 

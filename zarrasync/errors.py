@@ -16,6 +16,7 @@
     │   └── EncodingError                                   a value that an encoding of CF cannot represent.
     ├── SelectionError      (IndexError)                    a selection that does not fit the array.
     ├── ShapeError          (ValueError)                    values, chunks or shards of the wrong shape.
+    ├── SourceFilesError    (ValueError)                    source files that cannot be ingested.
     ├── MissingChunkError   (KeyError)                      chunks that do not exist, with missing="error".
     └── StoreError          (OSError)                       a failure of the store.
         ├── ReadOnlyError   (PermissionError)               a write to a node that was opened for reading.
@@ -28,8 +29,9 @@ All errors can be pickled, and have fields with the values in their messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "ReadOnlyError",
     "SelectionError",
     "ShapeError",
+    "SourceFilesError",
     "StoreError",
     "UnknownAdapterError",
     "UnknownCodecError",
@@ -343,6 +346,20 @@ class ShapeError(ZarrError, ValueError):
     def __init__(self, message: str, *, found: tuple[int, ...] = (), wanted: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.found, self.wanted = found, wanted
+
+
+class SourceFilesError(ZarrError, ValueError):
+    """Source files of an ingestion cannot be read, or do not fit the others.
+
+    Attributes:
+        files: The reason for each such file, by its name.
+    """
+
+    files: Mapping[str, str]
+
+    def __init__(self, message: str, *, files: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.files = dict(files)
 
 
 class MissingChunkError(ZarrError, KeyError):

@@ -2543,19 +2543,20 @@ def ingest_files(
     store: StoreLike,
     *,
     concat: str | None = None,
-    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
     on_duplicate: Literal["error", "skip", "replace"] = "error",
     on_gap: Literal["report", "error", "ignore"] = "report",
+    on_late: Literal["report", "insert", "error"] = "report",
+    on_bad_file: Literal["error", "skip"] = "error",
+    reserve: str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     verify: bool = False,
     executor: Any = None,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
-    config: ConfigLike = None,
 ) -> FilesReport:
     """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
 
@@ -2569,7 +2570,6 @@ def ingest_files(
             to the temporary directory while they are read; Zarr is read from its store.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
-        path: The path of the group in the store.
         mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
             ``"r+"``: change an existing dataset.
         append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
@@ -2578,7 +2578,15 @@ def ingest_files(
         on_duplicate: What happens if the label of a row, such as its time, exists already: ``"error"``, ``"skip"`` the row,
             or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
             rows of files that have changed.
-        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
+        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored. A gap is looked at when rows next
+            to it are added, or when the step between rows becomes known.
+        on_late: What happens if rows of a file come before existing rows. ``"insert"``: the existing rows after them are written
+            again, and readers see a shorter dataset meanwhile. ``"report"``: the same if these rows fit into one stored chunk or
+            shard; otherwise the file is left out, and the report names it with the cost. ``"error"``: nothing is written.
+        on_bad_file: What happens if a file cannot be read, or does not fit the others: an ``"error"`` that names all such files,
+            or ``"skip"`` them, and name them in the report.
+        reserve: The labels of rows to lay out before their files exist, such as ``"2024-01-01/2024-12-31/6h"``: the first one, the
+            last one and the step. A file finds its rows whenever it comes. Rows without a file contain the fill value.
         source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
@@ -2589,7 +2597,6 @@ def ingest_files(
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
             call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
-        config: Settings for this call.
 
     Returns:
         A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
@@ -2597,7 +2604,8 @@ def ingest_files(
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If an argument is invalid, or a file cannot be read.
+        ValueError: If an argument is invalid.
+        SourceFilesError: If files cannot be read, or several do not fit the others.
         ShapeError: If the files do not fit together, or do not fit the dataset.
         NodeExistsError: If a dataset exists that contains other files, and ``append`` and ``region`` are not given.
         NodeNotFoundError: If no dataset exists that could be changed.
@@ -2615,23 +2623,24 @@ def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    store_ = resolve(store, storage_options, config)
+    store_ = resolve(store, storage_options)
     coroutine_ = _ingest_files.ingest_files(
         files,
         store_,
         concat=concat,
-        path=path,
         mode=mode,
         append=append,
         region=region,
         on_duplicate=on_duplicate,
         on_gap=on_gap,
+        on_late=on_late,
+        on_bad_file=on_bad_file,
+        reserve=reserve,
         source=source,
         layout=layout,
         verify=verify,
         executor=executor,
         progress=progress,
-        config=config,
     )
     return run(coroutine_, blocking=store_.blocking)
 
@@ -2641,19 +2650,20 @@ def plan_ingest(
     store: Any,
     *,
     concat: str | None = None,
-    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
     on_duplicate: Literal["error", "skip", "replace"] = "error",
     on_gap: Literal["report", "error", "ignore"] = "report",
+    on_late: Literal["report", "insert", "error"] = "report",
+    on_bad_file: Literal["error", "skip"] = "error",
+    reserve: str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     plan: Any = None,
     tasks: int = 0,
     executor: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    config: ConfigLike = None,
 ) -> JobPlan:
     """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``JobPlan`` for plans.
 
@@ -2663,19 +2673,20 @@ def plan_ingest(
         files: As for ``ingest_files``.
         store: As for ``ingest_files``.
         concat: As for ``ingest_files``.
-        path: As for ``ingest_files``.
         mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
         append: As for ``ingest_files``.
         region: As for ``ingest_files``.
         on_duplicate: As for ``ingest_files``.
         on_gap: As for ``ingest_files``.
+        on_late: As for ``ingest_files``, but rows are not inserted by tasks that run anywhere: ``"insert"`` leaves the file out.
+        on_bad_file: As for ``ingest_files``. Files whose values cannot be read are an error of the tasks.
+        reserve: As for ``ingest_files``.
         source: As for ``ingest_files``.
         layout: As for ``ingest_files``.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
         tasks: About how many tasks to make. Default: a number that suits the size.
         executor: Where headers are read, as for ``ingest_files``.
         storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
-        config: As for ``ingest_files``. The settings are not part of the document.
 
     Returns:
         The plan.
@@ -2702,19 +2713,20 @@ def plan_ingest(
         files,
         store,
         concat=concat,
-        path=path,
         mode=mode,
         append=append,
         region=region,
         on_duplicate=on_duplicate,
         on_gap=on_gap,
+        on_late=on_late,
+        on_bad_file=on_bad_file,
+        reserve=reserve,
         source=source,
         layout=layout,
         plan=plan,
         tasks=tasks,
         executor=executor,
         storage_options=storage_options,
-        config=config,
     )
     result: JobPlan = to_sync(run(coroutine_, blocking=False))
     return result

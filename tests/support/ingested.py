@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.stores import resolve
@@ -38,15 +37,3 @@ def read_journal(store: Any) -> dict[str, Any]:
 def put_journal(store: Any, journal: dict[str, Any], key: str) -> None:
     """Replace the journal of a dataset."""
     run(resolve(store).put(key, json.dumps({"journal": journal}).encode()), blocking=True)
-
-
-def forget_names(store: Any, most: int) -> None:
-    """Keep only digests of all but the last files of a dataset, as the journals of datasets with many files do.
-
-    Args:
-        store: The store of the dataset.
-        most: The number of files whose names remain.
-    """
-    journal = Journal.of(read_journal(store))
-    value = journal.with_files(journal.dim, journal.parameters, (), (), most_files=most).to_json()
-    put_journal(store, value, journal_key(store))

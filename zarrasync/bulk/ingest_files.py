@@ -11,7 +11,7 @@ from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, run_blocking
 from zarrasync.display.progress import ProgressLike
-from zarrasync.nodes.open_nodes import ConfigLike, Mode
+from zarrasync.nodes.open_nodes import Mode
 from zarrasync.stores import StoreLike
 
 __all__ = ["ingest_files", "plan_ingest"]
@@ -22,19 +22,20 @@ async def ingest_files(
     store: StoreLike,
     *,
     concat: str | None = None,
-    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
     on_duplicate: Literal["error", "skip", "replace"] = "error",
     on_gap: Literal["report", "error", "ignore"] = "report",
+    on_late: Literal["report", "insert", "error"] = "report",
+    on_bad_file: Literal["error", "skip"] = "error",
+    reserve: str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     verify: bool = False,
     executor: Any = None,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
-    config: ConfigLike = None,
 ) -> FilesReport:
     """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
 
@@ -48,7 +49,6 @@ async def ingest_files(
             to the temporary directory while they are read; Zarr is read from its store.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
-        path: The path of the group in the store.
         mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
             ``"r+"``: change an existing dataset.
         append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
@@ -57,7 +57,15 @@ async def ingest_files(
         on_duplicate: What happens if the label of a row, such as its time, exists already: ``"error"``, ``"skip"`` the row,
             or let it ``"replace"`` the earlier one. Rows without labels are known by their files: the choice applies to the
             rows of files that have changed.
-        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored.
+        on_gap: Whether a gap in the labels is part of the report, an ``"error"``, or ignored. A gap is looked at when rows next
+            to it are added, or when the step between rows becomes known.
+        on_late: What happens if rows of a file come before existing rows. ``"insert"``: the existing rows after them are written
+            again, and readers see a shorter dataset meanwhile. ``"report"``: the same if these rows fit into one stored chunk or
+            shard; otherwise the file is left out, and the report names it with the cost. ``"error"``: nothing is written.
+        on_bad_file: What happens if a file cannot be read, or does not fit the others: an ``"error"`` that names all such files,
+            or ``"skip"`` them, and name them in the report.
+        reserve: The labels of rows to lay out before their files exist, such as ``"2024-01-01/2024-12-31/6h"``: the first one, the
+            last one and the step. A file finds its rows whenever it comes. Rows without a file contain the fill value.
         source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
@@ -68,7 +76,6 @@ async def ingest_files(
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
             call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
-        config: Settings for this call.
 
     Returns:
         A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
@@ -76,7 +83,8 @@ async def ingest_files(
 
     Raises:
         FileNotFoundError: If a file does not exist.
-        ValueError: If an argument is invalid, or a file cannot be read.
+        ValueError: If an argument is invalid.
+        SourceFilesError: If files cannot be read, or several do not fit the others.
         ShapeError: If the files do not fit together, or do not fit the dataset.
         NodeExistsError: If a dataset exists that contains other files, and ``append`` and ``region`` are not given.
         NodeNotFoundError: If no dataset exists that could be changed.
@@ -94,9 +102,11 @@ async def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
+    request = _request(
+        files, store, concat, mode, append, region, on_duplicate, on_gap, on_late, on_bad_file, reserve, source, layout
+    )
     request.verify, request.executor, request.progress = verify, executor, progress
-    request.storage_options, request.config = storage_options, config
+    request.storage_options = storage_options
     return await run_request(request)
 
 
@@ -105,19 +115,20 @@ async def plan_ingest(
     store: Any,
     *,
     concat: str | None = None,
-    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
     on_duplicate: Literal["error", "skip", "replace"] = "error",
     on_gap: Literal["report", "error", "ignore"] = "report",
+    on_late: Literal["report", "insert", "error"] = "report",
+    on_bad_file: Literal["error", "skip"] = "error",
+    reserve: str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     plan: Any = None,
     tasks: int = 0,
     executor: Any = None,
     storage_options: Mapping[str, Any] | None = None,
-    config: ConfigLike = None,
 ) -> AsyncJobPlan:
     """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``AsyncJobPlan`` for plans.
 
@@ -127,19 +138,20 @@ async def plan_ingest(
         files: As for ``ingest_files``.
         store: As for ``ingest_files``.
         concat: As for ``ingest_files``.
-        path: As for ``ingest_files``.
         mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
         append: As for ``ingest_files``.
         region: As for ``ingest_files``.
         on_duplicate: As for ``ingest_files``.
         on_gap: As for ``ingest_files``.
+        on_late: As for ``ingest_files``, but rows are not inserted by tasks that run anywhere: ``"insert"`` leaves the file out.
+        on_bad_file: As for ``ingest_files``. Files whose values cannot be read are an error of the tasks.
+        reserve: As for ``ingest_files``.
         source: As for ``ingest_files``.
         layout: As for ``ingest_files``.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
         tasks: About how many tasks to make. Default: a number that suits the size.
         executor: Where headers are read, as for ``ingest_files``.
         storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
-        config: As for ``ingest_files``. The settings are not part of the document.
 
     Returns:
         The plan.
@@ -162,9 +174,11 @@ async def plan_ingest(
         >>> report.rows
         1
     """
-    request = _request(files, store, concat, path, mode, append, region, on_duplicate, on_gap, source, layout)
+    request = _request(
+        files, store, concat, mode, append, region, on_duplicate, on_gap, on_late, on_bad_file, reserve, source, layout
+    )
     request.tasks, request.executor = tasks, executor
-    request.storage_options, request.config = storage_options, config
+    request.storage_options = storage_options
     return await run_blocking(partial(plan_request, request, plan))
 
 
@@ -172,12 +186,14 @@ def _request(
     files: Any,
     store: Any,
     concat: str | None,
-    path: str,
     mode: Mode,
     append: bool,
     region: Any,
     on_duplicate: str,
     on_gap: str,
+    on_late: str,
+    on_bad_file: str,
+    reserve: str | None,
     source: FileOptions | None,
     layout: Layout | None,
 ) -> FilesRequest:
@@ -188,13 +204,17 @@ def _request(
         store,
         concat,
         labels=source.labels,
-        path=path,
+        path=layout.path,
         mode=mode,
         append=append,
         region=region,
         on_duplicate=on_duplicate,
         on_gap=on_gap,
+        on_late=on_late,
+        on_bad_file=on_bad_file,
+        reserve=reserve,
         variables=source.variables,
+        ignore_attributes=source.ignore_attributes,
         encoding=layout.encoding,
         decode=source.decode,
         dims=source.dims,
@@ -203,4 +223,5 @@ def _request(
         group=source.group,
         source_options=source.storage_options,
         options=layout.options(),
+        config=layout.config,
     )

@@ -30,6 +30,7 @@ _FOR_FILES = (
     "labels",
     "append",
     "region",
+    "reserve",
     "encoding",
     "decode",
     "dims",
@@ -64,6 +65,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--on-gap", choices=("report", "error", "ignore"), default="report", help="for gaps in the labels"
     )
+    group.add_argument(
+        "--on-late", choices=("report", "insert", "error"), default="report", help="for rows before existing ones"
+    )
+    group.add_argument(
+        "--on-bad-file", choices=("error", "skip"), default="error", help="for files that cannot be read or do not fit"
+    )
+    group.add_argument(
+        "--reserve", metavar="A/B/STEP", help="lay out rows beforehand, such as 2024-01-01/2024-12-31/6h"
+    )
+    group.add_argument(
+        "--ignore-attribute",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an attribute that may differ between files",
+    )
     group.add_argument("--encoding", metavar="FILE", help="a JSON file with parameters of arrays by variable")
     group.add_argument("--decode", action="store_true", help="unpack scale_factor and add_offset")
     group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
@@ -94,7 +111,7 @@ def check_mode(args: argparse.Namespace) -> None:
 
 def refuse_options(args: argparse.Namespace) -> None:
     """Exit if options for many files are used with a single array, for which they have no effect."""
-    for name in ("on_duplicate", "on_gap", "processes"):
+    for name in ("on_duplicate", "on_gap", "on_late", "on_bad_file", "processes"):
         if getattr(args, name) != args.parser.get_default(name):
             args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
 
@@ -102,7 +119,7 @@ def refuse_options(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Run the command for many files."""
     if args.concat is None:
-        for name in ("labels", "append", "region"):
+        for name in ("labels", "append", "region", "reserve"):
             if getattr(args, name):
                 args.parser.error(f"--{name} needs --concat DIM, the dimension to join files along")
         if _has_several(args):
@@ -137,7 +154,11 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         region={args.concat: args.region} if isinstance(args.region, slice) else args.region,
         on_duplicate=args.on_duplicate,
         on_gap=args.on_gap,
+        on_late=args.on_late,
+        on_bad_file=args.on_bad_file,
+        reserve=args.reserve,
         variables=args.variable,
+        ignore_attributes=args.ignore_attribute,
         encoding=encoding,
         decode=args.decode,
         dims=args.dims,

@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._util.redact import public_url
-from zarrasync.bulk.files.request import plan_request
+from zarrasync.bulk.files.request import check_request, plan_request
 from zarrasync.cli import ingest_files as files
 from zarrasync.cli.arguments import (
     CommandParser,
@@ -31,7 +31,7 @@ __all__ = ["is_plan_command", "make_plan_parser"]
 
 _ARRAY_JOBS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
 """Variables in which schedulers (Slurm, Kubernetes, AWS Batch) pass the number of a task of an array job."""
-_ACTIONS = ("plan", "run", "finish", "abandon")
+_ACTIONS = ("check", "plan", "run", "finish", "abandon")
 
 
 def is_plan_command(words: Sequence[str]) -> bool:
@@ -59,6 +59,24 @@ def make_plan_parser() -> argparse.ArgumentParser:
     add_layout(plan, "keep", "3")
     plan.set_defaults(compressor="auto")
     plan.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
+    check = commands(
+        "check",
+        "list the problems of files, and write nothing",
+        _check,
+        examples=["ingest check 'nc/*.nc'", "ingest check 'nc/*.nc' --concat time --processes 8"],
+    )
+    files.add_arguments(check)
+    check.set_defaults(
+        verify=False,
+        dest_path="",
+        dest_option=[],
+        overwrite=False,
+        chunks="keep",
+        shards="keep",
+        to=None,
+        compressor="auto",
+    )
+    check.add_argument("--variable", action="append", default=[], help="check only this variable (may be repeated)")
     run = commands(
         "run",
         "run tasks of a plan: those that are not finished, or some of them",
@@ -108,6 +126,10 @@ def make_plan_parser() -> argparse.ArgumentParser:
         command.add_argument("--verify", action="store_true", help="read all values back and compare them")
         add_monitoring(command)
     return parser
+
+
+def _check(args: argparse.Namespace, console: Console) -> int:
+    return console.report(check_request(files.files_request(args, None)))
 
 
 def _task(text: str) -> int:

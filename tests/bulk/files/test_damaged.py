@@ -47,7 +47,7 @@ async def test_truncated_files_of_netcdf_3(api: Api, tmp_path: Path, kind: str, 
     data = paths[1].read_bytes()
     for size in (len(data) - 4, len(data) // 2, 30):
         paths[1].write_bytes(data[:size])
-        message = r"cannot read the header of .*1.nc: the file is truncated.* copy it again"
+        message = r"cannot read the header of .*1.nc: the file is truncated.* fetch the file again"
         with pytest.raises(ValueError, match=message):
             await api(api.ingest(paths, {}, concat="time", engine=engine))
 

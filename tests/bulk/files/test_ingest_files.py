@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 
 import zarrasync as za
 from tests.support.api import Api
-from tests.support.ingested import forget_names, journal_key, put_journal, read_journal
+from tests.support.ingested import journal_key, put_journal, read_journal
 from zarrasync import sync
-from zarrasync.bulk.files.records import journal
-from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.errors import CodecError, NodeExistsError, NodeNotFoundError, ShapeError
 
 xr = pytest.importorskip("xarray")
@@ -108,7 +105,7 @@ async def test_gaps(api: Api, tmp_path: Path):
     [
         (lambda ds: ds.isel(lat=slice(0, 5)), "'t2m' has the dimensions"),
         (lambda ds: ds.assign_coords(lat=ds.lat + 1), "'lat' must be the same in all files"),
-        (lambda ds: ds.rename(t2m="t"), "has the variable 't"),
+        (lambda ds: ds.rename(t2m="t"), "1.nc lacks the variable 't2m', which .*0.nc has"),
         (lambda ds: ds.assign(t2m=ds.t2m.assign_attrs(units="degC")), "'t2m' has the units 'degC'"),
         (lambda ds: ds.assign(t2m=ds.t2m.astype("f8")), "'t2m' has the data type float64"),
         (lambda ds: ds.isel(time=[0, 2, 1]), "not in order: 2024-01-02T01:00:00 follows 2024-01-02T02:00:00 in row 2"),
@@ -269,11 +266,8 @@ async def test_appending(api: Api, tmp_path: Path):
     assert (await api(api.ingest(pattern, out, concat="time", append=True, on_duplicate="skip"))).rows == 0
     day(3, seed=77).to_netcdf(paths[3], encoding=PACKED)
     report = await api(api.ingest(paths, out, concat="time", append=True, on_duplicate="replace"))
-    assert report.files == 4
+    assert (report.files, report.known) == (1, 3)
     assert_same(out, joined(paths))
-    write_days(tmp_path / "nc", [-1])
-    with pytest.raises(ShapeError, match=r"2023-12-31T00:00:00 of .* lies before the last row"):
-        await api(api.ingest(tmp_path / "nc/day-1.nc", out, concat="time", append=True))
 
 
 async def test_regions(api: Api, tmp_path: Path):
@@ -332,30 +326,15 @@ async def test_a_copied_journal_is_not_believed(api: Api, tmp_path: Path):
 async def test_a_job_with_many_files_can_be_repeated(api: Api, tmp_path: Path):
     paths, out = write_days(tmp_path / "nc", range(5)), tmp_path / "out.zarr"
     await api(api.ingest(paths, out, concat="time"))
-    forget_names(out, 2)
     report = await api(api.ingest(paths, out, concat="time"))
     assert (report.known, report.files) == (5, 0)
     paths += write_days(tmp_path / "nc", range(5, 7))
     report = await api(api.ingest(paths, out, concat="time", append=True))
     assert (report.known, report.files) == (5, 2)
     assert_same(out, joined(paths))
-    forget_names(out, 2)
     day(0, seed=3).to_netcdf(paths[0], encoding=PACKED)
-    with pytest.raises(NodeExistsError, match=r"contains day5.nc, day6.nc and 5 more, and .*day0.nc has changed since"):
+    with pytest.raises(NodeExistsError, match=r"contains day0.nc, day1.nc and 5 more, and .*day0.nc has changed since"):
         await api(api.ingest(paths, out, concat="time"))
-
-
-def test_the_journal_of_many_files_is_small():
-    files = [SourceFile(f"/data/archive/{n}.nc", 10_000_000 + n, f"17000000000{n:08}") for n in range(20_000)]
-    rows = [(24 * n, 24 * n + 24, f"{n * 7919:08x}") for n in range(20_000)]
-    found = journal.Journal().with_files("time", "", files, rows)
-    value = found.to_json()
-    assert len(json.dumps(value)) < 1_000_000
-    assert len(value["older"]) < 30 * 15_904
-    again = journal.Journal.of(json.loads(json.dumps(value)))
-    assert again == found
-    assert [again.rows(file) for file in files] == rows
-    assert again.with_files("time", "", files, rows) == found
 
 
 async def test_datasets_of_others(api: Api, tmp_path: Path):

@@ -79,5 +79,7 @@ async def test_the_same_call_with_replace(api: Api, tmp_path: Path):
     before = dict(store)
     assert known(await api(api.ingest(paths, store, **options))) == (2, 0)
     assert store == before
-    await api(api.ingest(paths[0], store, append=True, **options))
-    assert sync.open_array(store, path="v")[:].tolist() == [0, 0, 0, 1]
+    assert known(await api(api.ingest(paths[0], store, append=True, **options))) == (1, 0)
+    np.savez(paths[0], v=np.full(3, 7), time=np.arange(3))
+    assert known(await api(api.ingest(paths, store, append=True, **options))) == (1, 1)
+    assert sync.open_array(store, path="v")[:].tolist() == [7, 7, 7, 1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,24 +14,32 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.planning.adopted import adopt_records, check_adopted
+from zarrasync.bulk.files.planning.choice import Choice, choose_files
 from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_files, without_other_names
-from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target, store_journal
 from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
+from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.files.running.report import FilesReport
+from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.sources.engines import is_zarr
-from zarrasync.bulk.files.sources.headers import SourceFile
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress
 from zarrasync.display.text import listed
-from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation
+from zarrasync.errors import (
+    CodecError,
+    NodeExistsError,
+    NodeNotFoundError,
+    ShapeError,
+    SourceFilesError,
+    UnsupportedOperation,
+)
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
@@ -72,6 +83,12 @@ class Job:
         self._claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._adopted: tuple[str, Journal] | None = None
+        self._bad: dict[str, str] = {}
+
+    @property
+    def reader(self) -> ReaderOptions:
+        """How the files are opened."""
+        return self._parameters.reader
 
     @property
     def _advice(self) -> list[tuple[str, str]]:
@@ -110,14 +127,26 @@ class Job:
         self._claim.acquire(self._wait)
         if not workers.is_local:
             self._claim.folder.is_own = False
-        with in_terms_of(*self._advice):
-            job, report = self._plan(workers, is_short=workers.is_local)
-        if progress is not None:
-            progress.report = report
-        if job is not None:
+        while True:
+            with in_terms_of(*self._advice):
+                job, report = self._plan(workers, is_short=workers.is_local)
+            if progress is not None:
+                progress.report = report
+            if job is None:
+                break
             permit = None if workers.is_local else self._claim.permit()
-            job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
+            try:
+                job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
+            except SourceFilesError as error:
+                complete_earlier_job(self._claim, self.handle)  # which restores rows that should have moved
+                if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():
+                    raise
+                self._bad.update(error.files)  # which only the values show: plan the others again
+                continue
             job.complete(verify=verify)
+            if job.plan.moved is not None:
+                drop_kept(self._claim, self.handle)
+            break
         report.seconds = clock.monotonic() - begin
         return report
 
@@ -140,7 +169,7 @@ class Job:
         Raises:
             UnsupportedOperation: If other processes cannot write to the store, or it cannot mark tasks as finished.
         """
-        self._transaction = transaction
+        self._transaction, self._parameters = transaction, replace(self._parameters, inserts=False)
         if self.handle.store.bounded and transaction is None:
             raise UnsupportedOperation(
                 f"a plan cannot be made for {self.handle.store!r}, because other processes cannot continue this session; pass "
@@ -150,7 +179,7 @@ class Job:
         in_progress = self._claim.planned()
         if in_progress:  # the process may have been killed before it returned the plan
             with in_terms_of(*self._advice):
-                job, report, _ = self._make_plan(workers)
+                job, report, _, _ = self._make_plan(workers)
             if job is not None and job.plan.digest == in_progress:
                 save(job.plan, report)
                 return job.plan, report
@@ -167,18 +196,41 @@ class Job:
                 self._claim.plan_only()
         return None if job is None else job.plan, report
 
+    def check(self, workers: FileWorkers) -> CheckReport:
+        """Return every problem that ingesting the files into a new dataset would have. Nothing is written."""
+        begin, report = clock.monotonic(), CheckReport(files=len(self._files), notes=list(self._notes))
+        self._parameters = replace(self._parameters, on_bad_file="skip")
+        try:
+            choice = self._choose(workers, self._files, Target(self.handle))
+        except SourceFilesError as error:
+            report.bad_files = dict(error.files)
+        except (ShapeError, CodecError) as error:
+            report.left_out = [str(error)]
+        else:
+            report.bad_files = choice.bad_files
+            if choice.plan is not None:
+                report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
+                report.notes += choice.plan.notes
+        report.left_out += [f"{name}: {reason}" for name, reason in report.bad_files.items()]
+        report.seconds = clock.monotonic() - begin
+        return report
+
     # -------------------------------------------------------------- planning
 
-    def _plan_files(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> FilesPlan:
-        """Read the headers of files, and compare them with the destination. Return the plan."""
+    def _choose(self, workers: FileWorkers, files: Sequence[SourceFile], target: Target) -> Choice:
+        """Read the headers of files, and compare them with the destination. Return the plan, and the files without rows."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
             self._run(read_constants(target, parameters.dim, parameters.reader.small_bytes))
         headers = workers.headers(files, parameters.reader, config, parameters.variables)
-        if target.group is not None:
-            read = partial(workers.local_files(parameters.reader, config).read, headers[0].file)
-            add_stored_forms(target, headers[0], read)
-        return plan_job(headers, target, parameters)
+
+        def prepare(header: FileHeader) -> None:
+            if target.group is not None:
+                read = partial(workers.local_files(parameters.reader, config).read, header.file)
+                target.stored_forms.clear()
+                add_stored_forms(target, header, read)
+
+        return choose_files(headers, target, parameters, prepare)
 
     def _plan(
         self,
@@ -194,7 +246,7 @@ class Job:
         """
         is_replaced = self._mode == "w"
         notes = [] if is_replaced else complete_earlier_job(self._claim, self.handle)
-        job, report, files = self._make_plan(workers)
+        job, report, files, target = self._make_plan(workers)
         report.notes[:0] = notes
         if job is None:
             return None, report
@@ -210,20 +262,23 @@ class Job:
             self._erase()
         if plan.is_new:
             self._refuse_members(plan)
-        is_short = is_short and not plan.is_new and len(plan.parts) <= 1  # nothing of it is continued after a kill
+        is_short = is_short and not plan.is_new and len(plan.parts) <= 1 and plan.moved is None
         (self._claim.note if is_short else self._claim.update)(
             plan=plan.digest,
             is_new=plan.is_new,
             arrays=[array.name for array in plan.arrays],
             zarr_format=plan.zarr_format,
             files=_text(files),
+            request=self._request,
         )
         if self._adopted is not None:
             self._run(store_journal(self.handle, *self._adopted))
+        if plan.moved is not None:
+            cut_before_moved(plan, target, self._claim)
         return job, report
 
-    def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile]]:
-        """Return the job with its plan, a report without counts, and the files that are new. Change nothing."""
+    def _make_plan(self, workers: FileWorkers) -> tuple[PlannedJob | None, FilesReport, Sequence[SourceFile], Target]:
+        """Return the job with its plan, a report without counts, the files that are new, and the destination. Change nothing."""
         parameters = self._parameters
         if self._mode == "w":
             self._refuse_own_sources()
@@ -239,17 +294,24 @@ class Job:
                 report.notes += notes
             report.known = len(self._files) - len(files)
             if not files:
-                return None, report, files
+                return None, report, files, target
             if not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
-        plan = self._plan_files(workers, files, target)
+        choice = self._choose(workers, [file for file in files if file.name not in self._bad], target)
+        report.bad_files = {**self._bad, **choice.bad_files}
+        report.left_out = [f"{name}: left out: {reason}" for name, reason in report.bad_files.items()] + choice.late
+        plan = choice.plan
+        if plan is None:
+            return None, report, files, target
         if self._transaction is not None:
             plan = with_disjoint_tasks(plan)
-        report.files, report.rows, report.notes = len(files), plan.rows, [*report.notes, *plan.notes]
-        report.left_out = list(plan.left_out)
+        report.files, report.rows, report.notes = len(plan.files), plan.rows, [*report.notes, *plan.notes]
+        report.left_out += plan.left_out
+        plan = replace(plan, left_out=report.left_out)
         if not plan.rows and not plan.is_new:
             report.notes.append("all rows exist already")
-        return PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction), report, files
+        job = PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction)
+        return job, report, files, target
 
     def _adopt(self, target: Target, workers: FileWorkers) -> None:
         """Treat arrays that were ingested one by one, without a journal, as the dataset of their file."""
@@ -259,7 +321,8 @@ class Job:
         file = adopt_records(target, self._files, parameters.dim, parameters.reader.group)
         self._adopted = (target.place, target.journal) if target.place else None
         if file is not None:
-            plan = self._plan_files(workers, [file], Target(self.handle))
+            plan = self._choose(workers, [file], Target(self.handle)).plan
+            assert plan is not None  # a file that cannot be read is an error
             (header,) = workers.headers([file], parameters.reader, self.handle.config, parameters.variables)
             check_adopted(target, header, [array.name for array in plan.arrays if array.name in header.variables])
 
@@ -319,10 +382,19 @@ class Job:
         """Raise an error if an unfinished job has stored values of other files at the place of a new dataset."""
         found = self._claim.found
         if plan.is_new and self._mode != "w" and found.get("is_new") and found.get("plan") != plan.digest:
+            if found.get("request") == self._request:  # of which files were found to be bad, or have changed since
+                self._run(erase_arrays(self.handle, found.get("arrays", ())))
+                return
             raise self._exists(
                 f"an ingestion of {found.get('files')} into {{place}} was interrupted; repeat it with the same files and "
                 "parameters to complete it, or pass mode='w' to replace it"
             )
+
+    @property
+    def _request(self) -> str:
+        """A digest of the names of the files and of the parameters."""
+        names = json.dumps([sorted(file.recorded.url for file in self._files), self._parameters.digest])
+        return hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def _exists(self, text: str) -> NodeExistsError:
         place = f"{self.handle.name} in {self.handle.store!r}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from zarrasync.metadata.create import DEFAULT
+from zarrasync.nodes.open_nodes import ConfigLike
 
 __all__ = ["FileOptions", "Layout"]
 
@@ -18,6 +19,8 @@ class FileOptions:
     Attributes:
         labels: The pattern of names of files with the times of their rows, such as ``"ndvi_%Y%m%d"``, if the files do not
             contain them.
+        ignore_attributes: The names of attributes that may differ between files although they give a variable its meaning, such as
+            ``"cell_methods"``. Those of the first file are kept.
         variables: The names of the variables to store, with the coordinates and bounds that belong to them. Default: all.
         group: The group inside the files.
         dims: The names of the axes of ``.npy``, ``.npz`` and HDF5 arrays without names.
@@ -28,6 +31,7 @@ class FileOptions:
     """
 
     labels: str | None = None
+    ignore_attributes: Sequence[str] = ()
     variables: Sequence[str] | str | None = None
     group: str = ""
     dims: Sequence[str] | str | None = None
@@ -39,7 +43,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How new arrays of a dataset are stored. The defaults are the same as for ``create_array``.
+    """Where and how new arrays of a dataset are stored. The defaults are the same as for ``create_array``.
 
     Attributes:
         chunks: The shape of chunks, or a mapping such as ``{"time": 24, "lat": 90}``. Dimensions that it does not contain
@@ -53,6 +57,8 @@ class Layout:
         chunk_key_encoding: As for ``create_array``.
         zarr_format: 2 or 3.
         encoding: The same parameters, ``dtype`` and ``attributes`` for single variables, by their names.
+        path: The path of the group in the store.
+        config: Settings for the call.
     """
 
     chunks: Any = DEFAULT
@@ -65,8 +71,11 @@ class Layout:
     chunk_key_encoding: Any = DEFAULT
     zarr_format: Any = DEFAULT
     encoding: Mapping[str, Mapping[str, Any]] | None = None
+    path: str = ""
+    config: ConfigLike = None
 
     def options(self) -> dict[str, Any]:
         """Return the parameters of ``create_array`` that are set."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "encoding"}
+        names = {item.name for item in fields(self)} - {"encoding", "path", "config"}
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not DEFAULT}

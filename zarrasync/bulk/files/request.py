@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
+from zarrasync import config as settings
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.files.job import Job
 from zarrasync.bulk.files.planned_work import FilesWork, missing_credentials
+from zarrasync.bulk.files.planning.compare import is_equal
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions
+from zarrasync.bulk.files.running.report import CheckReport, FilesReport
+from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
-from zarrasync.bulk.files.sources.name_labels import label_of
+from zarrasync.bulk.files.sources.name_labels import check_pattern
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
+from zarrasync.metadata.conventions.cf_times import UNITS
 from zarrasync.metadata.create import check_options
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
-from zarrasync.stores import CountingStore, resolve
+from zarrasync.stores import CountingStore, MemoryStore, resolve
 
-__all__ = ["FilesRequest", "make_job", "plan_request", "run_request"]
+__all__ = ["FilesRequest", "check_request", "make_job", "plan_request", "run_request"]
 
 _ON_DUPLICATE = ("error", "skip", "replace")
 _ON_GAP = ("report", "error", "ignore")
+_ON_LATE = ("report", "insert", "error")
+_ON_BAD_FILE = ("error", "skip")
 
 
 @dataclass
@@ -60,7 +66,11 @@ class FilesRequest:
     region: Any = None
     on_duplicate: Any = "error"
     on_gap: Any = "report"
+    on_late: Any = "report"
+    on_bad_file: Any = "error"
+    reserve: str | None = None
     variables: Any = None
+    ignore_attributes: Any = ()
     encoding: Mapping[str, Mapping[str, Any]] | None = None
     decode: bool = False
     dims: Any = None
@@ -162,6 +172,40 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
         return planned(files, report)
 
 
+def check_request(request: FilesRequest) -> CheckReport:
+    """Return all problems of files, without a destination. Without ``concat``, the dimension is that along which they differ."""
+    options = dict(request.source_options or {})
+    with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:
+        files = find_files(request.sources, options)
+        if request.concat is None and len(files) > 1:
+            request = replace(request, concat=_differing_dimension(request, files, workers))
+        return make_job(replace(request, store=MemoryStore())).check(workers)
+
+
+def _differing_dimension(request: FilesRequest, files: Sequence[SourceFile], workers: FileWorkers) -> str:
+    """Return the first dimension along which the labels or the sizes of two files differ."""
+    reader = make_job(replace(request, sources=[files[0].url], store=MemoryStore())).reader
+    own = workers.local_files(reader, settings.get())
+    headers = (header for file in files for header in own.headers([file]) if header.error is None)
+    first, *others = islice(headers, 2)
+    for other in others:
+        for variable in first.variables.values():
+            for dim in variable.dims:
+                one, two = (
+                    None
+                    if (found := header.variables.get(dim)) is None
+                    else (found.values, found.attributes.get(UNITS))
+                    for header in (first, other)
+                )
+                if (one and two and not (is_equal(one[0], two[0]) and one[1] == two[1])) or first.row_count(
+                    dim
+                ) != other.row_count(dim):
+                    return dim
+    raise ValueError(
+        "the files have the same labels along all dimensions; pass concat='time' with the name of another one"
+    )
+
+
 def make_job(request: FilesRequest) -> Job:
     """Return the job for a request.
 
@@ -177,6 +221,8 @@ def make_job(request: FilesRequest) -> Job:
     for name, value, known in (
         ("on_duplicate", request.on_duplicate, _ON_DUPLICATE),
         ("on_gap", request.on_gap, _ON_GAP),
+        ("on_late", request.on_late, _ON_LATE),
+        ("on_bad_file", request.on_bad_file, _ON_BAD_FILE),
         ("mode", request.mode, ("a", "w", "w-", "r+")),
     ):
         if value not in known:
@@ -185,6 +231,10 @@ def make_job(request: FilesRequest) -> Job:
         raise TypeError(f"concat must be the name of a dimension, found {request.concat!r}")
     if request.labels is not None and not isinstance(request.labels, str):
         raise TypeError(f"labels must be a pattern of names, such as 'ndvi_%Y%m%d'; found {request.labels!r}")
+    if request.reserve is not None and not isinstance(request.reserve, str):
+        raise TypeError(f"reserve must be a range such as '2024-01-01/2024-12-31/6h'; found {request.reserve!r}")
+    if request.reserve and request.concat is None:
+        raise ValueError("reserve needs the name of the dimension along which files are joined; pass concat='time'")
     if request.append and request.region is not None:
         raise ValueError("append and region exclude each other: append adds rows, region writes existing rows again")
     if (request.append or request.region is not None) and request.mode in ("w", "w-"):
@@ -215,8 +265,7 @@ def make_job(request: FilesRequest) -> Job:
     if labels is not None and not concat:
         raise ValueError("labels need the name of the dimension along which files are joined; pass concat='time'")
     if labels is not None:
-        for file in files:
-            label_of(file, labels)
+        check_pattern(labels)
     if concat is None:
         if len(files) > 1:
             raise ValueError(
@@ -242,7 +291,14 @@ def make_job(request: FilesRequest) -> Job:
         _region(request.region, concat),
         request.on_duplicate,
         request.on_gap,
+        request.on_late,
+        request.on_bad_file,
+        request.reserve or "",
+        handle.store.conditional and handle.store.writeable and not handle.store.bounded,
         variables,
+        (request.ignore_attributes,)
+        if isinstance(request.ignore_attributes, str)
+        else tuple(request.ignore_attributes),
         options,
         dict(request.encoding or {}),
         reader,

@@ -120,6 +120,7 @@ class Claim(Lease):
     async def _taken(self, content: Entry, *, for_plan: bool) -> Entry:
         """Return the claim with which this job continues or replaces another one."""
         self.found, self.folder.is_own = content, not content
+        self.folder.keeps = bool(content.get("cut"))
         if not content:
             self._created = max(self._created, await self.folder.create())
         created = max(self._created, _created(content))
@@ -153,6 +154,7 @@ class Claim(Lease):
         """
         if self.is_enabled:
             self._replace(lambda entry: {**entry, **values})
+            self.folder.keeps = bool(self.entry.get("cut"))
 
     def note(self, **values: Any) -> None:
         """Change the content of the claim when it is renewed next. That is enough if the job leaves nothing to continue."""
@@ -344,6 +346,7 @@ class Claim(Lease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         is_kept = error is not None and not self.is_published and "plan" in {**self.entry, **self._notes}
+        is_kept |= bool(self.entry.get("cut"))
         self.leave() if is_kept else self.release()
 
 

@@ -17,6 +17,8 @@ from zarrasync.stores.leases import Entry, entry_of
 __all__ = ["ClaimFolder"]
 
 T = TypeVar("T")
+KEPT = "kept"
+"""The folder below, with values that the next job needs if this one is interrupted."""
 
 
 class ClaimFolder:
@@ -32,6 +34,7 @@ class ClaimFolder:
         is_enabled: Whether the store has what claims need: conditional writes.
         is_own: Whether the folder contains only what this object has stored, because no claim existed before and no other
             process has a permission. Then it need not be listed.
+        keeps: Whether values in ``KEPT`` are still needed.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -40,7 +43,7 @@ class ClaimFolder:
         self.claim_key = f"{self.path}/claim"
         self._plan_key = f"{self.path}/{JOB_PLAN}"
         self.is_enabled = store.conditional and store.writeable
-        self.is_own = False
+        self.is_own = self.keeps = False
         self._own_keys = dict[str, None]()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -162,7 +165,8 @@ class ClaimFolder:
     def forget_tasks(self) -> None:
         """Remove marks and notes, because the result is published, or other tasks will replace the values."""
         if self._has_marks:
-            self.erase([key for key in self._keys() if key not in (self.claim_key, self._plan_key)])
+            others = [key for key in self._keys() if key not in (self.claim_key, self._plan_key)]
+            self.erase([key for key in others if not (self.keeps and key.startswith(f"{self.path}/{KEPT}/"))])
 
     # -------------------------------------------------------------- notes for other processes
 

@@ -1,15 +1,15 @@
-"""The rows of many files on one axis: order, repeated and missing labels, and the place of each row. No IO."""
+"""The rows of many files on one axis: order, repeated and missing labels, late rows, and the place of each row. No IO."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.records.plan import Segment
+from zarrasync.bulk.files.records.plan import STORED, Segment
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
@@ -21,6 +21,8 @@ Labels: TypeAlias = npt.NDArray[Any]
 _LARGEST = np.iinfo("i8").max
 _GAP = 1.5
 """Steps longer than the usual step by this factor are gaps."""
+_MOST_UNKNOWN = 3
+"""With fewer rows than this, the usual step of a dataset is unknown."""
 _NEAR = 1e-6
 """Steps shorter than this part of the usual step are probably one label, rounded in two ways."""
 
@@ -30,8 +32,13 @@ class Axis:
     """The result of merging the rows of files.
 
     Attributes:
-        segments: The rows to write, sorted by their place in the destination.
+        segments: The rows to write, sorted by their place in the destination. Existing rows that move are segments of the source
+            ``STORED``.
         length: The length of the axis afterwards.
+        moved: The first existing row that moves, because rows of files are inserted before it; ``None`` if none does.
+        late: For each file with such rows, the first existing row after them.
+        reserved: The rows that are laid out without values.
+        skipped: The numbers of the files with rows that are left out, because the destination has them.
         duplicates: The number of rows of files that were left out, or replaced by a row of a later file.
         gaps: The labels before and after each gap.
         near: The pairs of labels that nearly repeat each other.
@@ -39,6 +46,10 @@ class Axis:
 
     segments: tuple[Segment, ...]
     length: int
+    moved: int | None = None
+    late: Mapping[int, int] = field(default_factory=dict)
+    reserved: tuple[Segment, ...] = ()
+    skipped: frozenset[int] = frozenset()
     duplicates: int = 0
     gaps: tuple[tuple[Any, Any], ...] = ()
     near: tuple[tuple[Any, Any], ...] = ()
@@ -68,27 +79,27 @@ def merge_rows(
     names: Sequence[str],
     existing: Labels | None = None,
     *,
+    empty: npt.NDArray[np.bool_] | None = None,
     on_duplicate: OnDuplicate = "error",
     only_existing: bool = False,
     show: Callable[[Any], str] = str,
 ) -> Axis:
     """Return the place of each row of the files, in the order of their labels.
 
-    Rows with new labels follow the existing rows. The direction is the direction of the existing labels, or else of the
-    files.
+    The direction is the direction of the existing labels, or else of the files.
 
     Args:
         labels: The labels of each file, all with the same units.
         names: The names of the files, for messages.
         existing: The labels of the destination.
+        empty: Which of its rows are reserved: no file has their values yet.
         on_duplicate: What happens if a label exists already, in the destination or in an earlier file: ``"error"``,
             ``"skip"`` the row, or let it ``"replace"`` the earlier one.
         only_existing: Whether all labels must exist in the destination. Their rows are then written again.
         show: Returns a label as a string, for messages.
 
     Raises:
-        ShapeError: If a label is repeated and ``on_duplicate`` is ``"error"``, if new rows would come before existing
-            ones, or if a label is missing from the destination.
+        ShapeError: If a label is repeated and ``on_duplicate`` is ``"error"``, or if a label is missing from the destination.
     """
     rows = _Rows([labels[0][:0] if existing is None else existing, *labels], ["the destination", *names], show)
     order = rows.sorted(last_first=on_duplicate == "replace")
@@ -96,42 +107,48 @@ def merge_rows(
     if len(repeats) and on_duplicate == "error":
         raise ShapeError(
             f"the label {rows.label(order[repeats[0]])} is in {rows.name(order[repeats[0] - 1])} and in "
-            f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass on_duplicate='skip' to keep the first "
-            "of equal rows, or 'replace' to keep the last"
+            f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass source=FileOptions(labels=None) to store all rows "
+            "in the order of the files, on_duplicate='skip' to keep the first of equal rows, or 'replace' to keep the last; "
+            "the others are lost then"
         )
     chosen = np.delete(order, repeats)
-    old_keys, keys = rows.keys[: rows.count], rows.keys[chosen]
-    place = np.searchsorted(old_keys, keys)
-    exists = np.isin(keys, old_keys)
-    if exists.any() and on_duplicate == "error" and not only_existing:
-        at = chosen[exists][0]
+    keys = rows.keys[chosen]
+    place = np.searchsorted(rows.keys[: rows.count], keys)
+    exists = np.isin(keys, rows.keys[: rows.count])
+    is_stored = exists.copy()
+    if empty is not None and rows.count:
+        is_stored &= ~empty[np.minimum(place, rows.count - 1)]
+    if is_stored.any() and on_duplicate == "error" and not only_existing:
+        at = chosen[is_stored][0]
         raise ShapeError(
             f"the destination already contains the label {rows.label(at)} of {rows.name(at)}, and "
-            f"{_repeated(int(exists.sum()))}; pass on_duplicate='skip' to keep the existing rows, or 'replace' to write "
+            f"{_repeated(int(is_stored.sum()))}; pass on_duplicate='skip' to keep the existing rows, or 'replace' to write "
             "them again"
         )
     if only_existing and not exists.all():
         at = chosen[~exists][0]
         raise ShapeError(f"the destination has no row with the label {rows.label(at)} of {rows.name(at)}")
-    if (early := ~exists & (place < rows.count)).any():
-        at = chosen[early][0]
-        raise ShapeError(
-            f"the label {rows.label(at)} of {rows.name(at)} lies before the last row of the destination, and rows can "
-            "only be added at the end; ingest all files into a new destination"
-        )
-    place[~exists] = rows.count + np.arange(np.count_nonzero(~exists))
-    kept = ~exists | (on_duplicate == "replace") | only_existing
-    tail = np.r_[np.arange(max(rows.count - 2, 0), rows.count), chosen[~exists]]
-    gaps, near = (
-        tuple((rows.label(tail[at]), rows.label(tail[at + 1])) for at in places)
-        for places in _unusual_steps(rows.keys[tail])
-    )
+    early, before = ~exists & (place < rows.count), place.copy()
+    place += np.cumsum(~exists) - ~exists  # the new rows before
+    kept = ~is_stored | (on_duplicate == "replace") | only_existing
+    source, row, moved = rows.source[chosen] - 1, rows.row[chosen], None
+    parts = [(place[kept], source[kept], row[kept])]
+    if early.any():
+        moved = int(before[early][0])
+        tail = np.arange(moved, rows.count)
+        new = tail + np.searchsorted(keys[~exists], rows.keys[tail])
+        is_kept = ~np.isin(new, place[kept])
+        parts.append((new[is_kept], np.full(int(is_kept.sum()), STORED), tail[is_kept]))
+    gaps, near = _unusual_steps(rows, chosen[~exists])
     return Axis(
-        _segments(place[kept], rows.source[chosen[kept]] - 1, rows.row[chosen[kept]]),
+        _segments(*(np.concatenate(column) for column in zip(*parts, strict=True))),
         rows.count + int(np.count_nonzero(~exists)),
-        len(repeats) + int(np.count_nonzero(~kept)),
-        gaps,
-        near,
+        moved,
+        dict(zip(source[early][::-1].tolist(), before[early][::-1].tolist(), strict=True)),
+        skipped=frozenset(source[~kept].tolist()),
+        duplicates=len(repeats) + int(np.count_nonzero(~kept)),
+        gaps=gaps,
+        near=near,
     )
 
 
@@ -231,10 +248,27 @@ def _segments(place: npt.NDArray[Any], source: npt.NDArray[Any], row: npt.NDArra
     )
 
 
-def _unusual_steps(keys: npt.NDArray[Any]) -> tuple[list[int], list[int]]:
-    """Return the positions of steps that are longer than the usual one, and of those that are nearly zero."""
-    steps = np.diff(keys).astype("f8")
-    usual = float(np.median(steps)) if len(steps) > 1 else 0.0
-    if usual <= 0:
-        return [], []
-    return np.flatnonzero(steps > _GAP * usual).tolist(), np.flatnonzero(steps < _NEAR * usual).tolist()
+def _unusual_steps(
+    rows: _Rows, new: npt.NDArray[Any]
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """Return the labels before and after each step that is longer than the usual one, and each that is nearly zero.
+
+    Only steps next to new rows count, unless too few rows existed before to know the usual step.
+
+    Args:
+        rows: The rows.
+        new: The numbers of the rows that are added.
+    """
+    numbers = np.concatenate([np.arange(rows.count), new])
+    numbers = numbers[np.argsort(rows.keys[numbers], kind="stable")]
+    steps = np.diff(rows.keys[numbers]).astype("f8")
+    if len(steps) < 2 or not len(new):
+        return (), ()
+    usual, is_new = np.sort(steps)[(len(steps) - 1) // 2], numbers >= rows.count
+    is_checked = is_new[1:] | is_new[:-1] | (rows.count < _MOST_UNKNOWN)
+    gap, near = (is_checked & own for own in (steps > _GAP * usual, steps < _NEAR * usual))
+
+    def labels(places: npt.NDArray[Any]) -> tuple[tuple[str, str], ...]:
+        return tuple((rows.label(numbers[at]), rows.label(numbers[at + 1])) for at in np.flatnonzero(places))
+
+    return labels(gap), labels(near)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, duration_units, units_of
 
 __all__ = [
+    "PACKING",
     "check_equal",
     "check_fit",
     "check_projection",
     "differing_attributes",
+    "digest_of",
     "find_single_rows",
     "is_comparable",
     "is_equal",
@@ -28,8 +30,10 @@ __all__ = [
     "way_without",
 ]
 
-_CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping")
+_CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping", "standard_name", "cell_methods")
 """Attributes that determine the meaning of values if both variables have them."""
+PACKING = (*SCALING, *MISSING_NUMBERS)
+"""Attributes that determine the meaning of stored numbers."""
 _CHECKED = {*SCALING, *MISSING_NUMBERS, *_CODES, UNITS, CALENDAR, "coordinates"}
 _PROJECTION = ("grid_mapping_name", "crs_wkt", "spatial_ref")
 """Attributes of variables that describe a coordinate reference system."""
@@ -85,6 +89,7 @@ def check_fit(
     *,
     any_dtype: bool = False,
     is_stored: bool = False,
+    ignored: Collection[str] = (),
 ) -> None:
     """Check that a variable of a file continues the same variable of another file or of the destination.
 
@@ -97,6 +102,7 @@ def check_fit(
         axis: The axis along which sizes may differ.
         any_dtype: Whether the values are converted to another data type anyway.
         is_stored: Whether the other variable is an array of the destination, which keeps its metadata.
+        ignored: The names of attributes that may differ.
 
     Raises:
         ShapeError: If it does not fit.
@@ -125,18 +131,20 @@ def check_fit(
             f"{name!r} has {_text_of(header, keys)} in {url}, but {_text_of(like, keys)} in {like_url}, so its stored numbers "
             f"have another meaning; {_hint_for_packing(keys[0], like, is_stored=is_stored)}"
         )
-    for key in _CODES:
+    hint = "make the files agree first, or pass source=FileOptions(ignore_attributes=[{}]) to keep the first"
+    for key in (key for key in _CODES if key not in ignored):
         both = key in header.attributes and key in like.attributes
         if both and not is_same_attribute(header.attributes, like.attributes, key):
             raise ShapeError(
                 f"{name!r} has {_text_of(header, [key])} in {url}, but {_text_of(like, [key])} in {like_url}, so its values "
-                f"have another meaning; make the files agree first, or {way_without(in_new_dataset=is_stored and axis is not None)}"
+                f"have another meaning; {hint.format(repr(key))}, or {way_without(in_new_dataset=is_stored and axis is not None)}"
             )
     units, like_units = header.attributes.get("units"), like.attributes.get("units")
     are_convertible = are_times or None not in (duration_units(header.attributes), duration_units(like.attributes))
-    if not are_convertible and units != like_units and None not in (units, like_units):
+    if not are_convertible and units != like_units and not {None, "units"} & {units, like_units, *ignored}:
         raise ShapeError(
-            f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first"
+            f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first, for example "
+            "with source=FileOptions(preprocess=…), or pass ignore_attributes=['units'] there if both mean the same"
         )
 
 
@@ -149,7 +157,10 @@ def _hint_for_types(name: str, header: VariableHeader, like: VariableHeader, *, 
         return "an existing array keeps its data type, so convert the file first, for example with xarray's astype()"
     if "str" in (header.dtype, like.dtype):
         return "convert one of the files first"
-    common = np.result_type(np.dtype(header.dtype), np.dtype(like.dtype)).name
+    try:
+        common = np.result_type(np.dtype(header.dtype), np.dtype(like.dtype)).name
+    except TypeError:  # such as of times and numbers
+        return "no data type has the values of both; convert one of the files first"
     return f"pass encoding={{{name!r}: {{'dtype': {common!r}}}}} to convert both"
 
 
@@ -243,10 +254,10 @@ def is_comparable(header: VariableHeader, like: VariableHeader, *, is_stored: bo
             return False
         if value_kind(np.dtype(header.dtype)) != value_kind(np.dtype(like.dtype)):
             return False
-    return None not in (_digest(header), _digest(like))
+    return None not in (digest_of(header), digest_of(like))
 
 
-def _digest(header: VariableHeader) -> int | None:
+def digest_of(header: VariableHeader) -> int | None:
     """Return the digest of the values of a variable; ``None`` if it is not known."""
     if header.values is None:
         return header.digest
@@ -292,7 +303,7 @@ def check_equal(
     if own is None and units is None:
         own, units = duration_units(header.attributes), duration_units(like.attributes)
     if values is None or like_values is None:
-        is_different = own != units or _digest(header) != _digest(like)
+        is_different = own != units or digest_of(header) != digest_of(like)
     else:
         if own is not None and units is not None and own != units:
             text = f"{name!r} of {url}"

@@ -45,7 +45,8 @@ def check_variables(variables: Variables) -> None:
         for source, own in zip(headers, (first, *others), strict=True):
             check_strings(name, own.values, source.file.name, dtype)
         for source, other in zip(headers[1:], others, strict=True):
-            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted)
+            ignored = variables.parameters.ignore_attributes
+            check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted, ignored=ignored)
             check_projection(name, other, source.file.name, first, first_url)
             if axis is None:
                 check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
@@ -119,7 +120,10 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
     headers, url = variables.all_headers(name), variables.headers[0].file.name
     check_projection(name, headers[0], url, like, text)
     for source, header in zip(variables.headers, headers, strict=True):
-        check_fit(name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True)
+        ignored = variables.parameters.ignore_attributes
+        check_fit(
+            name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True, ignored=ignored
+        )
         differing |= differing_attributes(header, like)
     first = _as_stored(headers[0], like, target.stored_forms.get(name))
     if axis is None:

@@ -86,15 +86,14 @@ def unknown_files(
         parameters: The parameters of the job, which does not write a region.
 
     Raises:
-        NodeExistsError: If rows have no labels, and the journal does not contain all files, or a file has changed since its
+        NodeExistsError: If rows have no labels, and the journal cannot be read, or a file has changed since its
             rows were added and ``on_duplicate`` is ``"error"``.
     """
     length = target.length(parameters.dim)
     new = [file for file in files if not target.journal.contains(file, target.labels, length)]
     if target.labels is not None:
-        are_replaced = parameters.append and parameters.on_duplicate == "replace"
-        return (list(files) if are_replaced else new), []
-    if new and parameters.append and not target.journal.is_complete:
+        return new, []
+    if new and parameters.append and not target.journal.is_readable:
         raise _incomplete(new, target, parameters.dim)
     notes = []
     others = {file: other for file in new if (other := target.journal.other_name(file, length))}
@@ -148,11 +147,8 @@ def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim:
 def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
     place = f"{target.handle.name} in {target.handle.store!r}"
     key = sources_key(target.handle.store, join(target.handle.path, target.place))
-    reason = (
-        "does not contain all files" if target.journal.is_readable else "was written by another version, or is damaged"
-    )
     return _refusal(
-        f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} {reason}, and the "
+        f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} was written by another version, or is damaged, and the "
         f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
         f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} instead "
         "of append to write existing rows again, or mode='w' to replace the dataset",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -23,7 +24,7 @@ from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE, SC
 from zarrasync.metadata.create import plan_array
 from zarrasync.model import dtypes
 
-__all__ = ["array_metadata", "split_rows"]
+__all__ = ["array_metadata", "check_dimension", "check_names", "split_rows"]
 
 _TASK_BYTES = 128 << 20
 _ROWS_PER_CHUNK = 4096
@@ -95,6 +96,22 @@ def _with_attributes(name: str, header: VariableHeader, requested: Mapping[str, 
     return {**header.attributes, **requested}
 
 
+def check_dimension(header: FileHeader, dim: str) -> None:
+    """Check that the files have the dimension along which they are joined, or none with a similar name.
+
+    Raises:
+        ShapeError: If a dimension has a similar name, which is probably meant.
+    """
+    variables = header.variables
+    present = {own for variable in variables.values() for own in variable.dims}
+    if dim and dim not in present | variables.keys() and (close := _similar(dim, present)):
+        raise ShapeError(
+            f"{header.file.name} has no dimension {dim!r}. Did you mean concat={close!r}? Otherwise each file is one row; its "
+            f"dimensions are {', '.join(sorted(present))}; to stack the files along {dim!r}, give them a coordinate of this name, "
+            "with labels=… or preprocess=…",
+        )
+
+
 def check_names(
     header: FileHeader, dim: str, layout: Mapping[str, Any], encoding: Mapping[str, Mapping[str, Any]]
 ) -> None:
@@ -127,6 +144,12 @@ def check_names(
                 f"{key} {shape!r} fits no variable of {header.file.name}, whose variables have {', '.join(map(str, counts))} axes; "
                 "pass a size for each dimension by its name, such as {'time': 24}"
             )
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    """Return the name that a misspelt one probably means; empty if there is none."""
+    known = {other.lower(): other for other in names}
+    return known.get(next(iter(get_close_matches(name.lower(), known, 1, 0.75)), ""), "")
 
 
 def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.planning.axis import Axis
-from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
-from zarrasync.bulk.files.planning.matching import match_files
+from zarrasync.bulk.files.planning.layout import array_metadata, check_dimension, check_names, split_rows
+from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.rewriting import rewriting_notes
 from zarrasync.bulk.files.planning.variables import Variables
@@ -22,13 +22,22 @@ from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions.cf_times import TimeUnits
+from zarrasync.metadata.conventions.cf_times import UNITS, TimeUnits
 from zarrasync.model.paths import join
 
 __all__ = ["plan_job"]
 
 _INLINE_BYTES = 32 << 20
 """Rows of small variables up to this size in all become part of the plan."""
+_STORED = {
+    "chunks": "chunks",
+    "shards": "shards",
+    "dtype": "dtype",
+    "fill_value": "fill_value",
+    "chunk_key_encoding": "keys",
+    **dict.fromkeys(("compressors", "filters", "serializer", "order"), "inner_codecs"),
+}
+"""The members of metadata that parameters of new arrays determine."""
 _MINOR_VALUES = 16
 """A variable with at most this many values in a row is small."""
 
@@ -46,9 +55,12 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         CodecError: If times cannot be converted to one unit.
     """
     variables = Variables(headers, target, parameters)
+    if target.group is None:
+        check_dimension(headers[0], parameters.dim)
     check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
     match = match_files(variables)
-    arrays = _Layout(variables, match.axis).arrays()
+    layout = _Layout(variables, match)
+    arrays = layout.arrays()
     path, format_ = target.handle.path, target.handle.format
     is_new = target.group is None
     assert isinstance(format_.zarr_format, int)
@@ -65,9 +77,17 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         dict(headers[0].attributes) if is_new else None,
         parameters.digest if is_new else target.journal.parameters,
         match.journal,
-        [*variables.notes, *match.notes, *rewriting_notes((array.plan, array.metadata) for array in arrays)],
+        [
+            *variables.notes,
+            *match.notes,
+            *layout.notes,
+            *rewriting_notes((array.plan, array.metadata) for array in arrays),
+        ],
         variables.left_out,
         target.place or journal_places({*target.arrays, *variables.names}, parameters.dim)[0],
+        match.axis.moved,
+        list(match.moved.items()),
+        match.empty,
     )
 
 
@@ -98,12 +118,13 @@ class _Layout:
 
     Args:
         variables: The variables.
-        axis: The place of each row.
+        match: The rows.
     """
 
-    def __init__(self, variables: Variables, axis: Axis) -> None:
-        self._variables, self._axis = variables, axis
+    def __init__(self, variables: Variables, match: Match) -> None:
+        self._variables, self._axis, self._labels = variables, match.axis, match.labels
         self._handle = variables.target.handle
+        self.notes: list[str] = []
 
     def arrays(self) -> list[_Array]:
         """Return the arrays that the job creates or changes."""
@@ -125,6 +146,7 @@ class _Layout:
             shape[number] = self._axis.length
         if stored is not None:
             metadata = stored.metadata.with_shape(tuple(shape))
+            self._compare_layout(name, metadata, replace(first, shape=tuple(shape)), number, units)
         else:
             metadata = self._new_metadata(name, replace(first, shape=tuple(shape)), number, units)
         documents = self._handle.format.render(join(self._handle.path, name), metadata)
@@ -132,7 +154,7 @@ class _Layout:
             name,
             "rows" if number is not None else "whole",
             {key: data.decode() for key, data in documents.items()},
-            None if stored is None else stored.shape,
+            None if stored is None else self._shape_before(stored.shape, number),
             number,
             first.chunks,
             variables.stacks and number is not None,
@@ -148,6 +170,11 @@ class _Layout:
             plan = plan.with_values(self._convert(name, 0, values, metadata))
         return _Array(plan, metadata)
 
+    def _shape_before(self, shape: tuple[int, ...], number: int | None) -> tuple[int, ...]:
+        """Return the shape of an existing array before its rows are written: without those that move."""
+        moved = self._axis.moved
+        return tuple(moved if axis == number and moved is not None else n for axis, n in enumerate(shape))
+
     def _new_metadata(
         self, name: str, header: VariableHeader, number: int | None, units: TimeUnits | None
     ) -> ArrayMetadata:
@@ -162,23 +189,47 @@ class _Layout:
         if units is not None and self._variables.own_units(header.attributes, units) != units:
             header = replace(header, attributes={**header.attributes, "units": units.units})
         parameters = self._variables.parameters
+        encoding, own = dict(parameters.encoding), header.attributes.get(UNITS)
+        requested = dict(encoding.get(name, {}).get("attributes") or {})
+        if units is None and own is not None and requested.get(UNITS, own) != own:
+            note = f"{name!r} keeps the units {own!r} of the files, not {requested.pop(UNITS)!r}, because its values are not converted"
+            self.notes += [note] if note not in self.notes else []
+            encoding[name] = {**encoding[name], "attributes": requested}
         return array_metadata(
             self._handle.format,
             name,
             replace(header, dtype=self._variables.source_dtype(name)),
             parameters.layout,
-            parameters.encoding,
+            encoding,
             is_label=self._variables.is_label(name),
             minor_axis=number if number is not None and _is_minor(header.shape, number) else None,
         )
+
+    def _compare_layout(
+        self, name: str, stored: ArrayMetadata, header: VariableHeader, number: int | None, units: TimeUnits | None
+    ) -> None:
+        """Note the parameters of new arrays that were requested, and that an existing array does not have."""
+        parameters = self._variables.parameters
+        requested = {*parameters.layout, *parameters.encoding.get(name, {})} & _STORED.keys()
+        if not requested:
+            return
+        new = self._new_metadata(name, header, number, units)
+        for key in sorted(requested):
+            own, other = (getattr(metadata, _STORED[key]) for metadata in (stored, new))
+            if own != other and not (own != own and other != other):  # noqa: PLR0124  # NaN
+                shown = f" {own!r}, not {other!r}" if key in ("chunks", "shards", "fill_value", "dtype") else ""
+                self.notes.append(f"the existing array {name!r} keeps its {key}{shown}")
 
     # -------------------------------------------------------------- values in the plan
 
     def _with_small_rows(self, arrays: Sequence[_Array]) -> list[_Array]:
         """Return arrays in which the rows of small variables are part of the plan."""
-        total, result = 0, []
+        total, result, axis = 0, [], self._axis
         for array in arrays:
             plan, headers = array.plan, self._variables.all_headers(array.plan.name)
+            if axis.moved is not None or axis.reserved:  # stored values are not known, except for those of labels
+                result.append(self._with_labels(array) if plan.name == self._variables.dim else array)
+                continue
             nbytes = sum(0 if header.values is None else header.values.nbytes for header in headers)
             is_small = plan.kind == "rows" and all(header.values is not None for header in headers)
             if (
@@ -190,6 +241,17 @@ class _Layout:
             else:
                 result.append(array)
         return result
+
+    def _with_labels(self, array: _Array) -> _Array:
+        """Return the array of labels with those of all rows that are written or reserved."""
+        if self._labels is None:
+            return array
+        segments = sorted([*self._axis.segments, *self._axis.reserved])
+        rows = [(start, stop) for start, stop, _, _ in segments]
+        labels = np.concatenate([self._labels[start:stop] for start, stop in rows])
+        dtype = array.metadata.dtype.numpy
+        values = labels.view(dtype) if labels.dtype.kind != dtype.kind else labels.astype(dtype)
+        return replace(array, plan=replace(array.plan.with_values(values), rows=rows))
 
     def _join(self, array: _Array, headers: Sequence[VariableHeader]) -> npt.NDArray[Any]:
         """Return the rows of a small variable in the order of the segments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,16 +14,20 @@ import numpy.typing as npt
 from zarrasync.bulk.files.planning.axis import Axis, merge_rows, stack_rows
 from zarrasync.bulk.files.planning.compare import is_equal
 from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
+from zarrasync.bulk.files.planning.reserve import reserved_labels
 from zarrasync.bulk.files.planning.variables import Variables
+from zarrasync.bulk.files.records.file_rows import Rows
 from zarrasync.bulk.files.records.journal import digest_rows
-from zarrasync.bulk.files.sources.conversions import with_sign
-from zarrasync.bulk.files.sources.headers import VariableHeader
-from zarrasync.bulk.files.sources.times import find_missing
-from zarrasync.display.text import counted
+from zarrasync.bulk.files.records.plan import STORED
+from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.sources.conversions import convert_values, with_sign
+from zarrasync.bulk.files.sources.headers import SourceFile, VariableHeader
+from zarrasync.bulk.files.sources.times import convert_times, find_missing
+from zarrasync.display.text import counted, listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
 
-__all__ = ["Match", "match_files"]
+__all__ = ["LateFilesError", "Match", "find_labels", "match_files", "show_label"]
 
 Labels: TypeAlias = Sequence[npt.NDArray[Any]]
 """The labels of each file, in the units of the destination."""
@@ -34,20 +39,39 @@ class Match:
 
     Attributes:
         axis: The place of each row in the destination.
+        labels: The labels of the destination after the job, with their data type there; ``None`` if the rows have none.
+        empty: The reserved rows that are still empty then.
         journal: For each file its first row, the row after its last one, and a digest of the labels between, which is
-            empty if they have none.
+            empty if they have none; ``None`` if the record of an earlier version of the file remains.
+        moved: The same for files of earlier jobs whose rows move.
         notes: Messages for the report.
     """
 
     axis: Axis
-    journal: Sequence[tuple[int, int, str]]
+    labels: npt.NDArray[Any] | None
+    empty: Sequence[tuple[int, int]]
+    journal: Sequence[tuple[int, int, str] | None]
+    moved: Mapping[SourceFile, Rows]
     notes: Sequence[str]
+
+
+class LateFilesError(ShapeError):
+    """Rows of files come before existing ones, and are not inserted.
+
+    Attributes:
+        late: The message about each such file, by its number.
+    """
+
+    def __init__(self, late: Mapping[int, str]) -> None:
+        super().__init__("; ".join(late.values()))
+        self.late = late
 
 
 def match_files(variables: Variables) -> Match:
     """Return the rows of a job.
 
     Raises:
+        LateFilesError: If rows of some files come before existing ones, and are not inserted.
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
     """
@@ -56,11 +80,29 @@ def match_files(variables: Variables) -> Match:
     except ShapeError as error:
         raise _with_dimensions(error, variables) from error
     check_destination(variables)
-    labels = _find_labels(variables)
+    labels = find_labels(variables)
     if labels is None and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
     axis = _merge(variables, labels)
-    return Match(axis, _spans(axis, labels, variables), _observations(variables, axis))
+    stored = None if labels is None else _stored_labels(axis, labels, variables)
+    empty = _empty_rows(variables.target, axis)
+    notes = _observations(variables, axis)
+    if empty:
+        count = sum(stop - start for start, stop in empty)
+        notes.append(f"{counted(count, 'reserved row')} of {axis.length:,} still empty")
+    spans: list[tuple[int, int, str] | None] = [*_spans(axis, labels, stored, variables)]
+    changed = [
+        number
+        for number in sorted(axis.skipped)
+        if variables.target.journal.rows_of_any(variables.headers[number].file)
+    ]
+    if changed and variables.parameters.append:
+        names = listed([variables.headers[number].file.name for number in changed])
+        text = f"{counted(len(changed), 'file')} changed since its rows were added, which are kept: {names}"
+        notes.append(f"{text}; pass on_duplicate='replace' to write them again")
+        spans = [None if number in changed else span for number, span in enumerate(spans)]
+    notes += _remains(variables, labels)
+    return Match(axis, stored, empty, spans, _moved(variables.target, axis, stored), notes)
 
 
 def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
@@ -75,8 +117,12 @@ def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
 # ------------------------------------------------------------------ labels
 
 
-def _find_labels(variables: Variables) -> Labels | None:
-    """Return the labels of each file, or ``None`` if the rows have no labels."""
+def find_labels(variables: Variables) -> Labels | None:
+    """Return the labels of each file, or ``None`` if the rows have no labels.
+
+    Raises:
+        ShapeError: If some files have labels and others do not, or labels have no units.
+    """
     name = variables.dim
     if name not in variables.names:
         if variables.target.labels is not None:
@@ -125,7 +171,7 @@ def _check_labels(variables: Variables) -> None:
             )
 
 
-def _show_label(variables: Variables, label: Any) -> str:
+def show_label(variables: Variables, label: Any) -> str:
     """Return a label as users know it: a date, if it is a time."""
     units = variables.units(variables.dim)
     if units is None or not units.calendar:
@@ -154,14 +200,103 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
             raise ShapeError(f"region='auto' needs labels: the files or the destination have no {dim!r}")
         return stack_rows(variables.row_counts, start, _places(variables, start))
     _check_labels(variables)
-    return merge_rows(
-        labels,
-        [header.file.name for header in variables.headers],
+    count, empty = len(labels), np.zeros(start, np.bool_)
+    for first, stop in target.journal.reserved:
+        empty[first:stop] = True
+    axis = merge_rows(
+        [*labels, _reserve(variables, labels)],
+        [*(header.file.name for header in variables.headers), "reserve"],
         target.labels,
+        empty=empty,
         on_duplicate=parameters.on_duplicate,
         only_existing=parameters.region is not None,
-        show=lambda label: _show_label(variables, label),
+        show=lambda label: show_label(variables, label),
     )
+    _check_late(variables, axis)
+    own = tuple(segment for segment in axis.segments if segment.source != count)
+    return replace(axis, segments=own, reserved=tuple(segment for segment in axis.segments if segment.source == count))
+
+
+def _reserve(variables: Variables, labels: Labels) -> npt.NDArray[Any]:
+    """Return the labels of the parameter ``reserve`` that neither the destination nor the files have."""
+    text, dim, stored = variables.parameters.reserve, variables.dim, variables.target.labels
+    own = labels[0] if stored is None else stored
+    if not text:
+        return own[:0]
+    units = variables.units(dim)
+    values, origin = reserved_labels(text, units)
+    if units is not None and origin is not None:
+        values = convert_times(values, origin, units, variables.dtype(dim), f"{dim!r} of reserve", {})
+    values = convert_values(values, own.dtype, f"{dim!r} of reserve")
+    return values[~np.isin(values, np.concatenate([*labels, own[:0] if stored is None else stored]))]
+
+
+def _check_late(variables: Variables, axis: Axis) -> None:
+    """Check that late rows may be inserted: if that is requested, or only values of the last stored chunk or shard move.
+
+    Raises:
+        LateFilesError: If rows of some files may not.
+    """
+    parameters, target, dim = variables.parameters, variables.target, variables.dim
+    names = [*(header.file.name for header in variables.headers), "reserve"]
+    length, unit, row_bytes = target.length(dim), 0, 0
+    for name, dims in target.dims.items():
+        if dim in dims:
+            metadata, number = target.arrays[name].metadata, dims.index(dim)
+            size = metadata.write_chunks[number] if metadata.edges is None else 1
+            unit = min(unit or size, size)
+            row_bytes += math.prod(metadata.shape) // max(length, 1) * (metadata.dtype.itemsize or 16)
+    late: dict[int, str] = {}
+    for number, row in axis.late.items():
+        count = length - row
+        text = f"its rows come before {counted(count, 'row')} of the destination"
+        if parameters.on_late == "error":
+            raise ShapeError(
+                f"{names[number]} is late: {text}; pass on_late='insert' to insert them, or leave out the file"
+            )
+        cost = size_text(count * row_bytes)
+        if not parameters.inserts:
+            late[number] = (
+                f"{names[number]}: left out, because {text}, and only ingest_files() into a directory or an object store inserts rows"
+            )
+        elif parameters.on_late != "insert" and count > unit:
+            late[number] = (
+                f"{names[number]}: left out, because {text}; pass on_late='insert' to insert them, which writes {cost} again"
+            )
+    if late:
+        raise LateFilesError(late)
+
+
+def _empty_rows(target: Target, axis: Axis) -> list[tuple[int, int]]:
+    """Return the reserved rows that are still empty after the job."""
+    if not target.journal.reserved and not axis.reserved:
+        return []
+    empty, before = np.zeros(axis.length, np.bool_), np.zeros(axis.length, np.bool_)
+    for start, stop in target.journal.reserved:
+        before[start:stop] = True
+    empty[: axis.moved] = before[: axis.moved]
+    for start, stop, source, offset in axis.segments:
+        empty[start:stop] = before[offset : offset + stop - start] if source == STORED else False
+    for start, stop, _, _ in axis.reserved:
+        empty[start:stop] = True
+    edges = np.flatnonzero(np.diff(np.r_[False, empty, False].astype("i1")))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def _moved(target: Target, axis: Axis, labels: npt.NDArray[Any] | None) -> dict[SourceFile, Rows]:
+    """Return the rows of files of earlier jobs, if they move because rows are inserted before."""
+    if axis.moved is None or target.labels is None or labels is None:
+        return {}
+    places = np.arange(len(target.labels) + 1)
+    keys, order = labels, np.argsort(labels, kind="stable")
+    places[:-1] = order[np.searchsorted(keys[order], target.labels)]
+    found = dict[SourceFile, Rows]()
+    for file, rows in target.journal.files.items():
+        if rows.stop > axis.moved and target.journal.contains(file, target.labels, len(target.labels)):
+            start, stop = int(places[rows.start]), int(places[rows.stop - 1]) + 1
+            start = stop if rows.start == rows.stop else start
+            found[file] = Rows(start, stop, digest_rows(labels, start, stop))
+    return found
 
 
 def _places(variables: Variables, length: int) -> dict[int, int]:
@@ -217,7 +352,8 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
         )
     axis, stored = replace(stack_rows(variables.row_counts, start), length=length), variables.target.labels
     are_same = labels is None or stored is None or is_equal(np.concatenate(labels), stored[start:stop])
-    if not are_same and not _were_ingested(variables, _spans(axis, labels, variables)):
+    after = None if labels is None else _stored_labels(axis, labels, variables)
+    if not are_same and not _were_ingested(variables, _spans(axis, labels, after, variables)):
         raise ShapeError(
             f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
             "their labels with region='auto'"
@@ -250,32 +386,60 @@ def _observations(variables: Variables, axis: Axis) -> list[str]:
     return notes
 
 
-def _spans(axis: Axis, labels: Labels | None, variables: Variables) -> list[tuple[int, int, str]]:
+def _spans(
+    axis: Axis, labels: Labels | None, stored: npt.NDArray[Any] | None, variables: Variables
+) -> list[tuple[int, int, str]]:
     """Return for each file its first row, the row after its last one, and a digest of the labels between.
 
     A file whose rows were all left out has the place after the row with its last label, and the digest of this label.
     """
     rows: dict[int, tuple[int, int]] = {}
-    for segment in axis.segments:
+    for segment in (own for own in axis.segments if own.source != STORED):
         start, stop = rows.get(segment.source, (segment.start, segment.stop))
         rows[segment.source] = min(start, segment.start), max(stop, segment.stop)
-    if labels is None:
+    if labels is None or stored is None:
         return [(*rows.get(number, (0, 0)), "") for number in range(len(variables.headers))]
-    stored = _stored_labels(axis, labels, variables)
     missing = {number: own for number, own in enumerate(labels) if len(own) and number not in rows}
     rows.update(_places_of_last_labels(missing, stored))
     spans = [rows.get(number, (0, 0)) for number in range(len(labels))]
     return [(start, stop, digest_rows(stored, start, stop)) for start, stop in spans]
 
 
+def _remains(variables: Variables, labels: Labels | None) -> list[str]:
+    """Return messages about rows of earlier versions of files, which the files do not contain any more."""
+    target, notes = variables.target, list[str]()
+    if labels is None or target.labels is None or variables.parameters.on_duplicate != "replace":
+        return notes
+    new = np.concatenate(labels)
+    for header in variables.headers:
+        rows = target.journal.rows_of_any(header.file)
+        if rows is None or not target.journal.contains_rows(rows, target.labels):
+            continue
+        is_left = ~np.isin(target.labels[rows.start : rows.stop], new)
+        for file, other in target.journal.files.items():
+            if file.url != header.file.recorded.url and other.start < rows.stop and other.stop > rows.start:
+                is_left[max(other.start - rows.start, 0) : other.stop - rows.start] = False
+        if is_left.any():
+            first = show_label(variables, target.labels[rows.start + int(np.argmax(is_left))])
+            text = f"{counted(int(is_left.sum()), 'row')} of an earlier version of {header.file.name} remain, from {first} on"
+            notes.append(f"{text}: the file does not contain them any more")
+    return notes
+
+
 def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDArray[Any]:
     """Return the labels of the destination after the job, with their data type in the destination."""
     result = np.zeros(axis.length, variables.dtype(variables.dim))
     stored = with_sign(result, variables.headers[0].variables[variables.dim].attributes)
-    if variables.target.labels is not None:
-        stored[: len(variables.target.labels)] = variables.target.labels
+    before = variables.target.labels
+    if before is not None:
+        kept = len(before) if axis.moved is None else axis.moved
+        stored[:kept] = before[:kept]
     for start, stop, source, offset in axis.segments:
-        stored[start:stop] = labels[source][offset : offset + stop - start]
+        stored[start:stop] = (before if source == STORED else labels[source])[offset : offset + stop - start]  # type: ignore[index]
+    if axis.reserved:
+        own = _reserve(variables, labels)
+        for start, stop, _, offset in axis.reserved:
+            stored[start:stop] = own[offset : offset + stop - start]
     return stored
 
 

@@ -24,7 +24,12 @@ class Parameters:
         region: The rows of an existing dataset to write: a slice, or ``"auto"`` for those with the files' labels.
         on_duplicate: What happens if a label exists already.
         on_gap: What happens if the labels have a gap.
+        on_late: What happens if rows come before existing ones.
+        on_bad_file: What happens if a file cannot be read, or does not fit the others.
+        reserve: The labels of rows to lay out beforehand; see ``reserved_labels``.
+        inserts: Whether this job can insert rows.
         variables: The variables to store; all if empty.
+        ignore_attributes: The attributes that may differ between files although they give a variable its meaning.
         layout: ``chunks``, ``shards`` and other parameters of ``create_array`` for new arrays. Shapes may be mappings of
             dimensions to sizes.
         encoding: The same for single variables.
@@ -37,7 +42,12 @@ class Parameters:
     region: slice | Literal["auto"] | None = None
     on_duplicate: OnDuplicate = "error"
     on_gap: Literal["report", "error", "ignore"] = "report"
+    on_late: Literal["report", "insert", "error"] = "report"
+    on_bad_file: Literal["error", "skip"] = "error"
+    reserve: str = ""
+    inserts: bool = True
     variables: tuple[str, ...] = ()
+    ignore_attributes: tuple[str, ...] = ()
     layout: Mapping[str, Any] = field(default_factory=dict)
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reader: ReaderOptions = field(default_factory=ReaderOptions)

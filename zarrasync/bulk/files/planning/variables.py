@@ -18,6 +18,7 @@ from zarrasync.bulk.files.planning.compare import (
     is_projection,
 )
 from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.planning.reserve import reserved_labels
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
 from zarrasync.bulk.files.sources.times import common_units, convert_times
@@ -67,12 +68,15 @@ class Variables:
         first, *others = self.headers
         self._check_any()
         for header in others:
-            if different := set(header.variables) ^ set(first.variables):
+            if (
+                different := first.variables.keys() - header.variables.keys()
+                or header.variables.keys() - first.variables.keys()
+            ):
                 name = min(different)
                 one, other = (first, header) if name in first.variables else (header, first)
                 raise ShapeError(
-                    f"{one.file.name} has the variable {name!r}, but {other.file.name} does not; choose the variables "
-                    "to store with variables=[…]"
+                    f"{other.file.name} lacks the variable {name!r}, which {one.file.name} has; choose the variables to store with "
+                    "variables=[…]"
                 )
         return list(first.variables)
 
@@ -282,6 +286,9 @@ class Variables:
             for own, header in zip(self.all_headers(name), self.headers, strict=True)
             if own.values is not None
         ]
+        if self.parameters.reserve and name == self.dim and parts:
+            values, origin = reserved_labels(self.parameters.reserve, first)
+            parts += [] if origin is None else [(values, origin, {}, f"{name!r} of reserve")]
         if len(parts) < len(self.headers) or len({units for _, units, _, _ in parts}) < 2:
             return first
         return common_units(parts, self.dtype(name))

@@ -11,15 +11,12 @@ from typing import Any
 import numpy.typing as npt
 
 from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
-from zarrasync.bulk.files.records.older_files import OlderFiles, overwritten
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import listed
 
 __all__ = ["Journal", "digest_rows", "journal_places"]
 
 _VERSION = 1
-_MOST_FILES = 4096
-"""The journal contains the names of this many files, and digests of older ones."""
 _MOST_PLANS = 16
 """The journal contains the digests of this many finished plans."""
 
@@ -32,17 +29,15 @@ class Journal:
         dim: The dimension along which they were joined.
         parameters: A digest of the parameters with which they were ingested.
         files: The rows of each file.
-        older: Further files, without their names.
-        omitted: The number of files that the journal does not contain. Earlier versions left out the oldest ones.
-        is_readable: Whether the value could be read. If not, files are omitted.
+        reserved: The rows that were laid out, and that no file has filled yet: the first one, and the one after the last.
+        is_readable: Whether the value could be read. If not, it may lack files.
         finished: The digests of the last plans for independent tasks that were finished.
     """
 
     dim: str = ""
     parameters: str = ""
     files: Mapping[SourceFile, Rows] = field(default_factory=dict)
-    older: OlderFiles = field(default_factory=OlderFiles)
-    omitted: int = 0
+    reserved: Sequence[tuple[int, int]] = ()
     is_readable: bool = True
     finished: Sequence[str] = ()
 
@@ -53,27 +48,22 @@ class Journal:
             return cls()
         try:
             if value["version"] != _VERSION:
-                return cls(omitted=1, is_readable=False)
+                return cls(is_readable=False)
             files = {SourceFile(*item[:3], *item[6:7]): Rows(*item[3:6]) for item in value["files"]}
-            older = OlderFiles.from_text(value["older"]) if "older" in value else OlderFiles()
-            omitted, finished = value["omitted"] - len(older), tuple(map(str, value.get("finished", ())))
-            return cls(value["dim"], value["parameters"], files, older, omitted, True, finished)
+            reserved = [(int(start), int(stop)) for start, stop in value.get("reserved", ())]
+            return cls(
+                value["dim"], value["parameters"], files, reserved, True, tuple(map(str, value.get("finished", ())))
+            )
         except (AttributeError, KeyError, TypeError, IndexError, ValueError):
-            return cls(omitted=1, is_readable=False)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the journal contains all files that were ingested."""
-        return self.omitted <= 0
+            return cls(is_readable=False)
 
     def rows(self, file: SourceFile) -> Rows | None:
         """Return the rows of a file, or ``None`` if it was not ingested, or has changed since."""
-        return self.files.get(file.recorded) or self.older.rows(file.recorded)
+        return self.files.get(file.recorded)
 
     def rows_of_any(self, file: SourceFile) -> Rows | None:
         """Return the rows of a file, which may have changed since."""
-        url = file.recorded.url
-        return self._rows_of_urls.get(url) or self.older.rows_of_url(url)
+        return self._rows_of_urls.get(file.recorded.url)
 
     @cached_property
     def _rows_of_urls(self) -> dict[str, Rows]:
@@ -100,24 +90,23 @@ class Journal:
         dim: str,
         parameters: str,
         files: Sequence[SourceFile],
-        rows: Sequence[tuple[int, int, str]],
+        rows: Sequence[tuple[int, int, str] | None],
         added: tuple[int, int] = (0, 0),
-        most_files: int = _MOST_FILES,
     ) -> Journal:
         """Return a journal with more files.
 
         A file with the same URL is replaced. A file whose rows are all written again by others is left out. If only some of
-        them are, it counts as changed. Of all but the last ``most_files``, only digests are kept.
+        them are, it counts as changed.
 
         Args:
             dim: The dimension along which they were joined.
             parameters: A digest of the parameters with which they were ingested.
             files: The files.
-            rows: For each file its first row, the row after its last one, and a digest of the labels between.
+            rows: For each file its first row, the row after its last one, and a digest of the labels between; ``None`` if the
+                record of an earlier version remains.
             added: The first row that the job adds to the dataset, and the row after its last one.
-            most_files: The number of files whose names are kept.
         """
-        new = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True)}
+        new = {file.recorded: Rows(*own) for file, own in zip(files, rows, strict=True) if own is not None}
         urls = {file.url for file in new}
         written, merged = WrittenRows(new.values(), added), dict[SourceFile, Rows]()
         for file, own in self.files.items():
@@ -126,11 +115,14 @@ class Journal:
             if not written.overlap(own):
                 merged[file] = own
             elif rest := written.rest(own):
-                merged[overwritten(file.url)] = rest
-        merged |= new
-        oldest = list(merged)[: max(len(merged) - most_files, 0)]
-        older = self.older.changed(urls, written, {file: merged.pop(file) for file in oldest})
-        return replace(self, dim=dim, parameters=parameters, files=merged, older=older, is_readable=True)
+                merged[SourceFile(file.url, None, "overwritten")] = rest  # which is equal to no file
+        return replace(self, dim=dim, parameters=parameters, files=merged | new, is_readable=True)
+
+    def with_rows(self, moved: Mapping[SourceFile, Sequence[Any]], reserved: Sequence[tuple[int, int]]) -> Journal:
+        """Return a journal with files whose rows have moved, unless it contains newer versions, and with reserved rows."""
+        newer = {file.url for file in self.files if file not in moved}
+        others = {file: Rows(*rows) for file, rows in moved.items() if file.url not in newer}
+        return replace(self, files={**self.files, **others}, reserved=reserved)
 
     def with_plan(self, digest: str, *, is_finished: bool) -> Journal:
         """Return a journal that contains a plan for independent tasks, or not, because it was made again."""
@@ -145,8 +137,7 @@ class Journal:
             "dim": self.dim,
             "parameters": self.parameters,
             "files": files,
-            "omitted": self.omitted + len(self.older),
-            **({"older": self.older.to_text()} if self.older.records else {}),
+            **({"reserved": [list(rows) for rows in self.reserved]} if self.reserved else {}),
             **({"finished": list(self.finished)} if self.finished else {}),
         }
 
@@ -164,11 +155,16 @@ class Journal:
         rows = self.rows(file)
         if rows is None or rows.stop > length:
             return False
-        return labels is None or digest_rows(labels, rows.start, rows.stop) == rows.digest
+        return labels is None or self.contains_rows(rows, labels)
+
+    @staticmethod
+    def contains_rows(rows: Rows, labels: npt.NDArray[Any]) -> bool:
+        """Return whether the labels of a dataset are those of recorded rows."""
+        return rows.stop <= len(labels) and digest_rows(labels, rows.start, rows.stop) == rows.digest
 
     def text(self) -> str:
         """Return the names of some files, for messages."""
-        return listed([file.short_name for file in self.files], len(self.files) + len(self.older) + self.omitted)
+        return listed([file.short_name for file in self.files])
 
 
 def journal_places(names: Iterable[str], dim: str) -> list[str]:

@@ -19,7 +19,7 @@ from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.errors import MetadataError
 
-__all__ = ["ArrayPlan", "FilesPlan", "Part", "Segment"]
+__all__ = ["STORED", "ArrayPlan", "FilesPlan", "Part", "Segment"]
 
 T = TypeVar("T")
 _VERSION = 1
@@ -35,14 +35,18 @@ _TYPES = {
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
 
+STORED = -1
+"""The number of the source of existing rows that move."""
+
+
 class Segment(NamedTuple):
     """Consecutive rows of the destination that come from consecutive rows of one file.
 
     Attributes:
         start: The first row of the destination.
         stop: The row after the last one.
-        source: The number of the file.
-        offset: The first row in the file.
+        source: The number of the file; ``STORED`` for rows that the destination had before the job.
+        offset: The first row in the file, or in the destination before the job.
     """
 
     start: int
@@ -86,6 +90,7 @@ class ArrayPlan:
         data: Inline values in C order, as base64; strings as a JSON list. Along the axis of rows, they are the rows of all
             segments one after the other.
         data_shape: The shape of inline values.
+        rows: The rows of inline values, if these are not the rows of the segments.
         row_bytes: The decoded size of a row; the size of the array if it has no rows.
     """
 
@@ -101,6 +106,7 @@ class ArrayPlan:
     source_orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     data: str = ""
     data_shape: tuple[int, ...] = ()
+    rows: Sequence[tuple[int, int]] = ()
     row_bytes: int = 0
 
     def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
@@ -140,10 +146,14 @@ class FilesPlan:
         parts: The tasks.
         attributes: The attributes of a new group; ``None`` if the group exists.
         parameters: A digest of the parameters that determine stored values.
-        journal: For each file, its first row, the row after its last one, and a digest of its labels.
+        journal: For each file, its first row, the row after its last one, and a digest of its labels; ``None`` if the record of
+            an earlier version of the file remains.
         notes: Messages about the files, for the report.
         left_out: Parts of the files that the plan does not write although no argument excludes them, with the reason.
         place: The name of the array that the journal is next to.
+        moved: The first existing row that moves, because rows are inserted; ``None`` if none does.
+        moved_files: The rows of files of earlier jobs after the job, if they move.
+        empty: The reserved rows that are still empty after the job.
     """
 
     zarr_format: int
@@ -157,10 +167,13 @@ class FilesPlan:
     parts: Sequence[Part]
     attributes: Mapping[str, Any] | None = None
     parameters: str = ""
-    journal: Sequence[tuple[int, int, str]] = ()
+    journal: Sequence[tuple[int, int, str] | None] = ()
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
     place: str = ""
+    moved: int | None = None
+    moved_files: Sequence[tuple[SourceFile, tuple[int, int, str]]] = ()
+    empty: Sequence[tuple[int, int]] = ()
 
     @property
     def is_new(self) -> bool:
@@ -169,8 +182,8 @@ class FilesPlan:
 
     @property
     def rows(self) -> int:
-        """The number of rows to write."""
-        return sum(segment.stop - segment.start for segment in self.segments)
+        """The number of rows of files to write."""
+        return sum(segment.stop - segment.start for segment in self.segments if segment.source != STORED)
 
     @property
     def added(self) -> tuple[int, int]:
@@ -206,6 +219,7 @@ class FilesPlan:
         """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""
         segments = self.segments_of(part.start, part.stop)
         used = sorted({segment.source for segment in segments} | ({0} if part.array else set()))
+        used = [number for number in used if number != STORED]
         numbers = {number: own for own, number in enumerate(used)}
         return replace(
             self,
@@ -215,11 +229,13 @@ class FilesPlan:
                 for array in self.arrays
                 if array.name == part.array or (not part.array and array.kind == "rows")
             ],
-            segments=[segment._replace(source=numbers[segment.source]) for segment in segments],
+            segments=[segment._replace(source=numbers.get(segment.source, STORED)) for segment in segments],
             parts=[part],
             journal=(),
             notes=(),
             left_out=(),
+            moved_files=(),
+            empty=(),
         )
 
     @property
@@ -273,6 +289,7 @@ class FilesPlan:
             "arrays": [asdict(array) for array in self.arrays],
             "segments": [list(segment) for segment in self.segments],
             "parts": [asdict(part) for part in self.parts],
+            "moved_files": [[file.to_json(), row] for file, row in self.moved_files],
         }
 
     @classmethod
@@ -299,7 +316,9 @@ class FilesPlan:
                     "arrays": [_array(item) for item in items["arrays"]],
                     "segments": [Segment(*map(operator.index, segment)) for segment in items["segments"]],
                     "parts": [Part(**part) for part in items["parts"]],
-                    "journal": [tuple(item) for item in items["journal"]],
+                    "journal": [None if item is None else tuple(item) for item in items["journal"]],
+                    "moved_files": [(SourceFile(*file), tuple(row)) for file, row in items["moved_files"]],
+                    "empty": [tuple(item) for item in items["empty"]],
                 }
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -310,6 +329,7 @@ def _array(item: Mapping[str, Any]) -> ArrayPlan:
     values = dict(item)
     for name in ("shape", "chunks", "units", "data_shape"):
         values[name] = None if values[name] is None else tuple(values[name])
+    values["rows"] = [tuple(item) for item in values["rows"]]
     values["source_orders"] = {number: tuple(axes) for number, axes in values.get("source_orders", {}).items()}
     values["source_units"] = {number: tuple(units) for number, units in values["source_units"].items()}
     return ArrayPlan(**values)

@@ -99,15 +99,11 @@ class Target:
         return next(iter(sizes), 0)
 
     def contains(self, plan: FilesPlan) -> bool:
-        """Return whether the rows of all files of a plan that the journal can name are in the dataset."""
+        """Return whether the rows of all files of a plan are in the dataset."""
         length, files = self.length(plan.dim), plan.recorded.files
-        named = [
-            (file, row)
+        return all(
+            row is None or (self.journal.rows(file) == row and self.journal.contains(file, self.labels, length))
             for file, row in zip(files, plan.journal, strict=True)
-            if self.journal.is_complete or self.journal.rows(file) is not None
-        ]
-        return bool(named) and all(
-            self.journal.rows(file) == row and self.journal.contains(file, self.labels, length) for file, row in named
         )
 
 

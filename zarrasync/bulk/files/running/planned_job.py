@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,16 +13,18 @@ from zarrasync._util.redact import redacted_errors
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import read_target
+from zarrasync.bulk.files.running.moved_rows import drop_kept, restore_moved
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
+from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport, JobProgress
+from zarrasync.display.progress import JobProgress
 from zarrasync.errors import WriteConflictError
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
@@ -256,15 +258,20 @@ class PlannedJob:
             progress.expect(sum(sizes.values()), plan.rows if numbers is None else 0)
             progress.skip(sum(sizes[n] for n in finished & sizes.keys()))
 
-        def done(part: IngestReport) -> None:
+        bad: dict[str, str] = {}
+
+        def done(number: int, part: FilesReport) -> None:
             add_reports(report, part)
-            report.tasks += 1
+            bad.update(part.bad_files)
+            if not part.bad_files:
+                self._done.add(number)
+                report.tasks += 1
             self._claim.check()
 
         if not workers.is_local:
 
-            def done_elsewhere(number: int, part: IngestReport) -> None:
-                done(part)
+            def done_elsewhere(number: int, part: FilesReport) -> None:
+                done(number, part)
                 if progress is not None:
                     progress(part.nbytes)
 
@@ -279,6 +286,7 @@ class PlannedJob:
                 mark=partial(self._claim.folder.task_key, plan.digest),
                 done=done_elsewhere,
             )
+            self._check_files(bad)
             return
 
         def written(nbytes: int) -> None:
@@ -291,10 +299,15 @@ class PlannedJob:
             runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
             mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
             part = runner.run(plan.parts[number], mark, permit, written)
-            self._done.add(number)
-            if permit is None and len(plan.parts) > 1:
+            if permit is None and len(plan.parts) > 1 and not part.bad_files:
                 self._claim.mark(plan.digest, number)
-            done(part)
+            done(number, part)
+        self._check_files(bad)
+
+    def _check_files(self, bad: Mapping[str, str]) -> None:
+        """Raise an error if files could not be read. All other tasks have been run."""
+        if bad:
+            raise bad_files_error(bad, len(self.plan.files))
 
     # -------------------------------------------------------------- publishing
 
@@ -361,8 +374,12 @@ def complete_earlier_job(claim: Claim, handle: NodeHandle, *, is_replaced: bool 
         A message if the result could not be published, because another writer has changed the dataset.
     """
     if not claim.is_publishing:
+        if claim.found.get("cut"):
+            drop_kept(claim, handle) if is_replaced else restore_moved(claim, handle)
         return []
     notes = [] if is_replaced else publish_again(claim, handle)
+    if claim.found.get("cut"):
+        restore_moved(claim, handle) if notes else drop_kept(claim, handle)
     claim.end_publishing()
     return notes
 

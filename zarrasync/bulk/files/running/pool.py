@@ -10,6 +10,7 @@ from typing import Any
 from zarrasync._concurrency import clock
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.disjoint import disjoint_tasks
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.worker import (
     SentTasks,
     WayToOpen,
@@ -24,7 +25,6 @@ from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
@@ -69,9 +69,13 @@ class FileWorkers(Workers):
         self.warm()
         if not chosen:
             return self._headers(files, options, config, ())
-        first = self.local_files(options, config).headers(files[:1], chosen)
+        first, own = list[FileHeader](), self.local_files(options, config)
+        for file in files:
+            first += own.headers([file], chosen)
+            if first[-1].error is None:
+                break
         names = sorted({*chosen}.union(*(header.linked(chosen) for header in first)))
-        return first + self._headers(files[1:], options, config, names)
+        return first + self._headers(files[len(first) :], options, config, names)
 
     def _headers(
         self, files: Sequence[SourceFile], options: ReaderOptions, config: Config, names: Sequence[str]
@@ -106,7 +110,7 @@ class FileWorkers(Workers):
         verify: bool,
         unaligned: Unaligned,
         mark: Callable[[int], str],
-        done: Callable[[int, IngestReport], None],
+        done: Callable[[int, FilesReport], None],
     ) -> None:
         """Run tasks on other processes. Tasks whose process ended are run again by another one.
 
@@ -133,12 +137,12 @@ class FileWorkers(Workers):
             unaligned = "allow"
         open_store = opener(store, fork)
 
-        def call(number: int) -> Callable[[], tuple[list[IngestReport], bytes]]:
+        def call(number: int) -> Callable[[], tuple[list[FilesReport], bytes]]:
             plans = [plan.for_part(plan.parts[n]) for n in groups[number]]
             marks = [mark(n) for n in groups[number]]
             return partial(run_tasks, SentTasks(plans, marks, open_store, own, verify, unaligned, permit))
 
-        def ended(number: int, result: tuple[list[IngestReport], bytes]) -> None:
+        def ended(number: int, result: tuple[list[FilesReport], bytes]) -> None:
             reports, changes = result
             if changes:
                 store.merge(changes)

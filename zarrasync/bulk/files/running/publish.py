@@ -95,20 +95,17 @@ def _inline_parts(plan: FilesPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> It
         yield ..., values
         return
     done, inner = 0, (slice(None),) * array.axis
-    for start, stop, _, _ in _joined(plan):
+    for start, stop in array.rows or _joined(plan):
         rows = slice(done, done + stop - start)
         done = rows.stop
         yield (*inner, slice(start, stop)), np.ascontiguousarray(values[(*inner, rows)])
 
 
-def _joined(plan: FilesPlan) -> list[tuple[int, int, int, int]]:
-    """Return the segments, those that follow each other joined."""
-    runs: list[tuple[int, int, int, int]] = []
-    for start, stop, source, offset in plan.segments:
-        if runs and runs[-1][1] == start:
-            runs[-1] = (runs[-1][0], stop, 0, 0)
-        else:
-            runs.append((start, stop, source, offset))
+def _joined(plan: FilesPlan) -> list[tuple[int, int]]:
+    """Return the rows of the segments, those that follow each other joined."""
+    runs: list[tuple[int, int]] = []
+    for start, stop, _, _ in plan.segments:
+        runs.append((runs.pop()[0], stop) if runs and runs[-1][1] == start else (start, stop))
     return runs
 
 
@@ -237,9 +234,11 @@ def _changed_journal(
         is_complete: Whether the journal shall contain the files of the plan.
         is_independent: Whether the journal shall contain the plan.
     """
+    journal = Journal() if is_first else Journal.of(present.get(JOURNAL))
     files, rows, added = (plan.files, plan.journal, plan.added) if is_complete else ((), (), (0, 0))
-    known = Journal() if is_first else Journal.of(present.get(JOURNAL))
-    journal = known.with_files(plan.dim, plan.parameters, files, rows, added)
+    journal = journal.with_files(plan.dim, plan.parameters, files, rows, added)
+    if is_complete:
+        journal = journal.with_rows(dict(plan.moved_files), plan.empty)
     journal = journal.with_plan(plan.digest, is_finished=is_complete and is_independent)
     return {JOURNAL: journal.to_json()}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.text import counted, size_text
 
-__all__ = ["FilesReport"]
+__all__ = ["CheckReport", "FilesReport"]
 
 
 @dataclass
@@ -22,7 +22,8 @@ class FilesReport(IngestReport):
         tasks: The number of tasks that this job ran.
         skipped: The number of tasks that an earlier run of the job had completed.
         notes: Repeated rows, gaps and other observations.
-        left_out: Parts of the files that are not stored although no argument excludes them, with the reason.
+        left_out: Files and parts of files that are not stored although no argument excludes them, with the reason.
+        bad_files: The reason for each file that could not be read, or does not fit the others, by name.
     """
 
     files: int = 0
@@ -31,11 +32,12 @@ class FilesReport(IngestReport):
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    bad_files: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
-        if self.known and not self.files:
+        if self.known and not self.files and not self.left_out:
             return f"{counted(self.known, 'file')} ingested before: nothing to do, {self.seconds:.1f} s"
-        files = self.contents()
+        files = self.contents() or ("no file ingested" if self.left_out and not self.tasks else "")
         known = f"{self.known:,} ingested before" if self.known else ""
         tasks = f"{counted(self.tasks, 'task')} run" if self.tasks and not self.files else ""
         head = ", ".join(filter(None, (files, known, tasks)))
@@ -66,3 +68,12 @@ class FilesReport(IngestReport):
 
     def __str__(self) -> str:
         return self.to_text()
+
+
+@dataclass
+class CheckReport(FilesReport):
+    """The problems of files, none of which were ingested. ``left_out`` contains all of them."""
+
+    def summary(self) -> str:
+        problems = counted(len(self.left_out), "problem") if self.left_out else "no problems"
+        return f"{counted(self.files, 'file')} checked: {problems} found, {self.seconds:.1f} s"

@@ -102,9 +102,7 @@ async def _is_recorded(plan: FilesPlan, handle: NodeHandle) -> bool:
     """Return whether the journal contains the files of a plan. Others may have removed their rows since."""
     (value,) = await read_sources(handle.store, [join(handle.path, plan.place)])
     journal = Journal.of(value.get(JOURNAL))
-    rows = [journal.rows(file) for file in plan.files]
-    named = [(own, row) for own, row in zip(rows, plan.journal, strict=True) if journal.is_complete or own is not None]
-    return bool(named) and all(own == row for own, row in named)
+    return all(row is None or journal.rows(file) == row for file, row in zip(plan.files, plan.journal, strict=True))
 
 
 def _change(plan: FilesPlan, array: ArrayPlan, node: FoundNode | None, place: NodeHandle) -> str:

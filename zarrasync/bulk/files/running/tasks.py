@@ -16,30 +16,33 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
 from zarrasync.bulk.checksum import checksum
-from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
+from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.files.sources.times import convert_times
+from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import ChecksumError
+from zarrasync.errors import ChecksumError, SourceFilesError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.erase import JOB_FOLDER
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["TaskRunner", "planned_array", "planned_metadata"]
+__all__ = ["TaskRunner", "kept_array", "planned_array", "planned_metadata"]
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
@@ -50,6 +53,13 @@ def planned_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Confi
     format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
     handle = NodeHandle(store, path, format_, config, is_format_known=True)
     return AsyncArray(handle, planned_metadata(plan, array, format_))
+
+
+def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+    """Return the array with the rows of an array that move, from the first one on. Its metadata are not stored."""
+    path = join(plan.path, f"{JOB_FOLDER}/{KEPT}/{array.name}")
+    handle = NodeHandle(store, path, formats.by_name(plan.zarr_format), config, is_format_known=True)
+    return AsyncArray(handle, planned_metadata(plan, array, handle.format))
 
 
 def planned_metadata(plan: FilesPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
@@ -85,8 +95,8 @@ class TaskRunner:
 
     def run(
         self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
-    ) -> IngestReport:
-        """Run a task.
+    ) -> FilesReport:
+        """Run a task. If files cannot be read, the report names them, and the task is not marked.
 
         Args:
             part: The task.
@@ -96,12 +106,11 @@ class TaskRunner:
             progress: Called with the number of bytes written since the last call.
 
         Raises:
-            ValueError: If a file cannot be read.
             ChecksumError: If the stored values differ from the values of the files.
             WriteConflictError: If the job has ended, or another process continues it.
             StoreError: If the store failed.
         """
-        report = IngestReport()
+        report = FilesReport()
         notes = self.store.notes
         with Run(notes, permit) as run, self.files.prepared(self._used(part)):
 
@@ -109,17 +118,38 @@ class TaskRunner:
                 run.check()
                 progress(nbytes)
 
-            self._write_arrays(part, report, written)
-            self.files.check_unchanged(self._used(part))
+            try:
+                self._write_arrays(part, report, written)
+                self.files.check_unchanged(self._used(part))
+            except SourceFilesError as error:
+                report.bad_files = {**error.files, **self._find_bad(part)}
+                return report
             run.check()
             if mark:
                 run.mark(mark, self.store.changes())
         return report
 
+    def _find_bad(self, part: Part) -> dict[str, str]:
+        """Return the reason for each file of a task that cannot be read, by name."""
+        found: dict[str, str] = {}
+        for array in self._arrays_of(part):
+            _, target, region = self._source_of(array, part)
+            for segment in self.plan.segments_of(part.start, part.stop) or [Segment(0, 0, 0, 0)]:
+                own = list(region)
+                if array.axis is not None:
+                    own[array.axis] = slice(segment.start - part.start, segment.stop - part.start)
+                try:
+                    self._read(array, target, part.start, tuple(own))
+                except SourceFilesError as error:
+                    found = {**error.files, **found}
+        return found
+
     def _used(self, part: Part) -> Sequence[SourceFile]:
         """Return the files that a task reads."""
-        used = [self.plan.files[segment.source] for segment in self.plan.segments_of(part.start, part.stop)]
-        return list(dict.fromkeys(used)) or self.plan.files[:1]
+        if part.array:
+            return self.plan.files[:1]
+        sources = {segment.source for segment in self.plan.segments_of(part.start, part.stop)} - {STORED}
+        return [self.plan.files[number] for number in sorted(sources)]
 
     def _arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
         """Return the arrays that a task writes."""
@@ -193,9 +223,15 @@ class TaskRunner:
         rows = region[array.axis]
         parts = []
         for segment in self.plan.segments_of(rows.start + start, rows.stop + start):
-            own_rows = slice(segment.offset, segment.offset + segment.stop - segment.start)
+            offset = segment.offset - (self.plan.moved or 0 if segment.source == STORED else 0)
+            own_rows = slice(offset, offset + segment.stop - segment.start)
             own = tuple(own_rows if axis == array.axis else part for axis, part in enumerate(region))
-            parts.append(self._read_file(array, target, segment.source, own))
+            if segment.source == STORED:
+                kept = kept_array(self.plan, array, self.store, self.config)
+                values = bridge.run(kept.view[own].read(), blocking=self.store.blocking)
+                parts.append(np.asarray(transfer.as_array(values, target.dtype, target.metadata.spec.fill_value)))
+            else:
+                parts.append(self._read_file(array, target, segment.source, own))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=array.axis)
 
     def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:

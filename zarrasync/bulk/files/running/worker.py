@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
@@ -117,7 +117,7 @@ def read_headers(
         return opened.headers(files, chosen)
 
 
-def run_tasks(tasks: SentTasks) -> tuple[list[IngestReport], bytes]:
+def run_tasks(tasks: SentTasks) -> tuple[list[FilesReport], bytes]:
     """Run tasks in a worker process. Return the report of each, and the changes of a fork of the destination."""
     store, reports = tasks.open_store(), []
     for plan, mark in zip(tasks.plans, tasks.marks, strict=True):

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
 from zarrasync._util.memory import MemoryPool
 from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync.bulk.files.sources.content import FETCH_AGAIN, HDF5_MAGIC
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.config import Config
-from zarrasync.errors import StoreError, ZarrError
+from zarrasync.errors import CodecError, StoreError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.create import plan_array
@@ -36,7 +38,6 @@ from zarrasync.stores.values import Request, Value
 __all__ = ["HIDDEN", "ChunkedVariable", "find_chunks", "inner_groups", "is_hdf5"]
 
 _FORMAT = formats.by_name(2)
-_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ENGINES = (None, "netcdf4", "h5netcdf")
 _DEFLATE, _SHUFFLE, _FLETCHER32, _BLOSC, _ZSTD = 1, 2, 3, 32001, 32015
 _MOST_CHUNKS = 1 << 18
@@ -51,7 +52,7 @@ def is_hdf5(path: str) -> bool:
     """Return whether a file begins as HDF5 files do."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
     except OSError:
         return False
 
@@ -138,7 +139,7 @@ class ChunkedVariable:
     """
 
     def __init__(self, array: AsyncArray, count: int) -> None:
-        self._array, self.count = array, count
+        self._array, self.count, self.ndim = array, count, array.ndim
 
     def read(self, region: Region, memory: MemoryPool) -> npt.NDArray[Any]:
         """Return the values of a region.
@@ -154,8 +155,11 @@ class ChunkedVariable:
         out = memory.empty(view.shape, view.dtype)
         try:
             values = np.asarray(bridge.run(view.read(out=out), blocking=True))
+        except CodecError as error:
+            reason = str(error).partition(": ")[2].partition("; restore the chunk")[0]  # without the key and its hint
+            raise ValueError(f"its chunk {error.key} is damaged: {reason}; {FETCH_AGAIN}") from error
         except ZarrError as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error  # which names the file
+            raise ValueError(f"{error}; {FETCH_AGAIN}") from error  # which names the chunk
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
@@ -189,6 +193,17 @@ def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) ->
         os.close(descriptor)
     handle = NodeHandle(store, "", _FORMAT, config, is_format_known=True)
     return ChunkedVariable(AsyncArray(handle, metadata), len(places))
+
+
+def damaged_chunk(path: str, name: str, options: ReaderOptions) -> str:
+    """Return which chunk of a variable is damaged, and why; empty if its chunks can be decoded, or only the library reads them."""
+    try:
+        variable = find_chunks(path, name, options, settings.get())
+        if variable is not None:
+            variable.read((slice(None),) * variable.ndim, MemoryPool())
+    except (ValueError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _find_dataset(file: Any, path: str, name: str) -> Any:

@@ -259,6 +259,7 @@ class FileHeader:
         groups: The groups with variables inside of the one that is read. They are known of the first file only.
         skipped: Variables that the engine has left out because its options allow that, by name, with the reason.
         unread: Further parts of the file that the engine has left out, by name, with the reason.
+        error: Why the file cannot be read; ``None`` if it can. It has no variables then.
     """
 
     file: SourceFile
@@ -267,6 +268,7 @@ class FileHeader:
     groups: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    error: Exception | None = None
 
     @cached_property
     def parents(self) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile, Variabl
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 
-__all__ = ["label_of", "label_values", "with_labels"]
+__all__ = ["check_pattern", "label_of", "label_values", "with_labels"]
 
 _TWO = r"\d\d"
 _CODES = {
@@ -82,6 +82,11 @@ def _parse(pattern: str) -> _Pattern:
     after = r"(?!\d)" if re.search(f"{_NUMBER}$", pattern) else ""
     regex = re.compile(f"(?={before}{''.join(parts)}{after})")  # matches may overlap
     return _Pattern(regex, pattern.count("/"), timedelta(microseconds=1) if "f" in codes else timedelta(seconds=1))
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise a ``ValueError`` if a pattern is invalid."""
+    _parse(pattern)
 
 
 def label_of(file: SourceFile, pattern: str) -> int:

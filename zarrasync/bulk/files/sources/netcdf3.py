@@ -7,9 +7,8 @@ import os
 import struct
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["check_complete"]
+__all__ = ["complete_size"]
 
-_MAGIC = b"CDF"
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """The bytes of an element by the code of its data type."""
 _STREAMED = (1 << 32) - 1, (1 << 64) - 1
@@ -23,27 +22,18 @@ class _Variable(NamedTuple):
     is_record: bool
 
 
-def check_complete(path: str) -> None:
-    """Check that a file contains all values that its header describes. Files of other formats are not checked.
+def complete_size(file: BinaryIO, version: int) -> int:
+    """Return the smallest size of the complete file, according to its header.
+
+    Args:
+        file: The file, after its first four bytes.
+        version: The version of the format: 1, 2 with long offsets, or 5 with long sizes.
 
     Raises:
-        ValueError: If the file is truncated.
+        ValueError: If the header is not complete.
+        KeyError: If it is damaged; or an ``IndexError``.
     """
-    try:
-        with open(path, "rb") as file:
-            magic = file.read(4)
-            if magic[:3] != _MAGIC or magic[3:] not in (b"\1", b"\2", b"\5"):
-                return
-            expected, found = _Header(file, magic[3]).size(), os.fstat(file.fileno()).st_size
-    except OSError:  # the library reports it
-        return
-    except (KeyError, IndexError) as error:
-        raise ValueError(f"the header of the file is damaged: unknown number {error}; copy it again") from error
-    if found < expected:
-        raise ValueError(
-            f"the file is truncated: its header describes {expected:,} bytes, but it has {found:,}; copy it again from its "
-            "source"
-        )
+    return _Header(file, version).size()
 
 
 class _Header:
@@ -105,7 +95,7 @@ class _Header:
         data = self._file.read(nbytes)
         if len(data) < nbytes or self._file.tell() > _LARGEST_HEADER:
             raise ValueError(
-                "the file is truncated, or damaged: its header is not complete; copy it again from its source"
+                "the file is truncated, or damaged: its header is not complete; fetch the file again from its source"
             )
         return int(struct.unpack(">I" if nbytes == 4 else ">Q", data)[0])
 

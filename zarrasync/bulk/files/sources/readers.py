@@ -23,6 +23,7 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
 from zarrasync._util.redact import public_url, redact
 from zarrasync.bulk.files.sources.attributes import code_attributes, dtype_text, plain_attributes
+from zarrasync.bulk.files.sources.content import FETCH_AGAIN, check_content
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.digests import add_digests
 from zarrasync.bulk.files.sources.engines import (
@@ -38,17 +39,22 @@ from zarrasync.bulk.files.sources.grib_messages import (
     missing_messages,
     skipped_parameters,
 )
-from zarrasync.bulk.files.sources.hdf5_chunks import ChunkedVariable, find_chunks, inner_groups, is_hdf5
+from zarrasync.bulk.files.sources.hdf5_chunks import (
+    ChunkedVariable,
+    damaged_chunk,
+    find_chunks,
+    inner_groups,
+    is_hdf5,
+)
 from zarrasync.bulk.files.sources.hdf5_types import unread_variables
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
-from zarrasync.bulk.files.sources.netcdf3 import check_complete
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
 from zarrasync.bulk.files.sources.unread_parts import unread_pages, zarr_groups
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError, ZarrError
+from zarrasync.errors import CodecError, MetadataError, ShapeError, SourceFilesError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.model import dtypes
 
@@ -85,25 +91,24 @@ def _needs_copy(url: str) -> bool:
 
 
 @contextmanager
-def _naming(url: str, action: str) -> Iterator[None]:
+def _naming(name: str, action: str) -> Iterator[None]:
     """Raise errors of libraries as errors that name the file."""
     try:
         yield
     except (ZarrError, ImportError, MemoryError):
         raise
-    except ValueError as error:
-        if str(error).startswith("cannot ") and url in str(error):  # an inner call has named it
-            raise
-        if "installed IO backends" not in str(error):
-            raise ValueError(f"cannot {action} {url}: {redact(str(error))}") from error
-        from xarray.backends import list_engines
-
-        raise ValueError(
-            f"cannot {action} {url}: none of xarray's engines recognizes the file ({', '.join(list_engines())}); check that it "
-            "is complete, install the package that reads its format, or pass engine='NAME'"
-        ) from error
     except Exception as error:  # of any class: each library has its own
-        raise ValueError(f"cannot {action} {url}: {type(error).__name__}: {redact(str(error))}") from error
+        text = redact(str(error))
+        if "installed IO backends" in text:
+            from xarray.backends import list_engines
+
+            text = (
+                f"none of xarray's engines recognizes the file ({', '.join(list_engines())}); check that it is complete, install "
+                "the package that reads its format, or pass engine='NAME'"
+            )
+        elif not isinstance(error, ValueError):
+            text = f"{type(error).__name__}: {text}"
+        raise SourceFilesError(f"cannot {action} {name}: {text}", files={name: text}) from error
 
 
 class OpenFiles:
@@ -147,16 +152,22 @@ class OpenFiles:
             chosen: The names of the variables to store; empty for all. Others get no digest.
             with_linked: Whether the variables that belong to the chosen ones in each file also get digests.
 
+        Returns:
+            The headers. A file that cannot be read has a header without variables, and with the error.
+
         Raises:
             ImportError: If xarray, or the package that reads the format, is not installed.
-            ValueError: If a file cannot be read.
         """
         found: list[FileHeader] = []
         for start in range(0, len(files), _MOST_OPEN):
             batch = files[start : start + _MOST_OPEN]
             with self.prepared(batch):
                 for file in batch:  # groups are known of the first file, because looking for them takes time
-                    found.append(self._header(file, chosen, with_linked=with_linked, with_groups=not found))
+                    try:
+                        header = self._header(file, chosen, with_linked=with_linked, with_groups=not found)
+                    except (SourceFilesError, ShapeError, CodecError, MetadataError) as error:
+                        header = FileHeader(file, {}, {}, error=error)
+                    found.append(header)
         return found
 
     def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool, with_groups: bool) -> FileHeader:
@@ -181,7 +192,7 @@ class OpenFiles:
         """Return a region of a variable.
 
         Raises:
-            ValueError: If the file cannot be read, or has changed since the job was planned.
+            SourceFilesError: If the file cannot be read, or has changed since the job was planned.
         """
         if self._options.labels and name == self._options.dim:
             return label_values(file, self._options.labels, (1,) * len(region))[region]
@@ -190,13 +201,17 @@ class OpenFiles:
             if chunked is not None:
                 return chunked.read(region, self._memory)
             with _lock_of(file.url):
-                return self._get(file, path).read(name, region)
+                reader = self._get(file, path)
+                try:
+                    return reader.read(name, region)
+                except (OSError, RuntimeError) as error:  # of the libraries of HDF5, which name no place
+                    raise ValueError(f"the values are damaged ({redact(str(error))}); {FETCH_AGAIN}") from error
 
     def check_unchanged(self, files: Iterable[SourceFile]) -> None:
         """Check that local files have not changed since they were opened. Copies of remote files do not change.
 
         Raises:
-            ValueError: If a file has changed, so that values of two versions may have been read.
+            SourceFilesError: If a file has changed, so that values of two versions may have been read.
         """
         for file in files:
             if "://" not in file.url:
@@ -282,9 +297,10 @@ def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
 
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
+    if not _is_zarr(url):
+        check_content(path)
     if is_numpy(url):
         return NumpyReader(path, options)
-    check_complete(path)
     return _XarrayReader(url, path, options)
 
 
@@ -370,7 +386,8 @@ class _XarrayReader:
             if is_read and not problem:
                 values = np.array(_values(variable))
         except Exception as error:  # of any class; it matters only if the variable shall be stored
-            problem = redact(f"{type(error).__name__}: {error}", options.storage_options)
+            problem = damaged_chunk(self._path, name, options) or f"{type(error).__name__}: {error}; {FETCH_AGAIN}"
+            problem = redact(problem, options.storage_options)
         chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
         if isinstance(chunks, Mapping):
             chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())

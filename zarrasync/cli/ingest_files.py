@@ -27,6 +27,8 @@ __all__ = [
 
 _FOR_FILES = (
     "concat",
+    "preprocess",
+    "optional",
     "labels",
     "append",
     "region",
@@ -54,7 +56,26 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="complete an interrupted job, which is the default")
     group = command.add_argument_group("many files")
     group.add_argument("--concat", metavar="DIM", help="join files along this dimension")
-    group.add_argument("--labels", metavar="PATTERN", help="the pattern of names with times, for files without labels")
+    group.add_argument(
+        "--labels",
+        metavar="PATTERN",
+        help="the pattern of names with labels, such as 'ndvi_%%Y%%m%%d' or 'member_{int}'; none: stack the files in order",
+    )
+    group.add_argument("--preprocess", metavar="MODULE:FUNCTION", help="a function that changes each opened dataset")
+    group.add_argument(
+        "--coordinate-tolerance",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="the largest difference of equal coordinates",
+    )
+    group.add_argument(
+        "--optional",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable that files may lack (may be repeated)",
+    )
     group.add_argument("--append", action="store_true", help="add rows to an existing dataset, or create it")
     group.add_argument(
         "--region", type=_region, metavar="auto|A:B", help="write existing rows again: auto finds them by their labels"
@@ -147,7 +168,10 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         list(args.url),
         dest,
         args.concat,
-        labels=args.labels,
+        labels=None if args.labels == "none" else args.labels or "",
+        preprocess=args.preprocess,
+        coordinate_tolerance=args.coordinate_tolerance,
+        optional=args.optional,
         path=args.dest_path,
         mode="w" if args.overwrite else "a",
         append=args.append,

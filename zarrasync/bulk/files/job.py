@@ -27,7 +27,7 @@ from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlie
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.sources.engines import is_zarr
-from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
+from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress
@@ -221,7 +221,8 @@ class Job:
         """Read the headers of files, and compare them with the destination. Return the plan, and the files without rows."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
-            self._run(read_constants(target, parameters.dim, parameters.reader.small_bytes))
+            small = LARGE_BYTES if parameters.reader.tolerance else parameters.reader.small_bytes
+            self._run(read_constants(target, parameters.dim, small))
         headers = workers.headers(files, parameters.reader, config, parameters.variables)
 
         def prepare(header: FileHeader) -> None:
@@ -283,6 +284,8 @@ class Job:
         if self._mode == "w":
             self._refuse_own_sources()
         target = self._run(read_target(self.handle, parameters.dim)) if self._mode != "w" else Target(self.handle)
+        if parameters.reader.labels is None:
+            target.labels = None
         self._check_destination(target)
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:

@@ -23,6 +23,7 @@ from zarrasync.bulk.files.running.report import CheckReport, FilesReport
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.name_labels import check_pattern
+from zarrasync.bulk.files.sources.preprocess import register_preprocess
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.display.progress import ProgressLike, report_progress
@@ -59,7 +60,9 @@ class FilesRequest:
     sources: Any
     store: Any
     concat: str | None = None
-    labels: str | None = None
+    labels: str | None = ""
+    preprocess: Any = None
+    coordinate_tolerance: float = 0.0
     path: str = ""
     mode: str = "a"
     append: bool = False
@@ -71,6 +74,7 @@ class FilesRequest:
     reserve: str | None = None
     variables: Any = None
     ignore_attributes: Any = ()
+    optional: Any = ()
     encoding: Mapping[str, Mapping[str, Any]] | None = None
     decode: bool = False
     dims: Any = None
@@ -262,10 +266,16 @@ def make_job(request: FilesRequest) -> Job:
     source_options = dict(request.source_options or {})
     files = find_files(request.sources, source_options)
     concat, labels = request.concat, request.labels
-    if labels is not None and not concat:
+    if labels != "" and not concat:
         raise ValueError("labels need the name of the dimension along which files are joined; pass concat='time'")
-    if labels is not None:
+    if labels:
         check_pattern(labels)
+    tolerance = request.coordinate_tolerance
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not tolerance >= 0:
+        raise ValueError(f"coordinate_tolerance must be a number of at least 0, found {tolerance!r}")
+    preprocess = request.preprocess
+    if preprocess is not None:
+        preprocess = register_preprocess(preprocess, is_local=request.executor in (None, 1))
     if concat is None:
         if len(files) > 1:
             raise ValueError(
@@ -281,8 +291,10 @@ def make_job(request: FilesRequest) -> Job:
         source_options,
         dict(request.engine_options or {}),
         concat,
-        labels or "",
+        labels,
         request.small_bytes,
+        preprocess or "",
+        float(tolerance),
     )
     variables = (request.variables,) if isinstance(request.variables, str) else tuple(request.variables or ())
     parameters = Parameters(
@@ -299,6 +311,7 @@ def make_job(request: FilesRequest) -> Job:
         (request.ignore_attributes,)
         if isinstance(request.ignore_attributes, str)
         else tuple(request.ignore_attributes),
+        (request.optional,) if isinstance(request.optional, str) else tuple(request.optional),
         options,
         dict(request.encoding or {}),
         reader,

@@ -274,6 +274,7 @@ def check_equal(
     *,
     is_needed: bool = False,
     is_stored: bool = False,
+    tolerance: float = 0.0,
 ) -> None:
     """Check that a variable without rows has the same values in two files.
 
@@ -285,6 +286,7 @@ def check_equal(
         like_url: The other file, or the destination.
         is_needed: Whether the variable labels an axis of others, so that it cannot be left out.
         is_stored: Whether the other variable is an array of the destination.
+        tolerance: The largest difference between equal values.
 
     Raises:
         ShapeError: If it does not, or its values cannot be compared.
@@ -308,15 +310,25 @@ def check_equal(
         if own is not None and units is not None and own != units:
             text = f"{name!r} of {url}"
             values = convert_times(values, own, units, np.dtype("f8"), text, header.attributes)
-        is_different = not is_equal(values, like_values)
+        is_different = not (is_equal(values, like_values) or _is_close(values, like_values, tolerance))
     if not is_different:
         return
-    hint = "make the files agree first, for example by interpolation to one grid, or write them to separate datasets"
+    hint = (
+        "make the files agree first, for example by interpolation to one grid, write them to separate datasets, or pass "
+        "source=FileOptions(coordinate_tolerance=…) if the differences are rounding errors"
+    )
     if not is_needed:
         hint = way_without()
     raise ShapeError(
         f"{name!r} must be the same in all files, but {_difference(values, url, like_values, like_url)}; {hint}"
     )
+
+
+def _is_close(values: npt.NDArray[Any], others: npt.NDArray[Any], tolerance: float) -> bool:
+    is_comparable = (
+        tolerance > 0 and values.shape == others.shape and {values.dtype.kind, others.dtype.kind} <= {*"iuf"}
+    )
+    return is_comparable and bool(np.allclose(values, others, rtol=0, atol=tolerance, equal_nan=True))
 
 
 def way_without(*, in_new_dataset: bool = False) -> str:

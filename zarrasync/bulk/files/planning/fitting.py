@@ -12,8 +12,8 @@ from zarrasync.bulk.files.planning.compare import (
     differing_attributes,
     way_without,
 )
-from zarrasync.bulk.files.planning.variables import Variables
-from zarrasync.bulk.files.records.target import StoredForm, Target, stored_attributes
+from zarrasync.bulk.files.planning.variables import Variables, stored_header
+from zarrasync.bulk.files.records.target import StoredForm
 from zarrasync.bulk.files.sources.conversions import check_strings
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.errors import ShapeError
@@ -49,7 +49,15 @@ def check_variables(variables: Variables) -> None:
             check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted, ignored=ignored)
             check_projection(name, other, source.file.name, first, first_url)
             if axis is None:
-                check_equal(name, other, source.file.name, first, first_url, is_needed=is_needed)
+                check_equal(
+                    name,
+                    other,
+                    source.file.name,
+                    first,
+                    first_url,
+                    is_needed=is_needed,
+                    tolerance=_tolerance(variables, name),
+                )
             differing[name] |= differing_attributes(other, first)
         if name in target.arrays:
             differing[name] |= _check_stored(variables, name, any_dtype=are_converted, is_needed=is_needed)
@@ -116,7 +124,7 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
         is_needed: Whether the variable labels an axis of others.
     """
     target, axis, differing = variables.target, variables.axis(name), set[str]()
-    like, text = _stored_header(target, name), f"{target.handle.name} of {target.handle.store!r}"
+    like, text = stored_header(target, name), f"{target.handle.name} of {target.handle.store!r}"
     headers, url = variables.all_headers(name), variables.headers[0].file.name
     check_projection(name, headers[0], url, like, text)
     for source, header in zip(variables.headers, headers, strict=True):
@@ -127,24 +135,20 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
         differing |= differing_attributes(header, like)
     first = _as_stored(headers[0], like, target.stored_forms.get(name))
     if axis is None:
-        check_equal(name, first, url, like, text, is_needed=is_needed, is_stored=True)
+        tolerance = _tolerance(variables, name)
+        check_equal(name, first, url, like, text, is_needed=is_needed, is_stored=True, tolerance=tolerance)
     return differing
+
+
+def _tolerance(variables: Variables, name: str) -> float:
+    """Return the largest difference between equal values of a variable. Only coordinates and their bounds have one."""
+    is_checked = variables.is_label(name) or variables.headers[0].variables[name].is_coordinate
+    return variables.parameters.reader.tolerance if is_checked else 0.0
 
 
 def _as_stored(header: VariableHeader, like: VariableHeader, form: StoredForm | None) -> VariableHeader:
     """Return a variable with the values that the destination would store, if they differ."""
     return header if form is None else replace(header, dtype=like.dtype, values=form.values, digest=form.digest)
-
-
-def _stored_header(target: Target, name: str) -> VariableHeader:
-    """Return the header of an array of the destination."""
-    metadata = target.arrays[name].metadata
-    dims = tuple(str(dim) for dim in target.dims[name])
-    attributes = stored_attributes(metadata, target.handle.format)
-    dtype = metadata.dtype.numpy
-    text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
-    values, digest = target.values.get(name), target.digests.get(name)
-    return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
 
 
 def check_destination(variables: Variables) -> None:
@@ -164,7 +168,7 @@ def check_destination(variables: Variables) -> None:
             f"the destination has rows of {missing[0]!r} along {dim!r}, which {first_url} does not have; all variables must "
             "get the same rows"
         )
-    if new := [name for name in names if name not in target.arrays]:
+    if new := [name for name in names if name not in target.arrays and name not in variables.parameters.optional]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         if not target.arrays:
             hint = "its group contains no arrays, so pass mode='w' to replace it"

@@ -161,6 +161,7 @@ class _Layout:
             None if units is None else (units.units, units.calendar),
             source_units,
             variables.source_orders(name),
+            absent={str(n): True for n, own in enumerate(variables.headers) if own.variables[name].is_absent},
             row_bytes=_row_size(metadata.shape, number) * max(metadata.dtype.itemsize or 0, 1),
         )
         if number is None and first.values is not None:

@@ -124,6 +124,8 @@ def find_labels(variables: Variables) -> Labels | None:
         ShapeError: If some files have labels and others do not, or labels have no units.
     """
     name = variables.dim
+    if variables.parameters.reader.labels is None:
+        return None
     if name not in variables.names:
         if variables.target.labels is not None:
             raise ShapeError(

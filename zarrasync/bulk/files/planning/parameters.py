@@ -30,6 +30,7 @@ class Parameters:
         inserts: Whether this job can insert rows.
         variables: The variables to store; all if empty.
         ignore_attributes: The attributes that may differ between files although they give a variable its meaning.
+        optional: The variables that files may lack.
         layout: ``chunks``, ``shards`` and other parameters of ``create_array`` for new arrays. Shapes may be mappings of
             dimensions to sizes.
         encoding: The same for single variables.
@@ -48,6 +49,7 @@ class Parameters:
     inserts: bool = True
     variables: tuple[str, ...] = ()
     ignore_attributes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     layout: Mapping[str, Any] = field(default_factory=dict)
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reader: ReaderOptions = field(default_factory=ReaderOptions)
@@ -61,7 +63,8 @@ class Parameters:
             self.reader.decode,
             self.reader.dims,
             *([self.reader.engine_options] * bool(self.reader.engine_options)),
-            *([self.reader.labels] * bool(self.reader.labels)),
+            *([self.reader.labels] * (self.reader.labels != "")),
+            *([self.reader.preprocess] * bool(self.reader.preprocess)),
         ]
         values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
         return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]

@@ -19,14 +19,15 @@ from zarrasync.bulk.files.planning.compare import (
 )
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.reserve import reserved_labels
-from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
 from zarrasync.bulk.files.sources.times import common_units, convert_times
 from zarrasync.errors import CodecError, ShapeError
+from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
 
-__all__ = ["Variables"]
+__all__ = ["Variables", "stored_header"]
 
 _MOST_GROUPS = 5
 """The number of groups that messages name."""
@@ -52,14 +53,48 @@ class Variables:
     """
 
     def __init__(self, headers: Sequence[FileHeader], target: Target, parameters: Parameters) -> None:
-        self.headers, self.target, self.parameters, self.dim = headers, target, parameters, parameters.dim
+        self.target, self.parameters, self.dim = target, parameters, parameters.dim
         self._are_single = find_single_rows(headers, self.dim)
+        self.headers = self._with_absent(headers)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
         self.left_out = _unread(headers, parameters.variables)
         self.names = self._find_chosen() if parameters.variables else self._find_all()
         self.left_out += _gaps(headers, self.names)
         self._units: dict[str, TimeUnits | None] = {}
+
+    def _with_absent(self, headers: Sequence[FileHeader]) -> Sequence[FileHeader]:
+        """Return headers that have all optional variables, of which any file or the destination has rows."""
+        result = list(headers)
+        for name in self.parameters.optional:
+            present = [n for n, header in enumerate(headers) if name in header.variables]
+            if len(present) == len(headers):
+                continue
+            if present:
+                own, is_single = headers[present[0]].variables[name], self._are_single[present[0]]
+            elif self.dim in self.target.dims.get(name, ()):
+                own, is_single = stored_header(self.target, name), False
+            else:
+                continue
+            own = replace(own, values=None, digest=None, problem="", gap="", is_absent=True)
+            axis = own.dims.index(self.dim) if self.dim in own.dims else None
+            if axis is None and not is_single:
+                raise ShapeError(
+                    f"the optional variable {name!r} has no dimension {self.dim!r}, so that no rows of it can be missing"
+                )
+            if (
+                np.dtype(object if own.dtype == "str" else own.dtype).kind in "iub"
+                and not {*MISSING_NUMBERS} & own.attributes.keys()
+            ):
+                raise ShapeError(
+                    f"the optional variable {name!r} has integers without a _FillValue, so that missing rows would be numbers; add "
+                    "one with source=FileOptions(preprocess=…)"
+                )
+            for n, header in enumerate(headers):
+                if name not in header.variables:
+                    added = _with_rows(own, axis, None if self._are_single[n] else header.row_count(self.dim) or 0)
+                    result[n] = replace(result[n], variables={**result[n].variables, name: added})
+        return result
 
     # -------------------------------------------------------------- choice
 
@@ -356,6 +391,29 @@ class Variables:
         header = self.headers[number]
         attributes = header.variables[name].attributes
         return convert_times(values, own, units, self.dtype(name), f"{name!r} of {header.file.name}", attributes)
+
+
+def _with_rows(header: VariableHeader, axis: int | None, count: int | None) -> VariableHeader:
+    """Return a variable with another number of rows; without their axis if there is none."""
+    if axis is None:
+        return header
+    dims, shape = list(header.dims), list(header.shape)
+    if count is None:
+        del dims[axis], shape[axis]
+    else:
+        shape[axis] = count
+    return replace(header, dims=tuple(dims), shape=tuple(shape), chunks=None)
+
+
+def stored_header(target: Target, name: str) -> VariableHeader:
+    """Return the header of an array of the destination."""
+    metadata = target.arrays[name].metadata
+    dims = tuple(str(dim) for dim in target.dims[name])
+    attributes = stored_attributes(metadata, target.handle.format)
+    dtype = metadata.dtype.numpy
+    text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
+    values, digest = target.values.get(name), target.digests.get(name)
+    return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
 
 
 def _unread(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:

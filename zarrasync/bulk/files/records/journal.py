@@ -155,7 +155,7 @@ class Journal:
         rows = self.rows(file)
         if rows is None or rows.stop > length:
             return False
-        return labels is None or self.contains_rows(rows, labels)
+        return labels is None or not rows.digest or self.contains_rows(rows, labels)
 
     @staticmethod
     def contains_rows(rows: Rows, labels: npt.NDArray[Any]) -> bool:

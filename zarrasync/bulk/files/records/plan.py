@@ -91,6 +91,7 @@ class ArrayPlan:
             segments one after the other.
         data_shape: The shape of inline values.
         rows: The rows of inline values, if these are not the rows of the segments.
+        absent: The numbers of the files that lack the variable, so that their rows contain the fill value.
         row_bytes: The decoded size of a row; the size of the array if it has no rows.
     """
 
@@ -107,6 +108,7 @@ class ArrayPlan:
     data: str = ""
     data_shape: tuple[int, ...] = ()
     rows: Sequence[tuple[int, int]] = ()
+    absent: Mapping[str, bool] = field(default_factory=dict)
     row_bytes: int = 0
 
     def with_values(self, values: npt.NDArray[Any]) -> ArrayPlan:
@@ -121,7 +123,9 @@ class ArrayPlan:
         def own(items: Mapping[str, T]) -> dict[str, T]:
             return {str(new): items[str(number)] for number, new in numbers.items() if str(number) in items}
 
-        return replace(self, source_units=own(self.source_units), source_orders=own(self.source_orders))
+        return replace(
+            self, source_units=own(self.source_units), source_orders=own(self.source_orders), absent=own(self.absent)
+        )
 
     def values(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the inline values."""

@@ -236,6 +236,9 @@ class TaskRunner:
 
     def _read_file(self, array: ArrayPlan, target: AsyncArray, number: int, region: Region) -> npt.NDArray[Any]:
         file = self.plan.files[number]
+        if str(number) in array.absent:
+            shape = tuple(part.stop - part.start for part in region)
+            return np.full(shape, target.metadata.spec.fill_value, target.dtype)
         if array.stacks:
             assert array.axis is not None
             inner = tuple(part for axis, part in enumerate(region) if axis != array.axis)

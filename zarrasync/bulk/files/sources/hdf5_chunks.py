@@ -172,7 +172,13 @@ def find_chunks(path: str, name: str, options: ReaderOptions, config: Config) ->
         options: How to open files.
         config: The settings for reading chunks.
     """
-    if options.engine not in _ENGINES or options.engine_options or options.decode or not hasattr(os, "pread"):
+    if (
+        options.engine not in _ENGINES
+        or options.engine_options
+        or options.decode
+        or options.preprocess
+        or not hasattr(os, "pread")
+    ):
         return None
     try:
         import h5py

@@ -17,6 +17,7 @@ from zarrasync._util.redact import public_url
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
 __all__ = [
+    "LARGE_BYTES",
     "NEEDED",
     "PHONY",
     "RELATED",
@@ -31,6 +32,9 @@ __all__ = [
 
 SMALL_BYTES = 64 * 1024
 """Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
+
+LARGE_BYTES = 256 << 20
+"""The same if they are compared with a tolerance."""
 
 NEEDED = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
 """Attributes of CF that refer to variables without which the numbers or places of a variable have no meaning."""
@@ -176,8 +180,11 @@ class ReaderOptions:
         storage_options: Options for the filesystem of URLs.
         engine_options: Arguments of ``xarray.open_dataset``.
         dim: The dimension along which files are joined. Large variables without it get a digest.
-        labels: The pattern of names of files with the times of their rows; empty if the files contain the labels.
+        labels: The pattern of names of files with the labels of their rows; empty if the files contain the labels, ``None`` if
+            rows have none.
         small_bytes: The largest size of values that are read with the headers.
+        preprocess: The name and the digest of a function that changes each file; see ``register_preprocess``.
+        tolerance: The largest difference between coordinates that are equal. They are compared by their values then.
     """
 
     engine: str | None = None
@@ -187,8 +194,10 @@ class ReaderOptions:
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dim: str = ""
-    labels: str = ""
+    labels: str | None = ""
     small_bytes: int = SMALL_BYTES
+    preprocess: str = ""
+    tolerance: float = 0.0
 
     def reads_values(self, name: str, dims: Sequence[str], shape: Sequence[int], itemsize: int) -> bool:
         """Return whether the values of a variable are read with the headers: of small ones, and of all labels of rows.
@@ -200,7 +209,8 @@ class ReaderOptions:
             itemsize: The size of an element in bytes; 0 if it varies.
         """
         is_label = bool(self.dim) and name == self.dim and tuple(dims) == (self.dim,)
-        return is_label or is_small(shape, itemsize, self.small_bytes)
+        is_compared = self.tolerance > 0 and self.dim not in dims
+        return is_label or is_small(shape, itemsize, LARGE_BYTES if is_compared else self.small_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +228,7 @@ class VariableHeader:
         digest: A digest of the values of a large variable that must be equal in all files; ``None`` for others. It does
             not depend on the order of the dimensions.
         problem: Why the variable cannot be stored; empty if it can.
+        is_absent: Whether the file lacks the variable, so that its rows contain the fill value.
         gap: Which of its values the file does not contain, so that they are stored as missing; empty if it has all.
     """
 
@@ -231,6 +242,7 @@ class VariableHeader:
     digest: int | None = None
     problem: str = ""
     gap: str = ""
+    is_absent: bool = False
 
     def order_of(self, dims: Sequence[str | None]) -> tuple[int, ...] | None:
         """Return the axes in the order of some dimensions; ``None`` if these are not a permutation of the variable's own."""

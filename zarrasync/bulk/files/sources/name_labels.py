@@ -1,8 +1,9 @@
-"""Labels of rows from the names of files: times, which a pattern with codes of ``strptime`` describes."""
+"""Labels of rows from the names of files: times in codes of ``strptime``, or numbers and strings, such as of members."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -37,6 +38,12 @@ _CODES = {
 }
 """The codes of ``strptime`` for times, with regular expressions of their values."""
 _NUMBER = r"(?:%[YymdjHIMSf]|\d)"
+_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "int": (r"(?<![\d.])-?\d+", int),
+    "float": (r"(?<![\d.])-?\d+(?:\.\d+)?", float),
+    "str": (r"[^/]+?", str),
+}
+"""Fields of patterns for other labels, with regular expressions and types of their values."""
 _WILDCARDS = {"*": "[^/]*?", "?": "[^/]"}
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # compared with times of names, which have no zone either
 
@@ -48,11 +55,13 @@ class _Pattern(NamedTuple):
         regex: The regular expression, with a group for each code.
         depth: The number of folders whose names are part of it.
         step: The unit of the labels.
+        field: The field of other labels than times; empty for times.
     """
 
     regex: re.Pattern[str]
     depth: int
     step: timedelta
+    field: str = ""
 
 
 @lru_cache(16)
@@ -62,6 +71,15 @@ def _parse(pattern: str) -> _Pattern:
     Raises:
         ValueError: If it contains other codes, or no year.
     """
+    if field := re.search(r"\{(int|float|str)\}", pattern):
+        ends = (
+            re.escape(part).replace(r"\*", "[^/]*?").replace(r"\?", "[^/]")
+            for part in re.split(re.escape(field[0]), pattern, maxsplit=1)
+        )
+        before, after = ends
+        inner = f"{before}(?P<value>{_FIELDS[field[1]][0]}){after}"
+        inner += r"(?![\d])" if field[1] != "str" and not after else "" if after else r"(?=\.[^./]*$|$)"
+        return _Pattern(re.compile(inner), pattern.count("/"), timedelta(seconds=1), field[1])
     parts, codes = list[str](), list[str]()
     for code, text in re.findall(r"%(.?)|([^%])", pattern, re.DOTALL):
         if text or code == "%":
@@ -77,7 +95,10 @@ def _parse(pattern: str) -> _Pattern:
                 f"labels={pattern!r} contains the code '%{code}'; known are {known}, and %% for a percent sign"
             )
     if not {"Y", "y"} & set(codes):
-        raise ValueError(f"labels={pattern!r} contains no year; write a pattern of names such as 'ndvi_%Y%m%d'")
+        raise ValueError(
+            f"labels={pattern!r} contains no year; write a pattern of names such as 'ndvi_%Y%m%d', or 'member_{{int}}' for "
+            "other labels"
+        )
     before = r"(?<!\d)" if re.match(_NUMBER, pattern) else ""  # a number is not a part of a longer one
     after = r"(?!\d)" if re.search(f"{_NUMBER}$", pattern) else ""
     regex = re.compile(f"(?={before}{''.join(parts)}{after})")  # matches may overlap
@@ -89,20 +110,30 @@ def check_pattern(pattern: str) -> None:
     _parse(pattern)
 
 
-def label_of(file: SourceFile, pattern: str) -> int:
-    """Return the time in the name of a file, in the units of the attributes of ``with_labels``.
+def label_of(file: SourceFile, pattern: str) -> Any:
+    """Return the label in the name of a file; of a time, in the units of the attributes of ``with_labels``.
 
     Args:
         file: The file.
-        pattern: A part of the name, with codes of ``strptime`` and the wildcards ``*`` and ``?``. With slashes, also of
-            the names of folders.
+        pattern: A part of the name, with codes of ``strptime`` and the wildcards ``*`` and ``?``, or with ``{int}``,
+            ``{float}`` or ``{str}`` in the place of the label. With slashes, also of the names of folders.
 
     Raises:
-        ShapeError: If the name contains no such time, or several.
+        ShapeError: If the name contains no such label, or several.
         ValueError: If the pattern is invalid.
     """
     parsed = _parse(pattern)
     name = "/".join(path_of(file.name).rstrip("/").replace("\\", "/").split("/")[-parsed.depth - 1 :])
+    if parsed.field:
+        labels = {_FIELDS[parsed.field][1](match["value"]) for match in parsed.regex.finditer(name)}
+        if len(labels) == 1:
+            return labels.pop()
+        found = (
+            f"several labels: {', '.join(map(str, sorted(labels)))}; write more of the name" if labels else "no label"
+        )
+        raise ShapeError(
+            f"the name of {file.name} contains {found} that matches labels={pattern!r}; pass another pattern"
+        )
     times = {time for match in parsed.regex.finditer(name) if (time := _time(match.groupdict())) is not None}
     if len(times) == 1:
         return (times.pop() - _EPOCH) // parsed.step
@@ -129,11 +160,12 @@ def _time(values: dict[str, str]) -> datetime | None:
 
 def label_values(file: SourceFile, pattern: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return the label of a file in an array without axes, or with one of length 1."""
-    return np.full(shape, label_of(file, pattern), "i8")
+    label = label_of(file, pattern)
+    return np.full(shape, label, {int: "i8", float: "f8"}.get(type(label), f"U{len(str(label))}"))
 
 
 def with_labels(header: FileHeader, dim: str, pattern: str) -> FileHeader:
-    """Return a header with the time in the name of the file as the label of its row.
+    """Return a header with the label in the name of the file as the label of its row.
 
     Args:
         header: The header.
@@ -150,18 +182,23 @@ def with_labels(header: FileHeader, dim: str, pattern: str) -> FileHeader:
     count = header.row_count(dim)
     if count not in (None, 1):
         raise ShapeError(
-            f"{header.file.name} has {count:,} rows along {dim!r}, but its name contains one time; labels from names need files "
+            f"{header.file.name} has {count:,} rows along {dim!r}, but its name contains one label; labels from names need files "
             "with one row each",
             found=(count or 0,),
             wanted=(1,),
         )
     dims, shape = ((), ()) if count is None else ((dim,), (1,))
     unit = "seconds" if _parse(pattern).step.seconds else "microseconds"
-    attributes = {
-        "standard_name": "time",
-        UNITS: f"{unit} since 1970-01-01",
-        CALENDAR: "proleptic_gregorian",
-    }
+    attributes = (
+        {}
+        if _parse(pattern).field
+        else {
+            "standard_name": "time",
+            UNITS: f"{unit} since 1970-01-01",
+            CALENDAR: "proleptic_gregorian",
+        }
+    )
     values = label_values(header.file, pattern, shape)
-    label = VariableHeader(dims, shape, values.dtype.str, attributes, is_coordinate=True, values=values)
+    dtype = "str" if values.dtype.kind == "U" else values.dtype.str
+    label = VariableHeader(dims, shape, dtype, attributes, is_coordinate=True, values=values)
     return replace(header, variables={**header.variables, dim: label})

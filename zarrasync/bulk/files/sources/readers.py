@@ -52,6 +52,7 @@ from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
+from zarrasync.bulk.files.sources.preprocess import preprocessed
 from zarrasync.bulk.files.sources.unread_parts import unread_pages, zarr_groups
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError, ShapeError, SourceFilesError, ZarrError
@@ -300,6 +301,8 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
     if not _is_zarr(url):
         check_content(path)
     if is_numpy(url):
+        if options.preprocess:
+            raise ValueError("preprocess needs a file that xarray opens, and NumPy reads this one")
         return NumpyReader(path, options)
     return _XarrayReader(url, path, options)
 
@@ -321,7 +324,7 @@ class _XarrayReader:
             "decode_timedelta": False,
             "chunks": None,
             "cache": False,
-            "create_default_indexes": False,  # which take time, and are not used
+            "create_default_indexes": bool(options.preprocess),  # which take time, and are not used otherwise
         }
         if _is_zarr(url):
             arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
@@ -348,7 +351,11 @@ class _XarrayReader:
             self._engine = arguments["engine"]
             if (_is_zarr(url) or is_hdf5(path)) and self._engine != "rasterio":
                 inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
-        self._variables = {**inherited, **self._dataset.variables}
+        if options.preprocess:
+            self._parents.append(self._dataset)
+            self._dataset = preprocessed(options.preprocess, self._dataset)
+        own = {str(name): _encoded(str(name), item) for name, item in self._dataset.variables.items()}
+        self._variables = {**inherited, **own}
         self._coords = {*inherited, *self._dataset.coords}
         self._options, self._path, self._has_fixed_strings = options, path, _is_zarr(url)
 
@@ -364,7 +371,7 @@ class _XarrayReader:
             unread = damaged_messages(self._path, options.engine_options)
         elif self._engine == "rasterio":
             unread = unread_pages(dataset, self._path, options.engine_options)
-        elif is_hdf5(self._path):
+        elif is_hdf5(self._path) and not options.preprocess:
             dropped = options.engine_options.get("drop_variables") or ()
             names = {*variables, *([dropped] if isinstance(dropped, str) else dropped)}
             variables |= unread_variables(self._path, options.group, names)
@@ -410,6 +417,15 @@ class _XarrayReader:
     def close(self) -> None:
         for dataset in (self._dataset, *self._parents):
             dataset.close()
+
+
+def _encoded(name: str, variable: Any) -> Any:
+    """Return a variable with numbers in units instead of dates, which functions of users make."""
+    if variable.dtype.kind not in "mM":
+        return variable
+    from xarray.conventions import encode_cf_variable
+
+    return encode_cf_variable(variable, name=name)
 
 
 def _values(variable: Any) -> Any:

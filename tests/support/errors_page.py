@@ -162,6 +162,13 @@ array[0] = [1, 2, 3]
 """,
         "Pass values that broadcast to the shape of the selection.",
     ),
+    "SourceFilesError": Example(
+        """
+open("empty.nc", "w").close()
+sync.ingest_files("empty.nc", {}, concat="time")
+""",
+        'Fetch or repair the files, or leave them out with ``on_bad_file="skip"``.',
+    ),
     "MissingChunkError": Example(
         """
 array = sync.create_array({}, shape=4, dtype="i4", chunks=2)

@@ -102,7 +102,7 @@ def jobs(draw: Any) -> Job:
         tuple(draw(st.permutations(files))),
         draw(st.integers(1, count)),
         options,
-        {"on_duplicate": draw(st.sampled_from(["error", "skip", "replace"]))},
+        {"on_duplicate": draw(st.sampled_from(["error", "skip", "replace"])), "on_late": "error"},
         draw(st.integers(0, 3)) == 3,
         draw(st.sampled_from([None, None, *range(count)])),
         draw(st.sampled_from([SMALL_BYTES, 16])),

@@ -95,7 +95,7 @@ class Model:
                 number = source.file.number
                 self.rows += [Row(1000 * number + index, number, index) for index in range(len(source.file.rows))]
         else:
-            self.rows = self._merged(sources if on_duplicate == "replace" else new, on_duplicate)
+            self.rows = self._merged(new, on_duplicate)
         self.known |= {source.file.number for source in sources}
 
     def replace(self, source: Source) -> None:

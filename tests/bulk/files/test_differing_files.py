@@ -83,7 +83,9 @@ async def test_dates_that_a_function_makes(api: Api):
 
     await api(api.ingest_files(files, "a.zarr", concat="time", source=FileOptions(preprocess=dated)))
     found = xr.open_zarr("a.zarr")
-    assert found.time.values.tolist() == np.arange("2024-02-01", "2024-02-04", 8, dtype="M8[h]").astype("M8[ns]").tolist()
+    assert (
+        found.time.values.tolist() == np.arange("2024-02-01", "2024-02-04", 8, dtype="M8[h]").astype("M8[ns]").tolist()
+    )
     assert found.v.values.tolist() == [0, 1, 2, 1, 2, 3, 2, 3, 4]
 
 
@@ -124,7 +126,10 @@ async def test_labels_of_any_kind_from_names(api: Api, pattern: str, names: list
 
 
 async def test_rows_without_labels_are_stacked(api: Api):
-    files = [write(f"{n}.nc", xr.Dataset({"v": ("step", n + np.arange(3.0 + n))}, {"step": np.arange(3 + n)})) for n in range(3)]
+    files = [
+        write(f"{n}.nc", xr.Dataset({"v": ("step", n + np.arange(3.0 + n))}, {"step": np.arange(3 + n)}))
+        for n in range(3)
+    ]
     source = FileOptions(labels=None)
     with pytest.raises(ShapeError, match=r"labels=None\) to store all rows .* lost"):
         await api(api.ingest_files(files, "a.zarr", concat="step"))

@@ -244,7 +244,7 @@ ROWS = [
     Row("choose the variables to store{} with variables={}", "ingest", ("?.nc", "a.zarr"), TIME, damaged),
     Row("choose the variables to store{} with variables={}", "ingest", ("0.nc", "a.zarr"), {}, damaged),
     Row(
-        "but {} does not; choose the variables to store",
+        "which {} has; choose the variables to store",
         "ingest",
         ("?.nc", "a.zarr"),
         TIME,
@@ -451,6 +451,18 @@ def test_advice_of_commands_works(row: Command, tmp_path: Path, monkeypatch: pyt
 # ------------------------------------------------------------------ completeness
 
 ELSEWHERE = {
+    "on_late='insert' to insert them": "tests/bulk/files/test_late_files.py",
+    "reserve needs the name of the dimension": "like labels, which tests/bulk/files/test_name_labels.py tests",
+    "on_bad_file='skip' to leave such files out": "tests/bulk/files/test_bad_files.py",
+    "and make a new one without these files": "tests/bulk/files/test_bad_files.py",
+    "FileOptions(ignore_attributes=[{}]) to keep the first": "tests/bulk/files/test_differing_files.py",
+    "or pass ignore_attributes=['units'] there": "tests/bulk/files/test_differing_files.py",
+    "FileOptions(coordinate_tolerance=…) if": "tests/bulk/files/test_differing_files.py",
+    "add one with source=FileOptions(preprocess=…)": "tests/bulk/files/test_differing_files.py",
+    "and pass preprocess='module:function'": "tests/bulk/files/test_differing_files.py",
+    "with labels=… or preprocess=…": "tests/bulk/files/test_differing_files.py",
+    "pass on_duplicate='replace' to write them again": "tests/bulk/files/test_histories.py",
+    "have the same labels along all dimensions": "tests/bulk/files/test_differing_files.py",
     "set its `blocking` to False": "a store of the user",
     "write from fewer processes at a time": "depends on other processes",
     "and continue with mode='a'": "tests/bulk/test_ingest.py",

@@ -47,7 +47,8 @@ async def test_a_function_that_wraps_longitudes(api: Api, executor: int | None):
         "def wrap(dataset):\n    return dataset.assign_coords(lon=(dataset.lon + 180) % 360 - 180).sortby('lon')\n"
     )
     files = [write(f"{n}.nc", day(n)) for n in range(3)]
-    for number, function in enumerate(["recipes:wrap", wrap]):
+    functions: list[Any] = ["recipes:wrap", wrap]
+    for number, function in enumerate(functions):
         source, out = FileOptions(preprocess=function), f"{number}.zarr"
         await api(api.ingest_files(files, out, concat="time", source=source, executor=executor))
         found, expected = xr.open_zarr(out), xr.concat([wrap(day(n)) for n in range(3)], "time")
@@ -65,11 +66,12 @@ async def test_the_record_of_a_function(api: Api, monkeypatch: pytest.MonkeyPatc
     local = FileOptions(preprocess=lambda dataset: dataset)
     with pytest.raises(ValueError, match="other processes cannot import the function"):
         await api(api.ingest_files("0.nc", "a.zarr", concat="time", source=local, executor=2))
-    for function, message in [
+    cases: list[tuple[Any, str]] = [
         ("others:nothing", "cannot be imported"),
         ("others", "is not the name of a module and a function"),
         (lambda dataset: None, "must return a dataset of xarray, found NoneType"),
-    ]:
+    ]
+    for function, message in cases:
         with pytest.raises(ValueError, match=message):
             await api(api.ingest_files("0.nc", "a.zarr", concat="time", source=FileOptions(preprocess=function)))
 
@@ -131,7 +133,7 @@ async def test_rows_without_labels_are_stacked(api: Api):
         for n in range(3)
     ]
     source = FileOptions(labels=None)
-    with pytest.raises(ShapeError, match=r"labels=None\) to store all rows .* lost"):
+    with pytest.raises(ShapeError, match=r"lost then; labels=None stores all rows"):
         await api(api.ingest_files(files, "a.zarr", concat="step"))
     await api(api.ingest_files(files[:2], "a.zarr", concat="step", source=source))
     report = await api(api.ingest_files(files, "a.zarr", concat="step", append=True, source=source))
@@ -176,3 +178,37 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     assert main(["ingest", "check", *files, "--concat", "member", "--labels", "m{int}"]) == 3
     assert "m1.nc lacks the variable 'u'" in capsys.readouterr().out
+
+
+async def test_attributes_that_give_a_variable_its_meaning(api: Api):
+    one, other = (
+        day(n).assign(t=day(n).t.assign_attrs(cell_methods=f"time: {how}", units=unit))
+        for n, how, unit in ((0, "mean", "K"), (1, "max", "kelvin"))
+    )
+    files = [write("0.nc", one), write("1.nc", other)]
+    with pytest.raises(ShapeError, match=r"cell_methods 'time: max' .* ignore_attributes=\['cell_methods'\]"):
+        await api(api.ingest_files(files, "a.zarr", concat="time", source=FileOptions(ignore_attributes=["units"])))
+    with pytest.raises(ShapeError, match=r"has the units 'kelvin' .* ignore_attributes=\['units'\]"):
+        await api(
+            api.ingest_files(files, "a.zarr", concat="time", source=FileOptions(ignore_attributes=["cell_methods"]))
+        )
+    source = FileOptions(ignore_attributes=["units", "cell_methods"])
+    await api(api.ingest_files(files, "a.zarr", concat="time", source=source))
+    assert sync.open_array("a.zarr", path="t").attrs["units"] == "K"
+
+
+async def test_a_typo_in_the_dimension(api: Api):
+    files = [write(f"{n}.nc", day(n)) for n in range(2)]
+    for name in ("tyme", "Time", "tim"):
+        with pytest.raises(ShapeError, match="Did you mean concat='time'"):
+            await api(api.ingest_files(files, "a.zarr", concat=name))
+    named = FileOptions(preprocess=lambda dataset: dataset.isel(time=0).assign_coords(tyme=1))
+    await api(api.ingest_files(files[:1], "a.zarr", concat="tyme", source=named))
+
+
+def test_files_with_equal_labels(capsys: pytest.CaptureFixture[str]):
+    files = [write(f"{n}.nc", day(0)) for n in range(2)]
+    assert main(["ingest", "check", *files]) == 1
+    assert "pass --concat time with the name of another one" in capsys.readouterr().err
+    assert main(["ingest", "check", *files, "--concat", "time"]) == 3
+    assert "the label 2024-01-01T00:00:00 is in 0.nc and in 1.nc" in capsys.readouterr().out

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import Layout, sync
-from zarrasync.bulk.files.running import moved_rows
 from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
@@ -22,11 +21,6 @@ pytest.importorskip("h5netcdf", reason="h5netcdf writes the files")
 from tests.support.dying import dying_store, in_child
 
 ROWS = 3
-
-
-@pytest.fixture(autouse=True)
-def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moved_rows, "_GRACE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -196,5 +190,4 @@ def test_a_kill_at_any_step_of_an_insertion(files: list[str], step: int):
 
 
 def insert(file: str, out: Path, puts: int) -> None:
-    moved_rows._GRACE_SECONDS = 0.0
     sync.ingest_files(file, dying_store(out, puts), on_late="insert", **options())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.errors import ShapeError
+from zarrasync.errors import ShapeError, SourceFilesError
 
 xr = pytest.importorskip("xarray", reason="opens the files")
 pytest.importorskip("netCDF4", reason="writes the files")
@@ -92,7 +92,7 @@ async def test_files_that_do_not_contain_their_time(api: Api, tmp_path: Path, ch
 async def test_large_variables_without_rows(api: Api, tmp_path: Path):
     """They are equal in files with the axis. For a file without it, only small ones can be compared."""
     paths, expected = write(tmp_path, lat=300, lon=300)
-    with pytest.raises(ShapeError, match=r"'mask' must be the same .* has one row without an axis"):
+    with pytest.raises(SourceFilesError, match=r"'mask' must be the same .* has one row without an axis"):
         await api(api.ingest(paths, {}, concat="time"))
     await api(api.ingest(paths, store := {}, concat="time", variables=["t2m"]))
     np.testing.assert_array_equal(sync.open_array(store, path="t2m")[:], expected.t2m)

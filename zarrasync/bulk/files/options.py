@@ -25,7 +25,7 @@ class FileOptions:
         coordinate_tolerance: The largest difference between coordinates of files that are equal. The first ones are stored.
         optional: The names of variables that files may lack, such as one that begins later. Their rows contain the fill value.
         ignore_attributes: The names of attributes that may differ between files although they give a variable its meaning, such as
-            ``"cell_methods"``. Those of the first file are kept.
+            ``"cell_methods"``. The attributes of the first file are kept.
         variables: The names of the variables to store, with the coordinates and bounds that belong to them. Default: all.
         group: The group inside the files.
         dims: The names of the axes of ``.npy``, ``.npz`` and HDF5 arrays without names.

@@ -107,9 +107,9 @@ def merge_rows(
     if len(repeats) and on_duplicate == "error":
         raise ShapeError(
             f"the label {rows.label(order[repeats[0]])} is in {rows.name(order[repeats[0] - 1])} and in "
-            f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass source=FileOptions(labels=None) to store all rows "
-            "in the order of the files, on_duplicate='skip' to keep the first of equal rows, or 'replace' to keep the last; "
-            "the others are lost then"
+            f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass on_duplicate='skip' to keep the first "
+            "of equal rows, or 'replace' to keep the last. The others are lost then; labels=None stores all rows in the order of "
+            "the files"
         )
     chosen = np.delete(order, repeats)
     keys = rows.keys[chosen]
@@ -132,7 +132,7 @@ def merge_rows(
     place += np.cumsum(~exists) - ~exists  # the new rows before
     kept = ~is_stored | (on_duplicate == "replace") | only_existing
     source, row, moved = rows.source[chosen] - 1, rows.row[chosen], None
-    parts = [(place[kept], source[kept], row[kept])]
+    parts: list[tuple[npt.NDArray[Any], ...]] = [(place[kept], source[kept], row[kept])]
     if early.any():
         moved = int(before[early][0])
         tail = np.arange(moved, rows.count)

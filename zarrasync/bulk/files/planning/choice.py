@@ -12,7 +12,7 @@ from zarrasync.bulk.files.planning.axis import merge_rows
 from zarrasync.bulk.files.planning.compare import PACKING, digest_of
 from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
 from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label
+from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label, with_dimensions
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.plan import FilesPlan
@@ -120,7 +120,7 @@ def _find_unfit(
     found: dict[int, Exception] = {}
     for number, header in enumerate(headers):
         prepare(header)
-        pair = [*common, header] if common != [header] else [header]
+        pair, variables = [*common, header] if common != [header] else [header], None
         try:
             variables = Variables(pair, target, own)
             check_variables(variables)
@@ -131,6 +131,8 @@ def _find_unfit(
                 merge_rows(labels, [item.file.name for item in pair], target.labels, on_duplicate="skip", show=show)
         except (ShapeError, CodecError) as error:
             found[number] = error
+            if variables is not None and isinstance(error, ShapeError):
+                found[number] = with_dimensions(error, variables)
     return found
 
 

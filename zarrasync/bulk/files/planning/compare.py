@@ -262,7 +262,7 @@ def digest_of(header: VariableHeader) -> int | None:
     if header.values is None:
         return header.digest
     axes = sorted(range(header.values.ndim), key=header.dims.__getitem__)
-    return value_checksum(header.values.transpose(axes))
+    return value_checksum(header.values.transpose(axes) if axes else np.atleast_1d(header.values))
 
 
 def check_equal(

@@ -147,7 +147,7 @@ def check_names(
 
 
 def _similar(name: str, names: Iterable[str]) -> str:
-    """Return the name that a misspelt one probably means; empty if there is none."""
+    """Return the name that a misspelt one probably means; empty without one."""
     known = {other.lower(): other for other in names}
     return known.get(next(iter(get_close_matches(name.lower(), known, 1, 0.75)), ""), "")
 

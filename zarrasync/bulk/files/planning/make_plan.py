@@ -228,7 +228,7 @@ class _Layout:
         total, result, axis = 0, [], self._axis
         for array in arrays:
             plan, headers = array.plan, self._variables.all_headers(array.plan.name)
-            if axis.moved is not None or axis.reserved:  # stored values are not known, except for those of labels
+            if axis.moved is not None or axis.reserved:  # stored values are not known, except for labels
                 result.append(self._with_labels(array) if plan.name == self._variables.dim else array)
                 continue
             nbytes = sum(0 if header.values is None else header.values.nbytes for header in headers)
@@ -244,7 +244,7 @@ class _Layout:
         return result
 
     def _with_labels(self, array: _Array) -> _Array:
-        """Return the array of labels with those of all rows that are written or reserved."""
+        """Return the array of labels with the labels of all rows that are written or reserved."""
         if self._labels is None:
             return array
         segments = sorted([*self._axis.segments, *self._axis.reserved])

@@ -27,7 +27,7 @@ from zarrasync.display.text import counted, listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
 
-__all__ = ["LateFilesError", "Match", "find_labels", "match_files", "show_label"]
+__all__ = ["LateFilesError", "Match", "find_labels", "match_files", "show_label", "with_dimensions"]
 
 Labels: TypeAlias = Sequence[npt.NDArray[Any]]
 """The labels of each file, in the units of the destination."""
@@ -78,7 +78,7 @@ def match_files(variables: Variables) -> Match:
     try:
         check_variables(variables)
     except ShapeError as error:
-        raise _with_dimensions(error, variables) from error
+        raise with_dimensions(error, variables) from error
     check_destination(variables)
     labels = find_labels(variables)
     if labels is None and variables.parameters.reader.group:
@@ -105,7 +105,7 @@ def match_files(variables: Variables) -> Match:
     return Match(axis, stored, empty, spans, _moved(variables.target, axis, stored), notes)
 
 
-def _with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
+def with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
     """Return an error that also explains that files become rows, because they do not have the dimension."""
     if not variables.stacks or not variables.dim or variables.target.group is not None:
         return error

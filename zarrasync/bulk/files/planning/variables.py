@@ -394,7 +394,7 @@ class Variables:
 
 
 def _with_rows(header: VariableHeader, axis: int | None, count: int | None) -> VariableHeader:
-    """Return a variable with another number of rows; without their axis if there is none."""
+    """Return a variable with another number of rows; without their axis if ``count`` is ``None``."""
     if axis is None:
         return header
     dims, shape = list(header.dims), list(header.shape)

@@ -159,7 +159,7 @@ class Journal:
 
     @staticmethod
     def contains_rows(rows: Rows, labels: npt.NDArray[Any]) -> bool:
-        """Return whether the labels of a dataset are those of recorded rows."""
+        """Return whether a dataset has the labels of recorded rows."""
         return rows.stop <= len(labels) and digest_rows(labels, rows.start, rows.stop) == rows.digest
 
     def text(self) -> str:

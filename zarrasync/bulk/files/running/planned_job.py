@@ -306,6 +306,9 @@ class PlannedJob:
 
     def _check_files(self, bad: Mapping[str, str]) -> None:
         """Raise an error if files could not be read. All other tasks have been run."""
+        if bad and self._is_independent:
+            hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one without these files"
+            raise bad_files_error(bad, len(self.plan.files), hint)
         if bad:
             raise bad_files_error(bad, len(self.plan.files))
 

@@ -16,6 +16,7 @@ __all__ = ["FETCH_AGAIN", "HDF5_MAGIC", "bad_files_error", "check_content"]
 FETCH_AGAIN = "fetch the file again from its source"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHOWN = 80
+_SKIP = "pass on_bad_file='skip' to leave such files out"
 
 
 def check_content(path: str) -> None:
@@ -43,14 +44,14 @@ def check_content(path: str) -> None:
         )
 
 
-def bad_files_error(bad: Mapping[str, Exception | str], count: int) -> Exception:
+def bad_files_error(bad: Mapping[str, Exception | str], count: int, hint: str = _SKIP) -> Exception:
     """Return the error for files that cannot be ingested. It names all of them.
 
     Args:
         bad: The error or the reason for each one, by name.
         count: The number of files of the job.
+        hint: What to do about them.
     """
-    hint = "pass on_bad_file='skip' to leave such files out"
     errors = [error for error in bad.values() if isinstance(error, Exception)]
     if len(bad) == 1 and errors:
         if count > 1:

@@ -24,7 +24,7 @@ class NumpyReader:
 
     def __init__(self, path: str, options: ReaderOptions) -> None:
         if path.lower().endswith(".npz"):
-            with np.load(path) as archive:
+            with open(path, "rb") as file, np.load(file) as archive:  # NumPy leaves damaged files open
                 self._arrays = {name: archive[name] for name in archive.files}
         else:
             self._arrays = {"values": np.load(path, mmap_mode="r")}

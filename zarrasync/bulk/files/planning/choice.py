@@ -11,6 +11,7 @@ from typing import Any
 from zarrasync.bulk.files.planning.axis import merge_rows
 from zarrasync.bulk.files.planning.compare import PACKING, digest_of
 from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
+from zarrasync.bulk.files.planning.layout import check_dimension
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label, with_dimensions
 from zarrasync.bulk.files.planning.parameters import Parameters
@@ -61,6 +62,8 @@ def choose_files(
     bad = {number: header.error for number, header in enumerate(headers) if header.error is not None}
     good, failure = [n for n in range(len(headers)) if n not in bad], None
     choice = Choice()
+    if good and target.group is None:
+        check_dimension(headers[good[0]], parameters.dim)
     if good:
         try:
             _plan(choice, [headers[n] for n in good], target, parameters, prepare)

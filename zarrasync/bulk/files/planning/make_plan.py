@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.planning.axis import Axis
-from zarrasync.bulk.files.planning.layout import array_metadata, check_dimension, check_names, split_rows
+from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.rewriting import rewriting_notes
@@ -55,8 +55,6 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         CodecError: If times cannot be converted to one unit.
     """
     variables = Variables(headers, target, parameters)
-    if target.group is None:
-        check_dimension(headers[0], parameters.dim)
     check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
     match = match_files(variables)
     layout = _Layout(variables, match)

@@ -2543,6 +2543,7 @@ def ingest_files(
     store: StoreLike,
     *,
     concat: str | None = None,
+    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
@@ -2557,6 +2558,7 @@ def ingest_files(
     executor: Any = None,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
 ) -> FilesReport:
     """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
 
@@ -2570,6 +2572,7 @@ def ingest_files(
             to the temporary directory while they are read; Zarr is read from its store.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
+        path: The path of the group in the store.
         mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
             ``"r+"``: change an existing dataset.
         append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
@@ -2597,6 +2600,7 @@ def ingest_files(
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
             call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
 
     Returns:
         A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
@@ -2623,11 +2627,12 @@ def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    store_ = resolve(store, storage_options)
+    store_ = resolve(store, storage_options, config)
     coroutine_ = _ingest_files.ingest_files(
         files,
         store_,
         concat=concat,
+        path=path,
         mode=mode,
         append=append,
         region=region,
@@ -2641,6 +2646,7 @@ def ingest_files(
         verify=verify,
         executor=executor,
         progress=progress,
+        config=config,
     )
     return run(coroutine_, blocking=store_.blocking)
 
@@ -2650,6 +2656,7 @@ def plan_ingest(
     store: Any,
     *,
     concat: str | None = None,
+    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
@@ -2664,6 +2671,7 @@ def plan_ingest(
     tasks: int = 0,
     executor: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
 ) -> JobPlan:
     """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``JobPlan`` for plans.
 
@@ -2673,6 +2681,7 @@ def plan_ingest(
         files: As for ``ingest_files``.
         store: As for ``ingest_files``.
         concat: As for ``ingest_files``.
+        path: As for ``ingest_files``.
         mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
         append: As for ``ingest_files``.
         region: As for ``ingest_files``.
@@ -2687,6 +2696,7 @@ def plan_ingest(
         tasks: About how many tasks to make. Default: a number that suits the size.
         executor: Where headers are read, as for ``ingest_files``.
         storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
+        config: As for ``ingest_files``. The settings are not part of the document.
 
     Returns:
         The plan.
@@ -2713,6 +2723,7 @@ def plan_ingest(
         files,
         store,
         concat=concat,
+        path=path,
         mode=mode,
         append=append,
         region=region,
@@ -2727,6 +2738,7 @@ def plan_ingest(
         tasks=tasks,
         executor=executor,
         storage_options=storage_options,
+        config=config,
     )
     result: JobPlan = to_sync(run(coroutine_, blocking=False))
     return result

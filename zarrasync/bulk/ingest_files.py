@@ -11,7 +11,7 @@ from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, run_blocking
 from zarrasync.display.progress import ProgressLike
-from zarrasync.nodes.open_nodes import Mode
+from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import StoreLike
 
 __all__ = ["ingest_files", "plan_ingest"]
@@ -22,6 +22,7 @@ async def ingest_files(
     store: StoreLike,
     *,
     concat: str | None = None,
+    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
@@ -36,6 +37,7 @@ async def ingest_files(
     executor: Any = None,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
 ) -> FilesReport:
     """Write files into a dataset: the rows of all files along one dimension become arrays of one group.
 
@@ -49,6 +51,7 @@ async def ingest_files(
             to the temporary directory while they are read; Zarr is read from its store.
         store: A store, path, URL, mapping, or fsspec filesystem or mapper.
         concat: The dimension along which files are joined. Files without it are one row each. A single file needs none.
+        path: The path of the group in the store.
         mode: ``"a"``: create, or resume the same job; ``"w"``: replace; ``"w-"``: create, and fail if a node exists;
             ``"r+"``: change an existing dataset.
         append: Add rows to an existing dataset, or create it. Files that were ingested before are not read again.
@@ -76,6 +79,7 @@ async def ingest_files(
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since its last
             call, or a ``Monitor``.
         storage_options: Options of the filesystem or object store of a URL.
+        config: Settings for this call.
 
     Returns:
         A report of bytes, requests, files and rows, with notes about repeated rows and gaps, and in ``left_out`` the parts
@@ -103,10 +107,23 @@ async def ingest_files(
         (2, 2)
     """
     request = _request(
-        files, store, concat, mode, append, region, on_duplicate, on_gap, on_late, on_bad_file, reserve, source, layout
+        files,
+        store,
+        concat,
+        path,
+        mode,
+        append,
+        region,
+        on_duplicate,
+        on_gap,
+        on_late,
+        on_bad_file,
+        reserve,
+        source,
+        layout,
     )
     request.verify, request.executor, request.progress = verify, executor, progress
-    request.storage_options = storage_options
+    request.storage_options, request.config = storage_options, config
     return await run_request(request)
 
 
@@ -115,6 +132,7 @@ async def plan_ingest(
     store: Any,
     *,
     concat: str | None = None,
+    path: str = "",
     mode: Mode = "a",
     append: bool = False,
     region: Mapping[str, slice] | Literal["auto"] | None = None,
@@ -129,6 +147,7 @@ async def plan_ingest(
     tasks: int = 0,
     executor: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    config: ConfigLike = None,
 ) -> AsyncJobPlan:
     """Plan an ingestion of files whose tasks run anywhere; see ``ingest_files``, and ``AsyncJobPlan`` for plans.
 
@@ -138,6 +157,7 @@ async def plan_ingest(
         files: As for ``ingest_files``.
         store: As for ``ingest_files``.
         concat: As for ``ingest_files``.
+        path: As for ``ingest_files``.
         mode: As for ``ingest_files``. With ``"w"``, the dataset is erased now.
         append: As for ``ingest_files``.
         region: As for ``ingest_files``.
@@ -152,6 +172,7 @@ async def plan_ingest(
         tasks: About how many tasks to make. Default: a number that suits the size.
         executor: Where headers are read, as for ``ingest_files``.
         storage_options: As for ``ingest_files``, also for the URL of the document. They are not part of it.
+        config: As for ``ingest_files``. The settings are not part of the document.
 
     Returns:
         The plan.
@@ -175,10 +196,23 @@ async def plan_ingest(
         1
     """
     request = _request(
-        files, store, concat, mode, append, region, on_duplicate, on_gap, on_late, on_bad_file, reserve, source, layout
+        files,
+        store,
+        concat,
+        path,
+        mode,
+        append,
+        region,
+        on_duplicate,
+        on_gap,
+        on_late,
+        on_bad_file,
+        reserve,
+        source,
+        layout,
     )
     request.tasks, request.executor = tasks, executor
-    request.storage_options = storage_options
+    request.storage_options, request.config = storage_options, config
     return await run_blocking(partial(plan_request, request, plan))
 
 
@@ -186,6 +220,7 @@ def _request(
     files: Any,
     store: Any,
     concat: str | None,
+    path: str,
     mode: Mode,
     append: bool,
     region: Any,
@@ -204,7 +239,7 @@ def _request(
         store,
         concat,
         labels=source.labels,
-        path=layout.path,
+        path=path,
         mode=mode,
         append=append,
         region=region,
@@ -226,5 +261,4 @@ def _request(
         group=source.group,
         source_options=source.storage_options,
         options=layout.options(),
-        config=layout.config,
     )

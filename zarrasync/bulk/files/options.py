@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from zarrasync.metadata.create import DEFAULT
-from zarrasync.nodes.open_nodes import ConfigLike
 
 __all__ = ["FileOptions", "Layout"]
 
@@ -51,7 +50,7 @@ class FileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where and how new arrays of a dataset are stored. The defaults are the same as for ``create_array``.
+    """How new arrays of a dataset are stored. The defaults are the same as for ``create_array``.
 
     Attributes:
         chunks: The shape of chunks, or a mapping such as ``{"time": 24, "lat": 90}``. Dimensions that it does not contain
@@ -65,8 +64,6 @@ class Layout:
         chunk_key_encoding: As for ``create_array``.
         zarr_format: 2 or 3.
         encoding: The same parameters, ``dtype`` and ``attributes`` for single variables, by their names.
-        path: The path of the group in the store.
-        config: Settings for the call.
     """
 
     chunks: Any = DEFAULT
@@ -79,11 +76,8 @@ class Layout:
     chunk_key_encoding: Any = DEFAULT
     zarr_format: Any = DEFAULT
     encoding: Mapping[str, Mapping[str, Any]] | None = None
-    path: str = ""
-    config: ConfigLike = None
 
     def options(self) -> dict[str, Any]:
         """Return the parameters of ``create_array`` that are set."""
-        names = {item.name for item in fields(self)} - {"encoding", "path", "config"}
-        values = {name: getattr(self, name) for name in names}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "encoding"}
         return {name: value for name, value in values.items() if value is not DEFAULT}

@@ -41,7 +41,7 @@ def wrap(dataset: Any) -> Any:
     return dataset.assign_coords(lon=(dataset.lon + 180) % 360 - 180).sortby("lon")
 
 
-@pytest.mark.parametrize("executor", [None, 2])
+@pytest.mark.parametrize("executor", [None, pytest.param(2, marks=pytest.mark.processes)])
 async def test_a_function_that_wraps_longitudes(api: Api, executor: int | None):
     Path("recipes.py").write_text(
         "def wrap(dataset):\n    return dataset.assign_coords(lon=(dataset.lon + 180) % 360 - 180).sortby('lon')\n"

@@ -272,7 +272,7 @@ class PlannedJob:
 
             def done_elsewhere(number: int, part: FilesReport) -> None:
                 done(number, part)
-                if progress is not None:
+                if progress is not None and not part.bad_files:
                     progress(part.nbytes)
 
             workers.run_tasks(

@@ -158,8 +158,10 @@ class ChunkedVariable:
         except CodecError as error:
             reason = str(error).partition(": ")[2].partition("; restore the chunk")[0]  # without the key and its hint
             raise ValueError(f"its chunk {error.key} is damaged: {reason}; {FETCH_AGAIN}") from error
-        except ZarrError as error:
+        except StoreError as error:
             raise ValueError(f"{error}; {FETCH_AGAIN}") from error  # which names the chunk
+        except ZarrError as error:  # a limit of the settings
+            raise ValueError(str(error)) from error
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

@@ -92,8 +92,8 @@ def _needs_copy(url: str) -> bool:
 
 
 @contextmanager
-def _naming(name: str, action: str) -> Iterator[None]:
-    """Raise errors of libraries as errors that name the file."""
+def _naming(name: str, action: str, variable: str = "") -> Iterator[None]:
+    """Raise errors of libraries as errors that name the file, and the variable whose values are read."""
     try:
         yield
     except (ZarrError, ImportError, MemoryError):
@@ -109,7 +109,8 @@ def _naming(name: str, action: str) -> Iterator[None]:
             )
         elif not isinstance(error, ValueError):
             text = f"{type(error).__name__}: {text}"
-        raise SourceFilesError(f"cannot {action} {name}: {text}", files={name: text}) from error
+        reason = f"cannot read {variable!r}: {text}" if variable else text
+        raise SourceFilesError(f"cannot {action} {name}: {text}", files={name: reason}) from error
 
 
 class OpenFiles:
@@ -197,7 +198,7 @@ class OpenFiles:
         """
         if self._options.labels and name == self._options.dim:
             return label_values(file, self._options.labels, (1,) * len(region))[region]
-        with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of"):
+        with self._local_path(file, for_values=True) as path, _naming(file.name, f"read {name!r} of", name):
             chunked = self._get_chunked(file, path, name)
             if chunked is not None:
                 return chunked.read(region, self._memory)

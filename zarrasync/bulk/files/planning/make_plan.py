@@ -250,7 +250,7 @@ class _Layout:
         labels = np.concatenate([self._labels[start:stop] for start, stop in rows])
         dtype = array.metadata.dtype.numpy
         values = labels.view(dtype) if labels.dtype.kind != dtype.kind else labels.astype(dtype)
-        return replace(array, plan=replace(array.plan.with_values(values), rows=rows))
+        return replace(array, plan=replace(array.plan.with_values(values), rows=tuple(rows)))
 
     def _join(self, array: _Array, headers: Sequence[VariableHeader]) -> npt.NDArray[Any]:
         """Return the rows of a small variable in the order of the segments."""

@@ -333,7 +333,7 @@ def _array(item: Mapping[str, Any]) -> ArrayPlan:
     values = dict(item)
     for name in ("shape", "chunks", "units", "data_shape"):
         values[name] = None if values[name] is None else tuple(values[name])
-    values["rows"] = [tuple(item) for item in values["rows"]]
+    values["rows"] = tuple(tuple(item) for item in values["rows"])
     values["source_orders"] = {number: tuple(axes) for number, axes in values.get("source_orders", {}).items()}
     values["source_units"] = {number: tuple(units) for number, units in values["source_units"].items()}
     return ArrayPlan(**values)

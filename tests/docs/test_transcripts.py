@@ -26,9 +26,11 @@ VARYING = (
     (r"[\d.]+ [KMG]?i?B/s", "1.0 MiB/s"),
     (r"[\d.]+ [KMG]?i?B as [\d.]+ [KMG]?i?B", "1.0 MiB as 1.0 MiB"),
     (r"[\d,]+ requests?", "1 request"),
+    (r", \d+ conflicts?\b", ""),
     (r" \(it ingests [^)]*\)", ""),
 )
-"""Numbers that differ between runs and releases of libraries, and files that a job has not yet found when it is stopped."""
+"""Numbers that differ between runs and releases of libraries, renewals of a claim while it is changed, and files that a job has not
+yet found when it is stopped."""
 pytestmark = [
     pytest.mark.docs,
     pytest.mark.skipif(os.name != "posix" or shutil.which("bash") is None, reason="the pages have commands for Bash"),

@@ -9,12 +9,12 @@ import pytest
 from tests.support import errors_page
 
 WHERE = re.compile(
-    r"/data/x\.zarr|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d|\bthe URL '"
+    r"/data/(x\.zarr|empty\.nc)|\b\w*Store\(|\baxis \d|'[^']+' is not a valid|^[a-z]+: unknown|\bshape \(\d|^Zarr format \d|\bthe URL '"
     r"|\bindex \d+ of '|\bthe coordinate '"
 )
-"""Where an operation failed: the store, the axis, the name, the parameter, the shape, the format, or the value."""
+"""Where an operation failed: the store, the file, the axis, the name, the parameter, the shape, the format, or the value."""
 REMEDY = re.compile(
-    r"Did you mean|[;:] (pass|use|open|read|install|restore|write|check|did you mean|let one|keys must)\b"
+    r"Did you mean|[;:] (pass|use|open|read|fetch|install|restore|write|check|did you mean|let one|keys must)\b"
     r"|; .*\bpass\b|expected an? "
 )
 """What to do, as an imperative, a suggestion, or the requirement that was not met."""

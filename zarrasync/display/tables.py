@@ -151,5 +151,5 @@ def _quoted(text: str) -> bytes:
     if not any(mark in text for mark in ',"\r\n'):
         return text.encode(errors="backslashreplace")
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([text])
+    csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow([text])
     return line.getvalue().encode(errors="backslashreplace")

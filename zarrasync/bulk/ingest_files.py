@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ async def ingest_files(
     on_late: Literal["report", "insert", "error"] = "report",
     on_bad_file: Literal["error", "skip"] = "error",
     reserve: str | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     verify: bool = False,
@@ -69,6 +70,8 @@ async def ingest_files(
             or ``"skip"`` them, and name them in the report.
         reserve: The labels of rows to lay out before their files exist, such as ``"2024-01-01/2024-12-31/6h"``: the first one, the
             last one and the step. A file finds its rows whenever it comes. Rows without a file contain the fill value.
+        preprocess: A function that gets each opened dataset of xarray, without decoded times, and returns a changed one; or its
+            name, as ``"module:function"``, which other processes can import. The plan contains its name and a digest.
         source: How files are opened, and the parts to store.
         layout: How new arrays are stored.
         verify: Read all values back and compare them with the files.
@@ -119,6 +122,7 @@ async def ingest_files(
         on_late,
         on_bad_file,
         reserve,
+        preprocess,
         source,
         layout,
     )
@@ -141,6 +145,7 @@ async def plan_ingest(
     on_late: Literal["report", "insert", "error"] = "report",
     on_bad_file: Literal["error", "skip"] = "error",
     reserve: str | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     plan: Any = None,
@@ -166,6 +171,7 @@ async def plan_ingest(
         on_late: As for ``ingest_files``, but rows are not inserted by tasks that run anywhere: ``"insert"`` leaves the file out.
         on_bad_file: As for ``ingest_files``. Files whose values cannot be read are an error of the tasks.
         reserve: As for ``ingest_files``.
+        preprocess: As for ``ingest_files``.
         source: As for ``ingest_files``.
         layout: As for ``ingest_files``.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the destination.
@@ -208,6 +214,7 @@ async def plan_ingest(
         on_late,
         on_bad_file,
         reserve,
+        preprocess,
         source,
         layout,
     )
@@ -229,6 +236,7 @@ def _request(
     on_late: str,
     on_bad_file: str,
     reserve: str | None,
+    preprocess: Any,
     source: FileOptions | None,
     layout: Layout | None,
 ) -> FilesRequest:
@@ -251,7 +259,7 @@ def _request(
         variables=source.variables,
         ignore_attributes=source.ignore_attributes,
         optional=source.optional,
-        preprocess=source.preprocess,
+        preprocess=preprocess,
         coordinate_tolerance=source.coordinate_tolerance,
         encoding=layout.encoding,
         decode=source.decode,

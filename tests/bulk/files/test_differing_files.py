@@ -49,8 +49,8 @@ async def test_a_function_that_wraps_longitudes(api: Api, executor: int | None):
     files = [write(f"{n}.nc", day(n)) for n in range(3)]
     functions: list[Any] = ["recipes:wrap", wrap]
     for number, function in enumerate(functions):
-        source, out = FileOptions(preprocess=function), f"{number}.zarr"
-        await api(api.ingest_files(files, out, concat="time", source=source, executor=executor))
+        out = f"{number}.zarr"
+        await api(api.ingest_files(files, out, concat="time", preprocess=function, executor=executor))
         found, expected = xr.open_zarr(out), xr.concat([wrap(day(n)) for n in range(3)], "time")
         xr.testing.assert_equal(found.load(), expected)
     sys.modules.pop("recipes", None)
@@ -59,13 +59,12 @@ async def test_a_function_that_wraps_longitudes(api: Api, executor: int | None):
 async def test_the_record_of_a_function(api: Api, monkeypatch: pytest.MonkeyPatch):
     Path("others.py").write_text("def keep(dataset):\n    return dataset\n")
     write("0.nc", day(0))
-    plan = await api(api.plan_ingest("0.nc", "a.zarr", concat="time", source=FileOptions(preprocess="others:keep")))
+    plan = await api(api.plan_ingest("0.nc", "a.zarr", concat="time", preprocess="others:keep"))
     reader = json.loads(Path("a.zarr/.ingest/plan.json").read_text())["plan"]["reader"]
     assert reader["preprocess"].startswith("others:keep@")
     await api(plan.abandon())
-    local = FileOptions(preprocess=lambda dataset: dataset)
     with pytest.raises(ValueError, match="other processes cannot import the function"):
-        await api(api.ingest_files("0.nc", "a.zarr", concat="time", source=local, executor=2))
+        await api(api.ingest_files("0.nc", "a.zarr", concat="time", preprocess=lambda dataset: dataset, executor=2))
     cases: list[tuple[Any, str]] = [
         ("others:nothing", "cannot be imported"),
         ("others", "is not the name of a module and a function"),
@@ -73,7 +72,7 @@ async def test_the_record_of_a_function(api: Api, monkeypatch: pytest.MonkeyPatc
     ]
     for function, message in cases:
         with pytest.raises(ValueError, match=message):
-            await api(api.ingest_files("0.nc", "a.zarr", concat="time", source=FileOptions(preprocess=function)))
+            await api(api.ingest_files("0.nc", "a.zarr", concat="time", preprocess=function))
 
 
 async def test_dates_that_a_function_makes(api: Api):
@@ -83,7 +82,7 @@ async def test_dates_that_a_function_makes(api: Api):
         time = np.datetime64("2024-02-01", "ns") + dataset.attrs["day"] * np.timedelta64(24, "h")
         return dataset.rename(row="time").assign_coords(time=time + np.arange(3) * np.timedelta64(8, "h"))
 
-    await api(api.ingest_files(files, "a.zarr", concat="time", source=FileOptions(preprocess=dated)))
+    await api(api.ingest_files(files, "a.zarr", concat="time", preprocess=dated))
     found = xr.open_zarr("a.zarr")
     assert (
         found.time.values.tolist() == np.arange("2024-02-01", "2024-02-04", 8, dtype="M8[h]").astype("M8[ns]").tolist()
@@ -202,8 +201,11 @@ async def test_a_typo_in_the_dimension(api: Api):
     for name in ("tyme", "Time", "tim"):
         with pytest.raises(ShapeError, match="Did you mean concat='time'"):
             await api(api.ingest_files(files, "a.zarr", concat=name))
-    named = FileOptions(preprocess=lambda dataset: dataset.isel(time=0).assign_coords(tyme=1))
-    await api(api.ingest_files(files[:1], "a.zarr", concat="tyme", source=named))
+
+    def named(dataset: xr.Dataset) -> xr.Dataset:
+        return dataset.isel(time=0).assign_coords(tyme=1)
+
+    await api(api.ingest_files(files[:1], "a.zarr", concat="tyme", preprocess=named))
 
 
 def test_files_with_equal_labels(capsys: pytest.CaptureFixture[str]):

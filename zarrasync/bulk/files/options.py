@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,8 +19,6 @@ class FileOptions:
         labels: Where labels of rows come from. Default: the variable with the name of the dimension, if it exists. A pattern of
             the names of files, such as ``"ndvi_%Y%m%d"`` for times, or ``"member_{int}"``, ``"level_{float}"`` or ``"{str}_tas"``.
             ``None``: rows have no labels, and are stacked in the order of the files.
-        preprocess: A function that gets each opened dataset of xarray, without decoded times, and returns a changed one; or its
-            name, as ``"module:function"``, which other processes can import. The plan contains its name and a digest.
         coordinate_tolerance: The largest difference between coordinates of files that are equal. The first ones are stored.
         optional: The names of variables that files may lack, such as one that begins later. Their rows contain the fill value.
         ignore_attributes: The names of attributes that may differ between files although they give a variable its meaning, such as
@@ -35,7 +33,6 @@ class FileOptions:
     """
 
     labels: str | None = ""
-    preprocess: Callable[[Any], Any] | str | None = None
     coordinate_tolerance: float = 0.0
     optional: Sequence[str] = ()
     ignore_attributes: Sequence[str] = ()

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
 from typing import Any, Literal
 
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
-from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
-from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
-from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.plan import Factors
 from zarrasync.bulk.pyramid.planned import PyramidWork
-from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
+from zarrasync.bulk.pyramid.prepare import PyramidRequest, prepare
+from zarrasync.bulk.pyramid.report import PyramidReport
 from zarrasync.bulk.pyramid.source import AxisChanges
-from zarrasync.display.progress import ProgressLike, report_progress, skip_of
+from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges
-from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import CodecsLike, open
-from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.stores import Store, StoreLike, resolve
-from zarrasync.transfer.threads import Progress
+from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["plan_pyramid", "pyramid"]
 
@@ -141,13 +133,15 @@ async def pyramid(
     mode: Any = "r+" if dest is None else "r"
     node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
     target_store = node.store if dest is None else resolve(dest, dest_options, values)
-    run = _Run(Workers(executor), concurrency, progress)
-    with closing(run.workers):
-        work = _build(node, None if dest is None and not dest_path else target_store, dest_path, request, run)
+    is_here = dest is None and not dest_path
+    pyramid = await prepare(node, None if is_here else target_store, dest_path, request)
+    work = PyramidWork.of(pyramid, NodePlace(node.store, node.path), "", request, None)
+    with closing(Workers(executor)) as workers:
+        call = work.at_once(pyramid, workers=workers, concurrency=concurrency, progress=progress)
         if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
-            report = bridge.run(work, blocking=False)
+            report = bridge.run(call, blocking=False)
         else:
-            report = await work
+            report = await call
     report.seconds = clock.monotonic() - begin
     return report
 
@@ -243,84 +237,3 @@ async def plan_pyramid(
     work = PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), request, tasks)
     place = PlanPlace.of(plan, work.dest, storage_options if dest is None else dest_options, values)
     return await begin_plan(work, place)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The arguments of ``pyramid`` about how levels are computed in this call."""
-
-    workers: Workers
-    concurrency: int
-    progress: ProgressLike
-
-
-async def _build(
-    node: AsyncArray | AsyncGroup, dest: Store | None, dest_path: str, request: PyramidRequest, run: _Run
-) -> PyramidReport:
-    pyramid = await prepare(node, dest, dest_path, request)
-    source, target = pyramid.source, pyramid.target
-    report = PyramidReport(target.group.path, pyramid.convention, pyramid.method)
-    report.notes += pyramid.notes
-    report.left_out += pyramid.left_out
-    computed = target.levels[0 if pyramid.is_copied else 1 :]
-    total = sum(_nbytes(source.array, level.shape) for level in computed)
-    name = f"pyramid {job_name(source.array.store, source.array.path)}"
-    with report_progress(run.progress, total, name, report=report) as callback:
-        async with target.group.store.in_use() if pyramid.is_copied else nullcontext():
-            finest = source.array
-            if pyramid.is_copied:
-                finest = await _copy_finest(pyramid, request, run, report, callback or ignore_progress)
-                await copy_companions(pyramid.companions, target.group, report.notes, overwrite=request.overwrite)
-            await _compute(finest, pyramid, request, run, report, callback or ignore_progress)
-            await target.publish(finest)
-    return report
-
-
-async def _compute(
-    finest: AsyncArray,
-    pyramid: Pyramid,
-    request: PyramidRequest,
-    run: _Run,
-    report: PyramidReport,
-    progress: Progress,
-) -> None:
-    """Compute all levels after the finest one."""
-    target = pyramid.target
-    if request.overwrite:
-        await target.remove_other_levels()
-    above = finest
-    for level in target.levels[1:]:
-        begin = clock.monotonic()
-        array, is_new = await target.make_level(level, request.changes, report.notes)
-        done = await compute_level(
-            Reduction(above, array, level.factors, pyramid.method, pyramid.encoding),
-            resume=not is_new,
-            workers=run.workers,
-            concurrency=run.concurrency,
-            progress=progress,
-            skip=skip_of(progress),
-        )
-        seconds = clock.monotonic() - begin
-        report.levels.append(LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds))
-        above = array
-
-
-async def _copy_finest(
-    pyramid: Pyramid, request: PyramidRequest, run: _Run, report: PyramidReport, progress: Progress
-) -> AsyncArray:
-    """Copy the finest level into the group, or complete the copy of an interrupted run."""
-    begin = clock.monotonic()
-    target, source = pyramid.target, pyramid.source.array
-    finest = target.levels[0]
-    array, is_new = await target.make_level(finest, request.changes, report.notes)
-    done = await copy_values(source, array, None, progress, resume=not is_new, is_new=is_new, workers=run.workers)
-    seconds = clock.monotonic() - begin
-    report.levels.append(LevelReport(finest.path, finest.shape, done.blocks, done.skipped, done.nbytes, seconds))
-    return array
-
-
-def _nbytes(array: AsyncArray, shape: Sequence[int]) -> int:
-    count = max(array.dtype.itemsize, 1)
-    for n in shape:
-        count *= n
-    return count

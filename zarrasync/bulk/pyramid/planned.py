@@ -6,25 +6,30 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from zarrasync import config as settings
+from zarrasync._concurrency import clock
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.values import compare_values, copy_values
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
 from zarrasync.bulk.jobs.plan import Box, Credentials, Sizes, Task
-from zarrasync.bulk.jobs.plan_place import NodePlace
+from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.companions import copy_companions
-from zarrasync.bulk.pyramid.levels import Reduction, Work
+from zarrasync.bulk.pyramid.levels import Reduction, Work, compute_level
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.pyramid.report import PyramidReport
-from zarrasync.display.progress import IngestReport
+from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.regions import corners, touched_chunks
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions.pyramids import PyramidLevel
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
@@ -69,7 +74,7 @@ class PyramidWork(ClaimedWork):
 
     @classmethod
     def of(
-        cls, pyramid: Pyramid, source: NodePlace, dest_name: str, request: PyramidRequest, tasks: int = 0
+        cls, pyramid: Pyramid, source: NodePlace, dest_name: str, request: PyramidRequest, tasks: int | None = 0
     ) -> PyramidWork:
         """Return the work for a pyramid.
 
@@ -78,17 +83,21 @@ class PyramidWork(ClaimedWork):
             source: The node that was the argument.
             dest_name: The path or URL of the store of its group; empty without one.
             request: What to compute.
-            tasks: About how many tasks to make; 0 for a number that suits the size.
+            tasks: About how many tasks to make; 0 for a number that suits the size, ``None`` for none.
         """
         target, array, notes = pyramid.target, pyramid.source.array, list(pyramid.notes)
         handle = handle_of(target.group)
         metadata = [target.plan(level, request.changes, notes) for level in target.levels]
-        boxes, sizes = _make_tasks(
-            [level.path for level in target.levels],
-            [array.metadata, *metadata[1:]],
-            [level.factors for level in target.levels],
-            metadata[0] if pyramid.is_copied else None,
-            tasks,
+        boxes, sizes = (
+            ([], [])
+            if tasks is None
+            else _make_tasks(
+                [level.path for level in target.levels],
+                [array.metadata, *metadata[1:]],
+                [level.factors for level in target.levels],
+                metadata[0] if pyramid.is_copied else None,
+                tasks,
+            )
         )
         return cls(
             source,
@@ -232,13 +241,66 @@ class PyramidWork(ClaimedWork):
     async def _publish(self) -> PyramidReport:
         pyramid = await self._pyramid()
         await pyramid.target.publish(await self._level(0, pyramid))
-        return PyramidReport(
-            self.path,
-            pyramid.convention,
-            pyramid.method,
-            notes=list(self.notes),
-            left_out=list(self.left_out),
-        )
+        return self._report(pyramid)
+
+    def _report(self, pyramid: Pyramid) -> PyramidReport:
+        notes, left_out = list(self.notes), list(self.left_out)
+        return PyramidReport(self.path, pyramid.convention, pyramid.method, notes=notes, left_out=left_out)
+
+    # -------------------------------------------------------------- in one call
+
+    async def at_once(
+        self, pyramid: Pyramid, *, workers: Workers, concurrency: int, progress: ProgressLike
+    ) -> PyramidReport:
+        """Compute all levels in one call. Levels of an interrupted call are completed.
+
+        Args:
+            pyramid: The pyramid.
+            workers: Where levels are computed.
+            concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
+            progress: As for ``pyramid``.
+        """
+        target, array = pyramid.target, pyramid.source.array
+        report, finest = self._report(pyramid), array
+        itemsize = max(array.dtype.itemsize, 1)
+        total = sum(math.prod(level.shape) * itemsize for level in target.levels[0 if self.is_copied else 1 :])
+        name = f"{self.kind} {job_name(self.source.store, array.path)}"
+        with report_progress(progress, total, name, report=report) as callback:
+            advance = callback or ignore_progress
+
+            async def fill(level: PyramidLevel, above: AsyncArray) -> AsyncArray:
+                begin = clock.monotonic()
+                stored, is_new = await target.make_level(level, self.request.changes, [])
+                if level is target.levels[0]:
+                    done = await copy_values(
+                        above, stored, None, advance, resume=not is_new, is_new=is_new, workers=workers
+                    )
+                else:
+                    reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
+                    done = await compute_level(
+                        reduction, resume=not is_new, workers=workers, concurrency=concurrency, progress=advance,
+                        skip=skip_of(advance),
+                    )  # fmt: skip
+                seconds = clock.monotonic() - begin
+                report.levels.append(
+                    LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)
+                )
+                return stored
+
+            async with self.claimed() as claim, self.store.in_use() if self.is_copied else nullcontext():
+                if self.is_copied:
+                    finest = await fill(target.levels[0], array)
+                    await copy_companions(
+                        pyramid.companions, target.group, report.notes, overwrite=self.request.overwrite
+                    )
+                if self.request.overwrite:
+                    await target.remove_other_levels()
+                above = finest
+                for level in target.levels[1:]:
+                    above = await fill(level, above)
+                    claim.check()
+                await target.publish(finest)
+        return report
 
     def must_be_finished(self) -> bool:
         return False  # one document shows all levels

@@ -144,7 +144,7 @@ def check_fit(
     if not are_convertible and units != like_units and not {None, "units"} & {units, like_units, *ignored}:
         raise ShapeError(
             f"{name!r} has the units {units!r} in {url}, but {like_units!r} in {like_url}; convert the file first, for example "
-            "with source=FileOptions(preprocess=…), or pass ignore_attributes=['units'] there if both mean the same"
+            "with preprocess=…, or pass source=FileOptions(ignore_attributes=['units']) if both mean the same"
         )
 
 

@@ -88,7 +88,7 @@ class Variables:
             ):
                 raise ShapeError(
                     f"the optional variable {name!r} has integers without a _FillValue, so that missing rows would be numbers; add "
-                    "one with source=FileOptions(preprocess=…)"
+                    "one with preprocess=…"
                 )
             for n, header in enumerate(headers):
                 if name not in header.variables:

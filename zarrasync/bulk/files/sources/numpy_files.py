@@ -33,8 +33,16 @@ class NumpyReader:
     def header(self, file: SourceFile) -> FileHeader:
         """Return the header of the file."""
         variables, options = {}, self._options
+        sizes: dict[int, set[int]] = {}
+        for array in self._arrays.values():
+            for axis, n in enumerate(array.shape):
+                sizes.setdefault(axis, set()).add(n)
         for name, array in self._arrays.items():
-            unnamed = tuple(f"dim_{axis}" for axis in range(array.ndim))
+            if array.dtype.names:
+                problem = f"it has the fields {', '.join(array.dtype.names)}; store such an array with ingest(values, store)"
+                variables[name] = VariableHeader((), (), "V", {}, problem=problem)
+                continue
+            unnamed = tuple(f"dim_{n}" if len(sizes[n]) == 1 else f"{name}_dim_{n}" for n in range(array.ndim))
             dims = unnamed if options.dims is None or len(options.dims) != array.ndim else options.dims
             values = np.array(array) if options.reads_values(name, dims, array.shape, array.dtype.itemsize) else None
             variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)

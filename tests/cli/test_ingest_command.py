@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import warnings
-import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import zarrasync as za
 from tests.support.blocks import VALUES
 from zarrasync import sync
 
@@ -28,89 +25,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert (found.chunks, found.shards) == ((5, 10), (20, 40))
     assert "verified" in capsys.readouterr().out
     assert main(["ingest", str(tmp_path / "x.npy"), target, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[""]["blocks"] == 0
+    assert json.loads(capsys.readouterr().out)["blocks"] == 0
 
     np.savez(tmp_path / "both.npz", a=VALUES, b=VALUES[0])
     assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "both.zarr")]) == 0
     np.testing.assert_array_equal(sync.open_group(tmp_path / "both.zarr")["b"][...], VALUES[0])
     assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "c.zarr"), "--variable", "c"]) == 1
-    assert "has no variable 'c'; it has a, b" in capsys.readouterr().err
+    assert "has no variable 'c'; its variables are a, b" in capsys.readouterr().err
 
-    assert main(["ingest", str(tmp_path / "both.zarr"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
-    copied = sync.open_group(tmp_path / "two.zarr", zarr_format=2)
-    np.testing.assert_array_equal(copied["a"][...], VALUES)
+    assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
+    np.testing.assert_array_equal(sync.open_group(tmp_path / "two.zarr", zarr_format=2)["a"][...], VALUES)
     nested = sync.create_group(tmp_path / "nested.zarr", attributes={"title": "all"})
-    nested.create_group("g/empty", attributes={"note": [1]})
-    nested.create_array("g/a", data=VALUES)
-    nested.update_attributes({"n": 1})
-    nested["g"].update_attributes({"level": 2})
+    nested.create_array("g/a", data=VALUES, chunks=(5, 10), shards=(20, 40))
     assert main(["ingest", str(tmp_path / "nested.zarr"), str(tmp_path / "again.zarr"), "--quiet"]) == 0
     again = sync.open_group(tmp_path / "again.zarr")
-    assert {name: dict(node.attrs) for name, node in again.members(None)} == {
-        "g": {"level": 2},
-        "g/a": {},
-        "g/empty": {"note": [1]},
-    }
-    assert again.attrs.keys() == {"title", "n"}
+    assert (again["g/a"].chunks, again["g/a"].shards, dict(again.attrs)) == ((5, 10), (20, 40), {"title": "all"})
     capsys.readouterr()
     assert main(["ingest", str(tmp_path / "nothing.zarr"), str(tmp_path / "t.zarr")]) == 1
     assert "no array or group" in capsys.readouterr().err
-
-
-def test_the_command_keeps_chunks_and_shards(tmp_path: Path):
-    from zarrasync.cli import main
-
-    root = sync.create_group(source := str(tmp_path / "a.zarr"))
-    root.create_array("field", data=VALUES, chunks=(5, 10), shards=(20, 40))
-    root.create_array("rows", data=VALUES[:, 0], chunks=(7,))
-    for line, field, rows in [
-        ([], ((5, 10), (20, 40)), ((7,), None)),
-        (["--to", "2"], ((5, 10), None), ((7,), None)),
-        (["--shards", "none"], ((5, 10), None), ((7,), None)),
-        (["--chunks", "30,35"], ((30, 35), None), ((7,), None)),
-        (["--chunks", "auto"], (VALUES.shape, None), (VALUES[:, 0].shape, None)),
-    ]:
-        target = str(tmp_path / "b.zarr")
-        assert main(["ingest", source, target, "--overwrite", *line]) == 0
-        found = sync.open_group(target)
-        assert [(found[name].chunks, found[name].shards) for name in ("field", "rows")] == [field, rows]
-        np.testing.assert_array_equal(found["field"][...], VALUES)
-
-
-def test_the_command_writes_small_arrays_side_by_side(
-    tmp_path: Path, s3: tuple[str, dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    """Large arrays wait for their turn; a failing array is named, and finished arrays are reported."""
-    from zarrasync.bulk.ingest_array import ingest_array
-    from zarrasync.cli import ingest, main
-
-    url, options = s3
-    arrays: dict[str, Any] = {f"a{i}": VALUES + i for i in range(20)} | {"large": np.zeros((100, 100, 100), "i8")}
-    np.savez(tmp_path / "many.npz", **arrays)
-    running, most, with_large = set(), 0, set()
-    whole = ingest_array
-
-    async def watched(source: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal most
-        name = kwargs["path"].rsplit("/")[-1]
-        running.add(name)
-        most = max(most, len(running))
-        if "large" in running:
-            with_large.update(running)
-        try:
-            return await whole(source, *args, **kwargs)
-        finally:
-            running.remove(name)
-
-    monkeypatch.setattr(ingest, "ingest_array", watched)
-    told = [part for name, value in options.items() for part in ("--dest-option", f"{name}={value}")]
-    with za.config.set(memory_budget=64 << 20):
-        assert main(["ingest", str(tmp_path / "many.npz"), f"{url}/many", *told]) == 0
-    assert (most, with_large) == (ingest._CONCURRENT_ARRAYS, {"large"})
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if ":" in line] == [*arrays]
-    found = sync.open_group(f"{url}/many", storage_options=options)
-    for name, values in arrays.items():
-        np.testing.assert_array_equal(found[name][...], values)
 
 
 def test_the_command_reads_files_through_xarray(tmp_path: Path):
@@ -160,34 +92,18 @@ def test_the_command_takes_groups_of_files(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(["ingest", source, str(tmp_path / "x.zarr"), "--path", "nowhere"]) == 1
     np.save(tmp_path / "x.npy", np.arange(3))
-    assert main(["ingest", str(tmp_path / "x.npy"), str(tmp_path / "x.zarr"), "--path", "nowhere"]) == 1
-    assert capsys.readouterr().err.count("nowhere") == 2
+    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["ingest", str(tmp_path / "x.npy"), str(tmp_path / "x.zarr"), "--path", "nowhere"])
+    np.savez(tmp_path / "x.npz", a=np.arange(3))
+    assert main(["ingest", str(tmp_path / "x.npz"), str(tmp_path / "x.zarr"), "--path", "nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
     assert not (tmp_path / "x.zarr").exists()
 
 
-def test_the_command_reads_members_of_archives_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    from zarrasync.cli import files, main
+def test_the_command_names_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from zarrasync.cli import main
 
-    values: dict[str, Any] = {f"v{n}": np.full(1000, n) for n in range(4)}
-    np.savez(tmp_path / "a.npz", **values)
-    seen, most = list[weakref.ref[Any]](), 0
-    load = files.NpzMember.load
-
-    def watched(self: Any) -> Any:
-        nonlocal most
-        found = load(self)
-        gc.collect()
-        seen.append(weakref.ref(found))
-        most = max(most, sum(one() is not None for one in seen))
-        return found
-
-    monkeypatch.setattr(files.NpzMember, "load", watched)
-    assert main(["ingest", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")]) == 0
-    assert most == 1
-    for name, want in values.items():
-        np.testing.assert_array_equal(sync.open_array(tmp_path / "a.zarr", path=name)[...], want)
     (tmp_path / "bad.npz").write_bytes(b"PK")
     (tmp_path / "empty.npy").touch()
     np.savez(tmp_path / "objects.npz", v=np.array([None], object))

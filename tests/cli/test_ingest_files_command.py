@@ -162,9 +162,8 @@ def test_a_second_file_is_not_dropped(tmp_path: Path, capsys: pytest.CaptureFixt
         assert run(one, out) == 0
         assert run(one, out) == 0
         assert run(two, out) == 1
-        assert re.search(
-            rf"contains the values of \S*{one.name}, not \S*{two.name}; pass --overwrite", capsys.readouterr().err
-        )
+        message = rf"contains (the values of )?\S*{one.name},.* not .*{two.name}; pass .*--overwrite"
+        assert re.search(message, capsys.readouterr().err)
         assert run(two, out, "--overwrite") == 0
         assert run(two, out) == 0
 
@@ -187,7 +186,7 @@ def test_a_second_file_is_not_dropped_if_the_first_one_contains_only_fill_values
             for _ in range(2):
                 assert run(one, out, *words) == 0
             assert run(two, out, *words) == 1
-            assert f"the values of {one.name}, not {two}" in capsys.readouterr().err
+            assert re.search(rf"contains (the values of )?{one.name},.* not .*{two.name}", capsys.readouterr().err)
             assert not np.any(sync.open_array(out, path=place)[...])
             assert run(two, out, *words, "--overwrite") == 0
             assert np.all(sync.open_array(out, path=place)[...])
@@ -203,9 +202,8 @@ def test_arrays_of_several_files_in_one_group(tmp_path: Path, capsys: pytest.Cap
     np.savez(tmp_path / "b.npz", w=np.zeros(4))
     np.savez(tmp_path / "c.npz", v=np.ones(4), w=np.ones(4))
     for _ in range(2):
-        for name in ("a.npz", "b.npz"):
-            assert run(tmp_path / name, tmp_path / "out") == 0
+        assert run(tmp_path / "a.npz", tmp_path / "out") == 0
+        assert run(tmp_path / "b.npz", tmp_path / "out", "--dest-path", "other") == 0
     assert run(tmp_path / "c.npz", tmp_path / "out") == 1
-    assert "/v in" not in (error := capsys.readouterr().err)
-    assert f"{tmp_path}/out/v contains the values of a.npz, not {tmp_path}/c.npz" in error
-    assert run(tmp_path / "c.npz", tmp_path / "out", "--dest-path", "other") == 0
+    assert f"{tmp_path}/out contains a.npz, and it does not contain c.npz" in capsys.readouterr().err
+    assert sorted(sync.open_group(tmp_path / "out")) == ["other", "v"]

@@ -15,7 +15,7 @@ from zarrasync.bulk.files.records.file_records import complete_record, record_fi
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.bulk.source_records import check_records, unfinished
+from zarrasync.bulk.source_records import check_record, unfinished
 from zarrasync.bulk.sources import Source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
@@ -90,7 +90,7 @@ async def ingest_array(
         if replacing is not None:
             await record_file(handle_of(target), unfinished(replacing))
         elif file is not None:
-            await check_records(counting, [target.path], file)
+            await check_record(counting, target.path, file)
             # If a job ended before it recorded the file of a new array, the array has no values.
             if is_new or (counting.listable and not await stored_chunks(target)):
                 await record_file(handle_of(target), file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ async def ingest_files(
     on_late: Literal["report", "insert", "error"] = "report",
     on_bad_file: Literal["error", "skip"] = "error",
     reserve: str | None = None,
-    preprocess: Callable[[Any], Any] | str | None = None,
+    preprocess: Any = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     verify: bool = False,
@@ -145,7 +145,7 @@ async def plan_ingest(
     on_late: Literal["report", "insert", "error"] = "report",
     on_bad_file: Literal["error", "skip"] = "error",
     reserve: str | None = None,
-    preprocess: Callable[[Any], Any] | str | None = None,
+    preprocess: Any = None,
     source: FileOptions | None = None,
     layout: Layout | None = None,
     plan: Any = None,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 
 from zarrasync.bulk.files.records.file_records import UNFINISHED, in_group, is_same, parse_record
-from zarrasync.bulk.files.records.journal import Journal
-from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
+from zarrasync.bulk.files.records.source_values import read_sources
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.identify import local_file, source_name
 from zarrasync.errors import NodeExistsError
 from zarrasync.stores import Store
 
-__all__ = ["check_records", "identify_source", "unfinished"]
+__all__ = ["check_record", "identify_source", "unfinished"]
 
 
 def identify_source(url: str, group: str = "") -> SourceFile:
@@ -42,27 +40,22 @@ def unfinished(file: SourceFile) -> SourceFile:
     return replace(file, stamp=UNFINISHED)
 
 
-async def check_records(store: Store, paths: Sequence[str], file: SourceFile) -> bool:
-    """Check that arrays were not ingested from another file. Arrays without a record may contain anything.
+async def check_record(store: Store, path: str, file: SourceFile) -> None:
+    """Check that an array was not ingested from another file. An array without a record may contain anything.
 
     Args:
         store: The store.
-        paths: The paths of the arrays.
+        path: The path of the array.
         file: The file to ingest.
-
-    Returns:
-        Whether they are a dataset whose journal contains the file, as it is now.
 
     Raises:
         NodeExistsError: If one was ingested from another file, the file has changed, or replacing values was interrupted.
     """
-    values = await read_sources(store, paths)
-    for path, value in zip(paths, values, strict=True):
-        record = parse_record(value)
-        if record is not None and not is_same(record.file, file):
-            difference = _difference(record.file, file)
-            raise NodeExistsError(f"/{path} in {store!r} contains {difference}", path=path, store=repr(store))
-    return any(JOURNAL in value and Journal.of(value[JOURNAL]).rows(file) is not None for value in values)
+    (value,) = await read_sources(store, [path])
+    record = parse_record(value)
+    if record is not None and not is_same(record.file, file):
+        difference = _difference(record.file, file)
+        raise NodeExistsError(f"/{path} in {store!r} contains {difference}", path=path, store=repr(store))
 
 
 def _difference(record: SourceFile, file: SourceFile) -> str:

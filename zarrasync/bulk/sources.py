@@ -19,7 +19,8 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.redact import redact
 from zarrasync.bulk import hdf5
-from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.bulk.files.sources.content import check_content
+from zarrasync.errors import NodeNotFoundError, ShapeError, SourceFilesError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.access import as_async, handle_of
@@ -121,9 +122,14 @@ def source_of(value: Any, options: Mapping[str, Any]) -> Source:
 
     Raises:
         TypeError: If the value cannot be ingested.
+        SourceFilesError: If the file is damaged.
     """
     if isinstance(value, str | Path):
-        value = np.load(value, mmap_mode="r")
+        try:
+            check_content(str(value))
+            value = np.load(value, mmap_mode="r")
+        except (ValueError, EOFError) as error:
+            raise SourceFilesError(f"cannot read {value}: {error}", files={str(value): str(error)}) from error
     inner = as_async(value)
     if isinstance(inner, AsyncArray):
         return _zarr_source(inner)

@@ -20,6 +20,7 @@ __all__ = [
     "are_many",
     "check_mode",
     "files_request",
+    "layout_of",
     "load_json",
     "refuse_options",
     "run",
@@ -131,7 +132,10 @@ def check_mode(args: argparse.Namespace) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Exit if options for many files are used with a single array, for which they have no effect."""
+    """Exit if options for files are used with a single array, for which they have no effect."""
+    if args.variable or (args.path and args.url[0].endswith(".npy")):
+        name = "variable" if args.variable else "path"
+        args.parser.error(f"--{name} needs a file with several arrays, but {args.url[0]} is one array")
     for name in ("on_duplicate", "on_gap", "on_late", "on_bad_file", "processes"):
         if getattr(args, name) != args.parser.get_default(name):
             args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
@@ -140,9 +144,9 @@ def refuse_options(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Run the command for many files."""
     if args.concat is None:
-        for name in ("labels", "append", "region", "reserve"):
-            if getattr(args, name):
-                args.parser.error(f"--{name} needs --concat DIM, the dimension to join files along")
+        for name in ("labels", "append", "region", "reserve", "on_duplicate", "on_gap", "on_late"):
+            if getattr(args, name) != args.parser.get_default(name):
+                args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
         if _has_several(args):
             args.parser.error(
                 f"{' '.join(args.url)}: several files need --concat DIM, the dimension to join them along (the destination "
@@ -156,13 +160,18 @@ def run(args: argparse.Namespace, console: Console) -> int:
     return console.report(report)
 
 
-def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
-    """Return the arguments of ``ingest``."""
+def layout_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of ``create_array`` that the arguments name."""
     layout = {name: value for name, value in (("chunks", args.chunks), ("shards", args.shards)) if value != "keep"}
     if args.to:
         layout["zarr_format"] = FORMATS[args.to]
     if args.compressor != "auto":
         layout["compressors"] = args.compressor
+    return layout
+
+
+def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
+    """Return the arguments of ``ingest``."""
     encoding = None if args.encoding is None else load_json(args.encoding)
     return FilesRequest(
         list(args.url),
@@ -194,7 +203,7 @@ def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
         executor=args.processes,
         wait=args.wait,
         verify=args.verify,
-        options=layout,
+        options=layout_of(args),
     )
 
 

@@ -150,3 +150,6 @@ async def test_groups_of_zarr(api: Api, tmp_path: Path):
     root.create_array("deep/er/w", data=np.arange(3), dimension_names=["time"])
     (text,) = (await api(api.ingest([tmp_path / "a.zarr"], {}, concat="time"))).left_out
     assert "because only one group is read: 'deep/er'" in text
+    report = await api(api.ingest_files(tmp_path / "a.zarr", store := {}))
+    assert (report.files, report.left_out) == (1, [])
+    assert sync.open_array(store, path="deep/er/w")[...].tolist() == [0, 1, 2]

@@ -13,14 +13,12 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
-from zarrasync.bulk.files.planning.adopted import adopt_records, check_adopted
 from zarrasync.bulk.files.planning.choice import Choice, choose_files
 from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_files, without_other_names
 from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
-from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.records.target import Target, read_constants, read_target, store_journal
+from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.disjoint import with_disjoint_tasks
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
@@ -43,7 +41,8 @@ from zarrasync.errors import (
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import find_all
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.functions import open_group
+from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
@@ -82,13 +81,42 @@ class Job:
         self._parameters, self._mode, self._wait = parameters, mode, wait
         self._claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
-        self._adopted: tuple[str, Journal] | None = None
         self._bad: dict[str, str] = {}
 
     @property
     def reader(self) -> ReaderOptions:
         """How the files are opened."""
         return self._parameters.reader
+
+    def groups(self, workers: FileWorkers) -> dict[str, bool]:
+        """Return the paths of the groups in the file of this job, parents first, and whether each one has variables.
+
+        The path of the group that is read is empty. Only that one counts if files are joined, or variables were chosen.
+        """
+        parameters = self._parameters
+        if parameters.dim or parameters.variables or parameters.is_one_group:
+            return {"": True}
+        found = workers.local_files(self.reader, self.handle.config).groups(*self._files)
+        return found if any(found.values()) else {"": True}
+
+    def store_empty_group(self, workers: FileWorkers) -> FilesReport:
+        """Store the group of a file that has no variables: its attributes."""
+        (header,) = workers.headers(self._files, self.reader, self.handle.config)
+        if header.error is not None:
+            raise header.error
+
+        async def store() -> None:
+            handle = self.handle
+            mode: Any = self._mode if self._mode in ("w", "w-") else "a"
+            opened = open_group(
+                handle.store, path=handle.path, mode=mode, zarr_format=handle.format.zarr_format, config=handle.config
+            )
+            group = await run_on_store(lambda: opened, handle.store)
+            if not header.attributes.items() <= group.attrs.items():
+                await group.update_attributes(header.attributes)
+
+        self._run(store())
+        return FilesReport()
 
     @property
     def _advice(self) -> list[tuple[str, str]]:
@@ -272,8 +300,6 @@ class Job:
             files=_text(files),
             request=self._request,
         )
-        if self._adopted is not None:
-            self._run(store_journal(self.handle, *self._adopted))
         if plan.moved is not None:
             cut_before_moved(plan, target, self._claim)
         return job, report
@@ -289,7 +315,6 @@ class Job:
         self._check_destination(target)
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
-            self._adopt(target, workers)
             if not isinstance(parameters.region, slice):
                 check_stored_labels(files, target, parameters.dim)
             if parameters.region is None:
@@ -315,19 +340,6 @@ class Job:
             report.notes.append("all rows exist already")
         job = PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction)
         return job, report, files, target
-
-    def _adopt(self, target: Target, workers: FileWorkers) -> None:
-        """Treat arrays that were ingested one by one, without a journal, as the dataset of their file."""
-        parameters = self._parameters
-        if parameters.region is not None or not target.records:
-            return
-        file = adopt_records(target, self._files, parameters.dim, parameters.reader.group)
-        self._adopted = (target.place, target.journal) if target.place else None
-        if file is not None:
-            plan = self._choose(workers, [file], Target(self.handle)).plan
-            assert plan is not None  # a file that cannot be read is an error
-            (header,) = workers.headers([file], parameters.reader, self.handle.config, parameters.variables)
-            check_adopted(target, header, [array.name for array in plan.arrays if array.name in header.variables])
 
     # -------------------------------------------------------------- checks
 
@@ -368,8 +380,7 @@ class Job:
 
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
-        names = listed(sorted({record.file.short_name for record in target.records.values()}))
-        contents = target.journal.text() if target.journal.files else names or "data of an unknown source"
+        contents = target.journal.text() if target.journal.files else "data of an unknown source"
         changed = [file for file in files if target.journal.rows_of_any(file) is not None]
         if changed:
             raise self._exists(

@@ -26,11 +26,12 @@ from zarrasync.bulk.files.sources.name_labels import check_pattern
 from zarrasync.bulk.files.sources.preprocess import register_preprocess
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
+from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import ProgressLike, report_progress
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.metadata.conventions.cf_times import UNITS
 from zarrasync.metadata.create import check_options
-from zarrasync.model.paths import normalize_path
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, MemoryStore, resolve
 
@@ -122,13 +123,33 @@ def _ingest_into(request: FilesRequest) -> FilesReport:
 
 
 def _run(request: FilesRequest) -> FilesReport:
-    job = make_job(request)
-    workers = FileWorkers(request.executor, request.start_method)
+    """Ingest files. All groups of a single file become groups, unless files are joined or variables were chosen."""
+    reports = list[FilesReport]()
+    with closing(FileWorkers(request.executor, request.start_method)) as workers:
+        for path, has_variables in make_job(request, is_one_group=False).groups(workers).items():
+            group, place = join(normalize_path(request.group), path), join(normalize_path(request.path), path)
+            own = replace(request, group=group, path=place) if path else request
+            reports.append(_run_group(own, workers, has_variables=has_variables))
+    total, *others = reports
+    for report in others:
+        add_reports(total, report)
+        total.rows, total.seconds = total.rows + report.rows, total.seconds + report.seconds
+        total.files, total.known = max(total.files, report.files), max(total.known, report.known)
+        total.notes, total.left_out = total.notes + report.notes, total.left_out + report.left_out
+    if others and total.files:
+        total.known = 0  # one file was ingested in part before
+    return total
+
+
+def _run_group(request: FilesRequest, workers: FileWorkers, *, has_variables: bool) -> FilesReport:
+    job = make_job(request, is_one_group=bool(request.concat))
     counting = job.handle.store
     assert isinstance(counting, CountingStore)
     workers.check_stores(counting)
     name = f"ingest {job_name(job.handle.store, job.handle.path)}"
-    with closing(workers), job, report_progress(request.progress, 0, name) as progress:
+    with job, report_progress(request.progress, 0, name) as progress:
+        if not has_variables:
+            return job.store_empty_group(workers)
         report = job.run(
             workers,
             verify=request.verify,
@@ -183,7 +204,7 @@ def check_request(request: FilesRequest) -> CheckReport:
         files = find_files(request.sources, options)
         if request.concat is None and len(files) > 1:
             request = replace(request, concat=_differing_dimension(request, files, workers))
-        return make_job(replace(request, store=MemoryStore())).check(workers)
+        return make_job(replace(request, store=MemoryStore()), is_one_group=False).check(workers)
 
 
 def _differing_dimension(request: FilesRequest, files: Sequence[SourceFile], workers: FileWorkers) -> str:
@@ -210,8 +231,12 @@ def _differing_dimension(request: FilesRequest, files: Sequence[SourceFile], wor
     )
 
 
-def make_job(request: FilesRequest) -> Job:
+def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
     """Return the job for a request.
+
+    Args:
+        request: The request.
+        is_one_group: Whether other groups of a file are left out, rather than ingested by other jobs.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -316,6 +341,7 @@ def make_job(request: FilesRequest) -> Job:
         dict(request.encoding or {}),
         reader,
         request.tasks,
+        is_one_group,
     )
     return Job(files, handle, parameters, request.mode, request.wait)
 

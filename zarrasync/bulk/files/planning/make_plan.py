@@ -24,6 +24,7 @@ from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_times import UNITS, TimeUnits
 from zarrasync.model.paths import join
+from zarrasync.nodes.create_hierarchy import check_array_paths
 
 __all__ = ["plan_job"]
 
@@ -53,9 +54,12 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     Raises:
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
+        InvalidKeyError: If the format does not allow the name of a variable.
+        NodeExistsError: If the name of a variable is a path below another one.
     """
     variables = Variables(headers, target, parameters)
     check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
+    check_array_paths(target.handle, variables.names)
     match = match_files(variables)
     layout = _Layout(variables, match)
     arrays = layout.arrays()

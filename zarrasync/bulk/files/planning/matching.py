@@ -81,7 +81,7 @@ def match_files(variables: Variables) -> Match:
         raise with_dimensions(error, variables) from error
     check_destination(variables)
     labels = find_labels(variables)
-    if labels is None and variables.parameters.reader.group:
+    if labels is None and variables.dim and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
     axis = _merge(variables, labels)
     stored = None if labels is None else _stored_labels(axis, labels, variables)

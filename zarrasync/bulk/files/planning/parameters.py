@@ -36,6 +36,7 @@ class Parameters:
         encoding: The same for single variables.
         reader: How to open the files.
         tasks: The number of tasks; 0 for a default.
+        is_one_group: Whether other groups of a file are left out, rather than ingested by other jobs.
     """
 
     dim: str
@@ -54,6 +55,7 @@ class Parameters:
     encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reader: ReaderOptions = field(default_factory=ReaderOptions)
     tasks: int = 0
+    is_one_group: bool = True
 
     @property
     def digest(self) -> str:

@@ -152,7 +152,7 @@ class Variables:
                 f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
                 "group=…"
             )
-        if groups and not self.parameters.variables:
+        if groups and self.parameters.is_one_group and not self.parameters.variables:
             self.left_out.append(
                 f"groups of {first.file.name}: left out, because only one group is read: {groups}; ingest them one by one with "
                 "group=…, or choose variables with variables=[…]"

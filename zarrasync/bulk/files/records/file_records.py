@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from zarrasync.bulk.files.records.source_values import FILE, change_sources
@@ -13,7 +13,6 @@ __all__ = [
     "UNFINISHED",
     "FileRecord",
     "complete_record",
-    "find_file",
     "in_group",
     "is_same",
     "parse_record",
@@ -61,11 +60,6 @@ def is_same(record: SourceFile, file: SourceFile) -> bool:
     own = file.recorded
     is_unchanged = record.size is None or (record.size, record.stamp) == (own.size, own.stamp)  # else by its location
     return is_unchanged and own.place == record.place
-
-
-def find_file(record: SourceFile, files: Iterable[SourceFile], group: str) -> SourceFile | None:
-    """Return the file of a job that a record names, or ``None``."""
-    return next((file for file in files if is_same(record, in_group(file, group))), None)
 
 
 async def record_file(handle: NodeHandle, file: SourceFile) -> None:

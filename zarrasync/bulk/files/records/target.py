@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
-from zarrasync.bulk.files.records.file_records import FileRecord, parse_record
 from zarrasync.bulk.files.records.journal import Journal, journal_places
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources, read_sources
+from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import is_small
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError
@@ -29,7 +28,7 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["StoredForm", "Target", "read_constants", "read_target", "store_journal", "stored_attributes"]
+__all__ = ["StoredForm", "Target", "read_constants", "read_target", "stored_attributes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,6 @@ class Target:
         stored_forms: Variables of the first file whose values differ from those.
         journal: The files that were ingested before.
         place: The name of the array that the journal is next to; empty without a journal.
-        records: The files of arrays that were ingested one by one, by the names of the arrays; empty with a journal.
     """
 
     handle: NodeHandle
@@ -73,7 +71,6 @@ class Target:
     stored_forms: dict[str, StoredForm] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     place: str = ""
-    records: Mapping[str, FileRecord] = field(default_factory=dict)
 
     def time_attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of an array. Bounds inherit the units and the calendar of their coordinate."""
@@ -142,29 +139,13 @@ async def read_target(handle: NodeHandle, dim: str) -> Target:
 
 
 async def _read_journal(target: Target, names: Sequence[str]) -> None:
-    """Read the journal, which usually is next to the first array. Without one, read the files of single arrays."""
-    records: dict[str, FileRecord] = {}
+    """Read the journal, which usually is next to the first array."""
     for some in filter(None, (names[:1], names[1:])):
         values = await read_sources(target.handle.store, [join(target.handle.path, name) for name in some])
         for name, value in zip(some, values, strict=True):
             if JOURNAL in value:
                 target.place, target.journal = name, Journal.of(value[JOURNAL])
                 return
-            if (record := parse_record(value)) is not None:
-                records[name] = record
-    target.records = records
-
-
-async def store_journal(handle: NodeHandle, place: str, journal: Journal) -> None:
-    """Store the journal of a dataset next to one of its arrays, unless it has one.
-
-    Args:
-        handle: The location of the group.
-        place: The name of the array.
-        journal: The journal.
-    """
-    array = NodeHandle(handle.store, join(handle.path, place), handle.format, handle.config)
-    await change_sources(array, lambda present: {} if JOURNAL in present else {JOURNAL: journal.to_json()})
 
 
 async def read_constants(target: Target, dim: str, small_bytes: int) -> None:

@@ -35,7 +35,7 @@ from zarrasync.stores import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["HIDDEN", "ChunkedVariable", "find_chunks", "inner_groups", "is_hdf5"]
+__all__ = ["HIDDEN", "ChunkedVariable", "find_chunks", "is_hdf5"]
 
 _FORMAT = formats.by_name(2)
 _ENGINES = (None, "netcdf4", "h5netcdf")
@@ -55,31 +55,6 @@ def is_hdf5(path: str) -> bool:
             return file.read(len(HDF5_MAGIC)) == HDF5_MAGIC
     except OSError:
         return False
-
-
-def inner_groups(path: str, group: str) -> tuple[str, ...]:
-    """Return the paths of the groups with variables in a group of an HDF5 file; none for other files, or without h5py.
-
-    Args:
-        path: The path of the file.
-        group: The path of the group.
-    """
-    if not is_hdf5(path):
-        return ()
-    try:
-        import h5py
-    except ImportError:
-        return ()
-    found: list[str] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Group) and any(isinstance(member, h5py.Dataset) for member in item.values()):
-            found.append(name)
-
-    with h5py.File(path, "r") as file:
-        parent: Any = file[group or "/"]
-        parent.visititems(visit)
-    return tuple(found)
 
 
 class ChunkStore(Store):

@@ -1,4 +1,4 @@
-"""Data types of HDF5 files that the libraries cannot read: netCDF's leaves variables out, or ends the process."""
+"""What HDF5 files contain beyond what the libraries show: groups, and variables with data types that they cannot read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,41 @@ from zarrasync.bulk.files.sources.hdf5_chunks import HIDDEN, is_hdf5
 from zarrasync.bulk.files.sources.headers import VariableHeader
 from zarrasync.bulk.hdf5 import names_of
 
-__all__ = ["find_unsafe", "unread_variables"]
+__all__ = ["find_unsafe", "groups_of_hdf5", "unread_variables"]
 
 _FLOATS = (4, 8)
 """The sizes of the floats that netCDF supports, in bytes."""
 _PURE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 """The beginning of the name of a scale that is not a variable."""
+
+
+def groups_of_hdf5(path: str, group: str) -> dict[str, bool]:
+    """Return the paths of the groups in a group of an HDF5 file, parents first, and whether each one has variables.
+
+    Args:
+        path: The path of the file. Other files, and all without h5py, have no groups.
+        group: The path of the group.
+    """
+    if not is_hdf5(path):
+        return {}
+    try:
+        import h5py
+    except ImportError:
+        return {}
+    found: dict[str, bool] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Group):
+            found[name] = any(
+                isinstance(member, h5py.Dataset) and not _is_pure_dimension(member) for member in item.values()
+            )
+
+    with h5py.File(path, "r") as file:
+        parent: Any = file.get(group or "/")
+        if isinstance(parent, h5py.Group):
+            visit("", parent)
+            parent.visititems(visit)
+    return found
 
 
 def find_unsafe(path: str) -> str:

@@ -39,7 +39,9 @@ class NumpyReader:
                 sizes.setdefault(axis, set()).add(n)
         for name, array in self._arrays.items():
             if array.dtype.names:
-                problem = f"it has the fields {', '.join(array.dtype.names)}; store such an array with ingest(values, store)"
+                problem = (
+                    f"it has the fields {', '.join(array.dtype.names)}; store such an array with ingest(values, store)"
+                )
                 variables[name] = VariableHeader((), (), "V", {}, problem=problem)
                 continue
             unnamed = tuple(f"dim_{n}" if len(sizes[n]) == 1 else f"{name}_dim_{n}" for n in range(array.ndim))

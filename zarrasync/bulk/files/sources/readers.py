@@ -43,17 +43,16 @@ from zarrasync.bulk.files.sources.hdf5_chunks import (
     ChunkedVariable,
     damaged_chunk,
     find_chunks,
-    inner_groups,
     is_hdf5,
 )
-from zarrasync.bulk.files.sources.hdf5_types import unread_variables
+from zarrasync.bulk.files.sources.hdf5_types import groups_of_hdf5, unread_variables
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
 from zarrasync.bulk.files.sources.preprocess import preprocessed
-from zarrasync.bulk.files.sources.unread_parts import unread_pages, zarr_groups
+from zarrasync.bulk.files.sources.unread_parts import groups_of_zarr, unread_pages
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError, ShapeError, SourceFilesError, ZarrError
 from zarrasync.indexing.regions import Region
@@ -172,6 +171,14 @@ class OpenFiles:
                     found.append(header)
         return found
 
+    def groups(self, file: SourceFile) -> dict[str, bool]:
+        """Return the paths of the groups in the group of a file that is read, and whether each one has variables.
+
+        Parents come first, and the path of the group itself is empty. A file without groups has none.
+        """
+        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
+            return _groups_of(file.url, path, self._options)
+
     def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool, with_groups: bool) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
             reader = _open(file.url, path, self._options)
@@ -182,7 +189,8 @@ class OpenFiles:
                 if "://" not in file.url:
                     _check_unchanged(file, self._options)
                 if with_groups:
-                    header = replace(header, groups=_inner_groups(file.url, path, self._options))
+                    groups = _groups_of(file.url, path, self._options)
+                    header = replace(header, groups=tuple(group for group in groups if group and groups[group]))
                 names = set(chosen or header.variables)
                 names |= header.linked(names) if with_linked else set()
                 names -= {name for name, variable in header.variables.items() if variable.problem}
@@ -286,11 +294,11 @@ class OpenFiles:
                 reader.close()
 
 
-def _inner_groups(url: str, path: str, options: ReaderOptions) -> tuple[str, ...]:
-    """Return the paths of the groups with variables in the group that is read."""
+def _groups_of(url: str, path: str, options: ReaderOptions) -> dict[str, bool]:
+    """Return the paths of the groups in the group that is read, parents first, and whether each one has variables."""
     if _is_zarr(url):
-        return zarr_groups(url, options.group, options.storage_options)
-    return () if options.engine == "rasterio" else inner_groups(path, options.group)
+        return groups_of_zarr(url, options.group, options.storage_options)
+    return {} if options.engine == "rasterio" else groups_of_hdf5(path, options.group)
 
 
 def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
@@ -302,6 +310,8 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
     if not _is_zarr(url):
         check_content(path)
     if is_numpy(url):
+        if options.group:
+            raise ValueError(f"NumPy's files have no groups, so the group {options.group!r} does not exist")
         if options.preprocess:
             raise ValueError("preprocess needs a file that xarray opens, and NumPy reads this one")
         return NumpyReader(path, options)

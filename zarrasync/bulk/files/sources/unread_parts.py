@@ -13,7 +13,7 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_group
 from zarrasync.stores import Store, resolve
 
-__all__ = ["unread_pages", "zarr_groups"]
+__all__ = ["groups_of_zarr", "unread_pages"]
 
 
 def unread_pages(dataset: Any, path: str, options: Mapping[str, Any]) -> dict[str, str]:
@@ -39,11 +39,11 @@ def unread_pages(dataset: Any, path: str, options: Mapping[str, Any]) -> dict[st
     return {_short(name, path): reason for name in names if name not in read}
 
 
-def zarr_groups(url: str, group: str, storage_options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of the groups with arrays in a group of a Zarr hierarchy; none of a store that cannot list.
+def groups_of_zarr(url: str, group: str, storage_options: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the paths of the groups in a group of a Zarr hierarchy, parents first, and whether each one has arrays.
 
     Args:
-        url: The path or the URL of the hierarchy.
+        url: The path or the URL of the hierarchy. A store that cannot list shows no groups.
         group: The path of the group.
         storage_options: Options of the filesystem of the URL.
     """
@@ -51,9 +51,9 @@ def zarr_groups(url: str, group: str, storage_options: Mapping[str, Any]) -> tup
     try:
         members = bridge.run(_members(store, group), blocking=store.blocking)
     except UnsupportedOperation:
-        return ()
-    arrays = [name for name, node in members if isinstance(node, AsyncArray)]
-    return tuple(dict.fromkeys(path for name in arrays if (path := name.rpartition("/")[0])))
+        return {}
+    found = {"": False} | {name: False for name, node in members if not isinstance(node, AsyncArray)}
+    return found | {name.rpartition("/")[0]: True for name, node in members if isinstance(node, AsyncArray)}
 
 
 async def _members(store: Store, group: str) -> list[tuple[str, Any]]:

@@ -458,7 +458,7 @@ ELSEWHERE = {
     "FileOptions(ignore_attributes=[{}]) to keep the first": "tests/bulk/files/test_differing_files.py",
     "or pass source=FileOptions(ignore_attributes=['units'])": "tests/bulk/files/test_differing_files.py",
     "FileOptions(coordinate_tolerance=…) if": "tests/bulk/files/test_differing_files.py",
-    "add one with preprocess=…": "tests/bulk/files/test_differing_files.py",
+    "give the variable a _FillValue with preprocess=…": "tests/bulk/files/test_differing_files.py",
     "and pass preprocess='module:function'": "tests/bulk/files/test_differing_files.py",
     "with labels=… or preprocess=…": "tests/bulk/files/test_differing_files.py",
     "pass on_duplicate='replace' to write them again": "tests/bulk/files/test_histories.py",

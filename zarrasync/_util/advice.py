@@ -6,6 +6,7 @@ Functions with other parameters translate its message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -17,18 +18,18 @@ OVERWRITE_BY_MODE = ("overwrite=True", "mode='w'")
 
 
 @contextmanager
-def in_terms_of(*replacements: tuple[str, str]) -> Iterator[None]:
+def in_terms_of(*replacements: tuple[str | re.Pattern[str], str]) -> Iterator[None]:
     """Replace parts of the messages of errors.
 
     Args:
-        replacements: Pairs of a part of a message, and the text that replaces it.
+        replacements: Pairs of a part of a message or a pattern, and the text that replaces it.
     """
     try:
         yield
     except Exception as error:
         if error.args and isinstance(message := error.args[0], str):
             for part, text in replacements:
-                message = message.replace(part, text)
+                message = message.replace(part, text) if isinstance(part, str) else part.sub(text, message)
             error.args = (message, *error.args[1:])
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
+from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
 from zarrasync.bulk.ingest_array import ingest_array
@@ -26,6 +28,8 @@ __all__ = ["ingest"]
 
 _FILES = frozenset(("concat", "labels", "engine"))
 """Arguments that only files have."""
+_GROUPED = re.compile(r"\bsource=FileOptions\(([^()]*)\)")
+"""Arguments of ``ingest_files`` in messages, whose fields are arguments of ``ingest``."""
 _REQUEST = frozenset(item.name for item in fields(FilesRequest))
 
 
@@ -131,7 +135,8 @@ async def ingest(
             options=options,
             **arguments,
         )
-        return await run_request(request)
+        with in_terms_of((_GROUPED, r"\1")):
+            return await run_request(request)
     if isinstance(region, str | Mapping):
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
+from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
 from zarrasync.bulk.files.running.report import FilesReport
@@ -15,6 +17,17 @@ from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import StoreLike
 
 __all__ = ["ingest_files", "plan_ingest"]
+
+_TERMS = (
+    (
+        re.compile(
+            r"\b(decode|engine|engine_options|group|labels|variables)=(True|None|…|\[[^\]]*\]|'[^']*'|\{.*?\}\})"
+        ),
+        r"source=FileOptions(\1=\2)",
+    ),
+    (re.compile(r"\bencoding=(\{.*?\}\})"), r"layout=Layout(encoding=\1)"),
+)
+"""Parameters of ``ingest`` that messages name, and those of these functions."""
 
 
 async def ingest_files(
@@ -128,7 +141,8 @@ async def ingest_files(
     )
     request.verify, request.executor, request.progress = verify, executor, progress
     request.storage_options, request.config = storage_options, config
-    return await run_request(request)
+    with in_terms_of(*_TERMS):
+        return await run_request(request)
 
 
 async def plan_ingest(
@@ -220,7 +234,8 @@ async def plan_ingest(
     )
     request.tasks, request.executor = tasks, executor
     request.storage_options, request.config = storage_options, config
-    return await run_blocking(partial(plan_request, request, plan))
+    with in_terms_of(*_TERMS):
+        return await run_blocking(partial(plan_request, request, plan))
 
 
 def _request(

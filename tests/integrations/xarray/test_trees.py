@@ -110,14 +110,14 @@ def test_appending_to_groups_with_a_dimension():
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_the_requests_of_a_tree(lazy: bool):
-    """A document and the chunks of each node, and few more to look for nodes and to consolidate."""
+    """A document and the chunks of each node, and few more to look for jobs and nodes, and to consolidate."""
     store = CountingStore(MemoryStore())
     given = tree(8, lazy=lazy)
     write_dataset(given, store)
     counts = store.reset()
     groups, arrays, chunks = 10, 2 + 8 * 2, 2 + 8 * (3 if lazy else 2)
     assert counts.puts == groups + arrays + chunks + 1
-    assert counts.fetches <= 5 + 8 * lazy
+    assert counts.fetches <= 6 + 8 * lazy
     assert (counts.lists, counts.erases) == (1, 0)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
@@ -63,6 +63,7 @@ class Job:
         parameters: The parameters.
         mode: ``"a"``: create, or continue the same job; ``"w"``: replace; ``"w-"``: create.
         wait: Seconds to wait for another job that writes the same dataset.
+        missing: The reasons for files that were named but do not exist, and are left out.
 
     Raises:
         ShapeError: If two names lead to the same file.
@@ -75,13 +76,14 @@ class Job:
         parameters: Parameters,
         mode: str = "a",
         wait: float = 600.0,
+        missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.handle = handle
         self._files, self._notes = without_other_names(files, parameters)
         self._parameters, self._mode, self._wait = parameters, mode, wait
         self._claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
-        self._bad: dict[str, str] = {}
+        self._bad = dict(missing)
 
     @property
     def reader(self) -> ReaderOptions:
@@ -231,11 +233,11 @@ class Job:
         try:
             choice = self._choose(workers, self._files, Target(self.handle))
         except SourceFilesError as error:
-            report.bad_files = dict(error.files)
+            report.bad_files = {**self._bad, **error.files}
         except (ShapeError, CodecError) as error:
             report.left_out = [str(error)]
         else:
-            report.bad_files = choice.bad_files
+            report.bad_files = {**self._bad, **choice.bad_files}
             if choice.plan is not None:
                 report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
                 report.notes += choice.plan.notes
@@ -323,6 +325,10 @@ class Job:
             report.known = len(self._files) - len(files)
             if not files:
                 return None, report, files, target
+            before, own = target.journal.parameters.partition("-")[2], parameters.reader.preprocess
+            if target.journal.parameters and before != own:
+                names = [name or "none" for name in (own, before)]
+                report.notes.append(f"preprocess is {names[0]}, but the dataset was created with {names[1]}")
             if not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
         choice = self._choose(workers, [file for file in files if file.name not in self._bad], target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zarrasync.metadata.create import DEFAULT
@@ -41,8 +41,8 @@ class FileOptions:
     dims: Sequence[str] | str | None = None
     decode: bool = False
     engine: str | None = None
-    engine_options: Mapping[str, Any] | None = None
-    storage_options: Mapping[str, Any] | None = None
+    engine_options: Mapping[str, Any] | None = field(default=None, repr=False)  # which may contain credentials
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

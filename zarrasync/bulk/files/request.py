@@ -176,7 +176,7 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
         store = resolve(request.store, request.storage_options, request.config)
         transaction = store.detach()
         own = store if transaction is None else transaction.store
-        job = make_job(replace(request, store=own, storage_options=None))
+        job = make_job(replace(request, store=own, storage_options=None), is_planned=True)
         dest = NodePlace(store, job.handle.path, name_of(request.store))
         place = PlanPlace.of(plan, dest, request.storage_options, request.config)
 
@@ -201,7 +201,8 @@ def check_request(request: FilesRequest) -> CheckReport:
     """Return all problems of files, without a destination. Without ``concat``, the dimension is that along which they differ."""
     options = dict(request.source_options or {})
     with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:
-        files = find_files(request.sources, options)
+        request = replace(request, on_bad_file="skip")
+        files = find_files(request.sources, options, {})
         if request.concat is None and len(files) > 1:
             request = replace(request, concat=_differing_dimension(request, files, workers))
         return make_job(replace(request, store=MemoryStore()), is_one_group=False).check(workers)
@@ -231,12 +232,13 @@ def _differing_dimension(request: FilesRequest, files: Sequence[SourceFile], wor
     )
 
 
-def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
+def make_job(request: FilesRequest, *, is_one_group: bool = True, is_planned: bool = False) -> Job:
     """Return the job for a request.
 
     Args:
         request: The request.
         is_one_group: Whether other groups of a file are left out, rather than ingested by other jobs.
+        is_planned: Whether other processes may run the tasks, because this one makes a plan.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -262,6 +264,8 @@ def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
         raise TypeError(f"labels must be a pattern of names, such as 'ndvi_%Y%m%d'; found {request.labels!r}")
     if request.reserve is not None and not isinstance(request.reserve, str):
         raise TypeError(f"reserve must be a range such as '2024-01-01/2024-12-31/6h'; found {request.reserve!r}")
+    if request.reserve == "":
+        raise ValueError("reserve must be a range such as '2024-01-01/2024-12-31/6h', or None; found ''")
     if request.reserve and request.concat is None:
         raise ValueError("reserve needs the name of the dimension along which files are joined; pass concat='time'")
     if request.append and request.region is not None:
@@ -289,7 +293,8 @@ def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
     counting = handle.store if isinstance(handle.store, CountingStore) else CountingStore(handle.store)
     handle = type(handle)(counting, handle.path, format_, handle.config, handle.is_format_known)
     source_options = dict(request.source_options or {})
-    files = find_files(request.sources, source_options)
+    missing: dict[str, str] | None = {} if request.on_bad_file == "skip" else None
+    files = find_files(request.sources, source_options, missing)
     concat, labels = request.concat, request.labels
     if labels != "" and not concat:
         raise ValueError("labels need the name of the dimension along which files are joined; pass concat='time'")
@@ -300,7 +305,7 @@ def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
         raise ValueError(f"coordinate_tolerance must be a number of at least 0, found {tolerance!r}")
     preprocess = request.preprocess
     if preprocess is not None:
-        preprocess = register_preprocess(preprocess, is_local=request.executor in (None, 1))
+        preprocess = register_preprocess(preprocess, is_local=not is_planned and request.executor in (None, 1))
     if concat is None:
         if len(files) > 1:
             raise ValueError(
@@ -343,7 +348,7 @@ def make_job(request: FilesRequest, *, is_one_group: bool = True) -> Job:
         request.tasks,
         is_one_group,
     )
-    return Job(files, handle, parameters, request.mode, request.wait)
+    return Job(files, handle, parameters, request.mode, request.wait, missing or {})
 
 
 def _region(region: Any, dim: str) -> Any:

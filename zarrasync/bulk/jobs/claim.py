@@ -23,9 +23,9 @@ from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
-from zarrasync.stores.leases import DEAD_SECONDS, Change, Entry, Lease, Observed
+from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, Lease, Observed
 
-__all__ = ["WAIT_SECONDS", "Claim"]
+__all__ = ["WAIT_SECONDS", "Claim", "wait_for_jobs"]
 
 _log = logging.getLogger(__name__)
 WAIT_SECONDS = 600.0
@@ -85,11 +85,7 @@ class Claim(Lease):
             if plan:
                 self._check_plan(content, plan)
             elif is_free and _is_kept(content):
-                raise WriteConflictError(
-                    f"a plan of {content.get('files')} for {self.folder.dataset} is not finished: run its tasks, then "
-                    "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
-                    key=self.folder.claim_key,
-                )
+                raise _unfinished_plan(content, self.folder)
             if is_free:
                 return [await self._taken(content, for_plan=bool(plan))]
             if not blockers and wait > 0:
@@ -354,6 +350,39 @@ def _created(content: Mapping[str, Any]) -> int:
     """Return how many directories above the folder jobs have created."""
     created = content.get("created", 0)
     return created if type(created) is int else 0
+
+
+def wait_for_jobs(store: Store, path: str, wait: float) -> None:
+    """Wait until no job has the claim of a dataset, for writers that work side by side without a claim.
+
+    Args:
+        store: The store.
+        path: The path of the dataset's group.
+        wait: Seconds to wait.
+
+    Raises:
+        WriteConflictError: If a job continues for longer, or a plan for independent tasks is not finished.
+    """
+    folder, observed, end = ClaimFolder(store, path), Observed(), clock.monotonic() + wait
+    while folder.is_enabled and (content := folder.claim()):
+        if _is_kept(content):
+            raise _unfinished_plan(content, folder)
+        if observed.is_over(content):
+            return
+        if clock.monotonic() > end:
+            raise WriteConflictError(
+                f"another job writes {folder.dataset}, and did not end within {wait:.0f} s; repeat the call when it has ended",
+                key=folder.claim_key,
+            )
+        clock.sleep_blocking(POLL_SECONDS)
+
+
+def _unfinished_plan(content: Entry, folder: ClaimFolder) -> WriteConflictError:
+    return WriteConflictError(
+        f"a plan of {content.get('files')} for {folder.dataset} is not finished: run its tasks, then "
+        "`zarrasync ingest finish PLAN`; or drop it with `zarrasync ingest abandon PLAN`",
+        key=folder.claim_key,
+    )
 
 
 def _is_kept(content: Mapping[str, Any]) -> bool:

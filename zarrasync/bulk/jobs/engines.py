@@ -20,6 +20,7 @@ import numpy as np
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.display.text import counted
+from zarrasync.errors import UnsupportedOperation
 
 __all__ = ["Call", "Engine", "Processes", "engine_of"]
 
@@ -249,7 +250,16 @@ class _Map(Engine):
 
         def collect() -> None:
             try:
-                for future, (result, error) in zip(futures, self._map(attempt, list(calls)), strict=True):
+                results = iter(self._map(attempt, list(calls)) or ())
+                for number, future in enumerate(futures):
+                    outcome = next(results, None)
+                    if not isinstance(outcome, tuple | list) or len(outcome) != 2:
+                        raise UnsupportedOperation(
+                            f"the executor returned {number} results in the order of its {len(futures)} items, and then "
+                            f"{outcome!r}; a function map(function, items) must return the result of each item. Repeat the call: "
+                            "tasks that are finished do not run again"
+                        )
+                    result, error = outcome
                     future.set_result(result) if error is None else future.set_exception(error)
             except BaseException as error:
                 for future in futures:

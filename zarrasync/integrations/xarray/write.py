@@ -11,9 +11,12 @@ from xarray import Dataset, Variable
 from xarray.conventions import decode_cf_variable, encode_dataset_coordinates
 
 from zarrasync import AsyncArray, AsyncGroup, formats, sync
+from zarrasync import config as settings
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute, run_in_new_thread
+from zarrasync.bulk.jobs.claim import wait_for_jobs
+from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_targets import check_reach, is_dask_array
@@ -50,12 +53,17 @@ async def planned_jobs(
         datasets: The datasets by the path of their group relative to the request's, the request's own first.
         encodings: The encodings of variables by the same paths.
         request: The other arguments; see ``write_dataset_async``.
+
+    Raises:
+        WriteConflictError: If a job writes the group until ``config.total_timeout``, or a plan for it is not finished.
     """
     if request.consolidated and not request.store.supports_consolidated_metadata:
         raise UnsupportedOperation(
             f"{request.store!r} does not support consolidated metadata; pass consolidated=False or omit it",
             key=request.group,
         )
+    wait = settings.resolve(request.config).total_timeout
+    await run_blocking(partial(wait_for_jobs, request.store.notes, request.group, wait))
     requests = {path: request.at(path, encodings.get(path, {})) for path in datasets}
     for path, dataset in datasets.items():
         check_names(dataset, requests[path].group, requests[path].encoding)

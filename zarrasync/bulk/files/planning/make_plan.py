@@ -18,10 +18,12 @@ from zarrasync.bulk.files.planning.rewriting import rewriting_notes
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
-from zarrasync.bulk.files.records.target import Target
+from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
+from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS
 from zarrasync.metadata.conventions.cf_times import UNITS, TimeUnits
 from zarrasync.model.paths import join
 from zarrasync.nodes.create_hierarchy import check_array_paths
@@ -151,6 +153,8 @@ class _Layout:
             self._compare_layout(name, metadata, replace(first, shape=tuple(shape)), number, units)
         else:
             metadata = self._new_metadata(name, replace(first, shape=tuple(shape)), number, units)
+        if number is not None and name != variables.dim:
+            self._check_missing_rows(name, metadata, is_new=stored is None)
         documents = self._handle.format.render(join(self._handle.path, name), metadata)
         plan = ArrayPlan(
             name,
@@ -172,6 +176,29 @@ class _Layout:
                 values = variables.convert_times(name, 0, values, TimeUnits(*source_units.get("0", units)), units)
             plan = plan.with_values(self._convert(name, 0, values, metadata))
         return _Array(plan, metadata)
+
+    def _check_missing_rows(self, name: str, metadata: ArrayMetadata, *, is_new: bool) -> None:
+        """Check that rows without values are missing values, and not numbers.
+
+        Args:
+            name: The name of an array with rows.
+            metadata: Its metadata after the job.
+            is_new: Whether the job creates it.
+
+        Raises:
+            ShapeError: If the array has integers without a number for missing values.
+        """
+        variables = self._variables
+        begins_later = is_new and variables.target.group is not None and variables.target.length(variables.dim) > 0
+        has_gaps = (
+            begins_later or self._axis.reserved or any(own.variables[name].is_absent for own in variables.headers)
+        )
+        attributes = stored_attributes(metadata, self._handle.format)
+        if has_gaps and metadata.dtype.numpy.kind in "iub" and not attributes.keys() & {*MISSING_NUMBERS}:
+            raise ShapeError(
+                f"some rows of {name!r} would have no values, and its integers have no _FillValue, so that these rows would be "
+                "numbers; give the variable a _FillValue with preprocess=…"
+            )
 
     def _shape_before(self, shape: tuple[int, ...], number: int | None) -> tuple[int, ...]:
         """Return the shape of an existing array before its rows are written: without those that move."""

@@ -66,7 +66,7 @@ class Parameters:
             self.reader.dims,
             *([self.reader.engine_options] * bool(self.reader.engine_options)),
             *([self.reader.labels] * (self.reader.labels != "")),
-            *([self.reader.preprocess] * bool(self.reader.preprocess)),
         ]
         values = [self.dim, sorted(self.variables), self.layout, self.encoding, reader]
-        return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+        return digest + (f"-{self.reader.preprocess}" if self.reader.preprocess else "")

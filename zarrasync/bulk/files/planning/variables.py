@@ -23,7 +23,6 @@ from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
 from zarrasync.bulk.files.sources.times import common_units, convert_times
 from zarrasync.errors import CodecError, ShapeError
-from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
 
@@ -81,14 +80,6 @@ class Variables:
             if axis is None and not is_single:
                 raise ShapeError(
                     f"the optional variable {name!r} has no dimension {self.dim!r}, so that no rows of it can be missing"
-                )
-            if (
-                np.dtype(object if own.dtype == "str" else own.dtype).kind in "iub"
-                and not {*MISSING_NUMBERS} & own.attributes.keys()
-            ):
-                raise ShapeError(
-                    f"the optional variable {name!r} has integers without a _FillValue, so that missing rows would be numbers; add "
-                    "one with preprocess=…"
                 )
             for n, header in enumerate(headers):
                 if name not in header.variables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from zarrasync import formats
@@ -15,7 +16,7 @@ from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import read_target
 from zarrasync.bulk.files.running.moved_rows import drop_kept, restore_moved
 from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, write_inline
+from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, unchanged_arrays, write_inline
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.republish import publication_record, publish_again
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
@@ -26,6 +27,7 @@ from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.progress import JobProgress
 from zarrasync.errors import WriteConflictError
+from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
@@ -38,7 +40,7 @@ __all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
 T = TypeVar("T")
 _NEW_PLAN = (
     "since the job was planned; repeat the call",
-    "since the job was planned; drop the plan with `zarrasync ingest abandon PLAN`, and make a new one",
+    "since the job was planned",
 )
 
 
@@ -334,11 +336,13 @@ class PlannedJob:
         if self._transaction is not None:
             for changes in self._claim.folder.results(plan.digest):
                 self._handle.store.merge(changes)
+        is_grown = self._handle.store.bounded  # by ``prepare``, in a transaction
+        present = {} if is_grown else self._run(unchanged_arrays(plan, self._handle))
         self._run(write_inline(plan, self._handle, verify=verify))
         if self._claim.is_enabled and self._transaction is None:
             record = publication_record(plan, self._handle, is_independent=self._is_independent)
             self._claim.begin_publishing(record)
-        self.publish()
+        self.publish(present)
         if self._transaction is not None:
             self._commit(self._transaction, message)
         self._claim.is_published = True
@@ -352,9 +356,13 @@ class PlannedJob:
                 f"{error}. Drop the plan with `zarrasync ingest abandon PLAN`, and make a new one", key=error.key
             ) from error
 
-    def publish(self) -> None:
-        """Store the documents that make the result visible. All values are stored. May be repeated."""
-        self._run(publish_arrays(self.plan, self._handle))
+    def publish(self, present: Mapping[str, ArrayMetadata] = MappingProxyType({})) -> None:
+        """Store the documents that make the result visible. All values are stored. May be repeated.
+
+        Args:
+            present: As for ``publish_arrays``.
+        """
+        self._run(publish_arrays(self.plan, self._handle, present))
         self._claim.check()
         self._run(publish_group(self.plan, self._handle, is_independent=self._is_independent))
 

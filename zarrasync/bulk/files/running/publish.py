@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
-from zarrasync.errors import ChecksumError, ShapeError
+from zarrasync.errors import ChecksumError, NodeNotFoundError, ShapeError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import ancestors, join
@@ -35,7 +36,7 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-__all__ = ["is_inline_stored", "publish_arrays", "publish_group", "write_inline"]
+__all__ = ["is_inline_stored", "publish_arrays", "publish_group", "unchanged_arrays", "write_inline"]
 
 
 async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = False) -> None:
@@ -109,21 +110,66 @@ def _joined(plan: FilesPlan) -> list[tuple[int, int]]:
     return runs
 
 
-async def publish_arrays(plan: FilesPlan, handle: NodeHandle) -> None:
+async def unchanged_arrays(plan: FilesPlan, handle: NodeHandle) -> dict[str, ArrayMetadata]:
+    """Return the metadata of the arrays that will get another shape, by name, before anything is published.
+
+    Raises:
+        ShapeError: If another writer has changed the shape of an array since the job was planned.
+    """
+    growing = [array for array in plan.arrays if array.shape is not None and _is_growing(plan, array, handle)]
+    paths = [join(handle.path, array.name) for array in growing]
+    nodes = await find_all(handle.without_consolidated(), paths, (handle.format,)) if paths else []
+    found: dict[str, ArrayMetadata] = {}
+    for array, node in zip(growing, nodes, strict=True):
+        if node is None or not isinstance(node.metadata, ArrayMetadata):
+            raise NodeNotFoundError(
+                f"/{join(handle.path, array.name)} in {handle.store!r} is no array any more; nothing was published. Make a "
+                "new plan, or repeat the call",
+                path=join(handle.path, array.name),
+            )
+        if node.metadata.shape != tuple(array.shape or ()):
+            raise _changed_shape(f"/{join(handle.path, array.name)}", node.metadata, array, handle)
+        found[array.name] = node.metadata
+    return found
+
+
+def _is_growing(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
+    return planned_array(plan, array, handle.store, handle.config).shape != array.shape
+
+
+def _changed_shape(name: str, present: ArrayMetadata, array: ArrayPlan, handle: NodeHandle) -> ShapeError:
+    return ShapeError(
+        f"another writer changed the shape of {name} in {handle.store!r} from {array.shape} to {present.shape}; nothing was "
+        "published. Repeat the call, or drop the plan and make a new one; if that fails in the same way, the consolidated "
+        "metadata of the group are outdated: consolidate them with consolidate_metadata()",
+        found=present.shape,
+        wanted=tuple(array.shape or ()),
+    )
+
+
+async def publish_arrays(
+    plan: FilesPlan, handle: NodeHandle, present: Mapping[str, ArrayMetadata] = MappingProxyType({})
+) -> None:
     """Store the documents of new arrays, and the new shapes of others.
 
     Labels and other small arrays come first, so that readers without consolidated metadata find no variable that is longer
     than its labels.
+
+    Args:
+        plan: The plan.
+        handle: The location of the group.
+        present: The metadata of arrays as ``unchanged_arrays`` has read them. Others are read again, and may have the new
+            shape already, because an earlier call has published them.
 
     Raises:
         ShapeError: If another writer has changed the shape of an array.
     """
     for is_label in (True, False):
         arrays = [array for array in plan.arrays if (array.name == plan.dim or array.kind == "inline") == is_label]
-        await gather([partial(_publish_array, plan, array, handle) for array in arrays])
+        await gather([partial(_publish_array, plan, array, handle, present.get(array.name)) for array in arrays])
 
 
-async def _publish_array(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> None:
+async def _publish_array(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, known: ArrayMetadata | None) -> None:
     target = planned_array(plan, array, handle.store, handle.config)
     if array.shape is None:
         await _put_new_array(array, target.path, handle)
@@ -134,17 +180,11 @@ async def _publish_array(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) 
 
     async def grow(present: ArrayMetadata) -> ArrayMetadata:
         if present.shape not in (expected, shape):
-            raise ShapeError(
-                f"another writer changed the shape of {target.name} from {expected} to {present.shape}; nothing was "
-                "published. Repeat the call; if that fails in the same way, the consolidated metadata of the group are outdated: "
-                "consolidate them with consolidate_metadata()",
-                found=present.shape,
-                wanted=expected,
-            )
+            raise _changed_shape(target.name, present, array, handle)
         return present.with_shape(shape)
 
-    cell = MetadataCell(handle.without_consolidated().at(target.path), target.metadata)  # the copies follow at the end
-    await cell.change(grow, fresh=True)
+    place = handle.without_consolidated().at(target.path)  # the copies follow at the end
+    await MetadataCell(place, known or target.metadata).change(grow, fresh=known is None)
 
 
 async def _put_new_array(array: ArrayPlan, path: str, handle: NodeHandle) -> None:

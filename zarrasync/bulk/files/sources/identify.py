@@ -57,8 +57,15 @@ def means_files(source: Any, storage_options: Mapping[str, Any]) -> bool:
     return isinstance(source, list | tuple) and bool(source) and all(isinstance(item, str | Path) for item in source)
 
 
-def find_files(sources: Any, storage_options: Mapping[str, Any]) -> list[SourceFile]:
+def find_files(
+    sources: Any, storage_options: Mapping[str, Any], missing: dict[str, str] | None = None
+) -> list[SourceFile]:
     """Return the files of a pattern, a path, or a list of them, in order of their names and without repetitions.
+
+    Args:
+        sources: The pattern, the path, or the list.
+        storage_options: Options of the filesystem of URLs.
+        missing: Gets the reasons for files that do not exist, by name; ``None`` if these are an error.
 
     Raises:
         FileNotFoundError: If a file does not exist, or nothing matches a pattern.
@@ -66,10 +73,14 @@ def find_files(sources: Any, storage_options: Mapping[str, Any]) -> list[SourceF
     items: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     calls = call_each(partial(_find, storage_options), [source_name(item) for item in items], "zarrasync-files")
     files: dict[str, SourceFile] = {}
-    for call in calls:
+    for item, call in zip(items, calls, strict=True):
+        error = call.exception()
+        if missing is not None and isinstance(error, FileNotFoundError):
+            missing[public_url(source_name(item))] = str(error) if error.errno is None else "the file does not exist"
+            continue
         files.update((file.url, file) for file in sorted(call.result(), key=lambda file: natural_key(file.url)))
     if not files:
-        raise FileNotFoundError("no source files: the list is empty")
+        raise FileNotFoundError("; ".join((missing or {}).values()) or "no source files: the list is empty")
     return list(files.values())
 
 
@@ -99,7 +110,7 @@ def _local(path: str) -> Iterable[SourceFile]:
     if not names:
         raise FileNotFoundError(f"no file matches {path!r} (in {os.getcwd()})")
     folders: dict[str, str] = {}
-    return [local_file(name, folders) for name in names]
+    return [local_file(name, folders) for name in names]  # a link that leads nowhere has an identity, too
 
 
 def local_file(path: str, folders: dict[str, str] | None = None) -> SourceFile:
@@ -143,7 +154,8 @@ def _local_identity(name: str) -> SourceFile:
         documents = [entry for entry in os.scandir(name) if entry.is_file()]
         latest = max((entry.stat().st_mtime_ns for entry in documents), default=0)
         return SourceFile(os.path.abspath(name), None, str(latest))
-    state = os.stat(name)
+    is_dangling = os.path.islink(name) and not os.path.exists(name)  # which reading its header reports
+    state = os.stat(name, follow_symlinks=not is_dangling)
     return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
 
 

@@ -54,7 +54,7 @@ from zarrasync.bulk.files.sources.numpy_files import NumpyReader
 from zarrasync.bulk.files.sources.preprocess import preprocessed
 from zarrasync.bulk.files.sources.unread_parts import groups_of_zarr, unread_pages
 from zarrasync.config import Config
-from zarrasync.errors import CodecError, MetadataError, ShapeError, SourceFilesError, ZarrError
+from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, ShapeError, SourceFilesError, ZarrError
 from zarrasync.indexing.regions import Region
 from zarrasync.model import dtypes
 
@@ -166,7 +166,7 @@ class OpenFiles:
                 for file in batch:  # groups are known of the first file, because looking for them takes time
                     try:
                         header = self._header(file, chosen, with_linked=with_linked, with_groups=not found)
-                    except (SourceFilesError, ShapeError, CodecError, MetadataError) as error:
+                    except (SourceFilesError, ShapeError, CodecError, MetadataError, NodeNotFoundError) as error:
                         header = FileHeader(file, {}, {}, error=error)
                     found.append(header)
         return found

@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py
 
-The numbers are in ``docs/performance/measurements.json``, which the benchmarks write with ``--write-docs``. A page contains
+The numbers are in ``docs/measurements/measurements.json``, which the benchmarks write with ``--write-docs``. A page contains
 them between ``<!-- measured: NAME -->`` and ``<!-- end -->``, where this script writes the result of ``BLOCKS[NAME]``. A
 sentence that the numbers no longer support raises an error: rewrite it.
 """
@@ -29,7 +29,7 @@ from workloads import QUICK, WORKLOADS
 
 Data = dict[str, Any]
 DOCS = MEASUREMENTS.parent.parent
-PAGES = sorted([DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("performance/*.md")])
+PAGES = sorted([DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("performance/*.md"), *DOCS.glob("measurements/*.md")])
 BLOCK = re.compile(r"(?<=<!-- measured: )([\w-]+)( -->\n+).*?(?=\n+ *<!-- end -->)", re.DOTALL)
 TUNED = "zarr-python fused"
 DEFAULTS = (OURS, "zarr-python", "zarrista", "tensorstore")
@@ -204,8 +204,8 @@ def slower(data: Data) -> str:
     rows = behind(data)
     full = [row["ratio"] for row in data["full"]["rows"] if row["ratio"]]
     intro = (
-        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [All measurements](measurements.md) "
-        f"repeat the local ones with every codec; there it is {sum(ratio < 1 for ratio in full)} of {len(full)}."
+        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [Every codec](../measurements/codecs.md) "
+        f"repeats the local ones with each codec; there it is {sum(ratio < 1 for ratio in full)} of {len(full)}."
     )
     return f"{paragraph(intro)}\n\n{markdown_table(['task', OURS, 'fastest library', 'fastest / ours'], rows)}"
 

@@ -204,7 +204,7 @@ def slower(data: Data) -> str:
     rows = behind(data)
     full = [row["ratio"] for row in data["full"]["rows"] if row["ratio"]]
     intro = (
-        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [Every codec](../measurements/codecs.md) "
+        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [Every codec](codecs.md) "
         f"repeats the local ones with each codec; there it is {sum(ratio < 1 for ratio in full)} of {len(full)}."
     )
     return f"{paragraph(intro)}\n\n{markdown_table(['task', OURS, 'fastest library', 'fastest / ours'], rows)}"

@@ -43,6 +43,13 @@ def test_pages_are_up_to_date(page, pages, data):
     assert bool(pages.BLOCK.search(text)) is (page not in WITHOUT_BLOCKS)
 
 
+def test_the_picture_is_up_to_date(pages, data):
+    assert pages.picture(data) == pages.PICTURE.read_text()
+    slower = copy.deepcopy(data)
+    slower["remote"]["rows"]["small"]["zarrasync"]["ms"] *= 2
+    assert pages.picture(slower) != pages.PICTURE.read_text()
+
+
 def test_every_block_is_used(pages):
     names = [match[1] for page in pages.PAGES for match in pages.BLOCK.finditer(page.read_text())]
     assert sorted(names) == sorted(pages.BLOCKS)

@@ -9,7 +9,13 @@ import pytest
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)]
-APPENDIX = {"docs/api.md", "docs/conversions.md", "docs/errors.md", "docs/guides/command-reference.md", "docs/interop.md"}
+APPENDIX = {
+    "docs/api.md",
+    "docs/conversions.md",
+    "docs/errors.md",
+    "docs/guides/command-reference.md",
+    "docs/interop.md",
+}
 """Generated pages and references, which nobody reads from the beginning to the end, as the tables in docs/measurements."""
 MOST_WORDS = 35_000
 FENCE = re.compile(r"^```(python|sh|yaml|ini|nginx|dockerfile)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -15,6 +15,7 @@ APPENDIX = {
     "docs/errors.md",
     "docs/guides/command-reference.md",
     "docs/interop.md",
+    "docs/names.md",
 }
 """Generated pages and references, which nobody reads from the beginning to the end, as the tables in docs/measurements."""
 MOST_WORDS = 35_000

@@ -1,4 +1,4 @@
-"""The list of public names and signatures is up to date, and both APIs have the same ones."""
+"""The list of public names and signatures is up to date."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib import import_module
 import pytest
 
 import zarrasync as za
-from zarrasync import sync
 
 pytest.importorskip("xarray")
 pytest.importorskip("dask")
@@ -41,13 +40,6 @@ def test_a_changed_signature_is_noticed(monkeypatch):
 
     monkeypatch.setattr(za, "load", load)
     assert names_page.page() != names_page.PAGE.read_text()
-
-
-def test_both_apis_have_the_same_functions():
-    def functions(module):
-        return {name for name in module.__all__ if inspect.isfunction(getattr(module, name))}
-
-    assert functions(za) == functions(sync)
 
 
 def test_functions_have_few_parameters():

@@ -22,8 +22,8 @@ MORE_PARAMETERS = {
     "create": 20,  # as in zarr-python
     "create_array": 20,
     "copy": 17,
-    "ingest_files": 19,
-    "plan_ingest": 19,
+    "ingest_files": 20,
+    "plan_ingest": 20,
     "plan_pyramid": 22,
     "pyramid": 23,
 }

@@ -20,10 +20,10 @@ if not (ROOT / "pyproject.toml").exists():
     pytest.skip("this is not a checkout", allow_module_level=True)
 
 
-def run(*command: object, **options: object) -> str:
+def run(*command: object, cwd: Path | None = None) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(part) for part in command], env=environment, capture_output=True, text=True, check=False, **options
+        [str(part) for part in command], env=environment, capture_output=True, text=True, check=False, cwd=cwd
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

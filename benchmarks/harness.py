@@ -21,7 +21,7 @@ import numpy as np
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
-MEASUREMENTS = HERE.parent / "docs" / "performance" / "measurements.json"
+MEASUREMENTS = HERE.parent / "docs" / "measurements" / "measurements.json"
 """The results that the documentation contains, by section. ``pages.py`` writes them into the pages."""
 PACKAGES = {"zarrasync": "zarrasync", "zarr-python": "zarr", "zarrista": "zarrista", "tensorstore": "tensorstore"}
 

@@ -2,7 +2,7 @@
 
     python benchmarks/pages.py
 
-The numbers are in ``docs/performance/measurements.json``, which the benchmarks write with ``--write-docs``. A page contains
+The numbers are in ``docs/measurements/measurements.json``, which the benchmarks write with ``--write-docs``. A page contains
 them between ``<!-- measured: NAME -->`` and ``<!-- end -->``, where this script writes the result of ``BLOCKS[NAME]``. A
 sentence that the numbers no longer support raises an error: rewrite it.
 """
@@ -29,7 +29,9 @@ from workloads import QUICK, WORKLOADS
 
 Data = dict[str, Any]
 DOCS = MEASUREMENTS.parent.parent
-PAGES = sorted([DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("performance/*.md")])
+PAGES = sorted(
+    [DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.glob("performance/*.md"), *DOCS.glob("measurements/*.md")]
+)
 BLOCK = re.compile(r"(?<=<!-- measured: )([\w-]+)( -->\n+).*?(?=\n+ *<!-- end -->)", re.DOTALL)
 TUNED = "zarr-python fused"
 DEFAULTS = (OURS, "zarr-python", "zarrista", "tensorstore")
@@ -204,8 +206,8 @@ def slower(data: Data) -> str:
     rows = behind(data)
     full = [row["ratio"] for row in data["full"]["rows"] if row["ratio"]]
     intro = (
-        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [All measurements](measurements.md) "
-        f"repeat the local ones with every codec; there it is {sum(ratio < 1 for ratio in full)} of {len(full)}."
+        f"Another library is faster than zarrasync in {len(rows)} of {compared(data)} tasks. [Every codec](codecs.md) "
+        f"repeats the local ones with each codec; there it is {sum(ratio < 1 for ratio in full)} of {len(full)}."
     )
     return f"{paragraph(intro)}\n\n{markdown_table(['task', OURS, 'fastest library', 'fastest / ours'], rows)}"
 
@@ -320,8 +322,44 @@ BLOCKS: dict[str, Callable[[Data], str]] = {
 }
 
 
+# ---------------------------------------------------------------------- the picture
+
+PICTURE = DOCS / "_static" / "remote-read.svg"
+TITLE = "Seconds to read 1,024 chunks of 64 KiB from a server {} ms away"
+BARS = {
+    OURS: OURS,
+    "tensorstore 256": "tensorstore, 256 requests",
+    "zarr-python 256": "zarr-python, 256 requests",
+    "tensorstore": "tensorstore, defaults",
+    "zarr-python": "zarr-python, defaults",
+}
+GREY, BLUE = "#808790", "#2f7ed8"
+"""Colours that can be read on light and on dark pages."""
+
+
+def picture(data: Data) -> str:
+    """Return bars of the time of a remote read as SVG, for the landing page."""
+    found = remote_times(data, "small")
+    scale = 380 / max(found[name] for name in BARS)
+    title = TITLE.format(data["remote"]["delay_ms"])
+    font = f'font-family="sans-serif" font-size="13" fill="{GREY}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 176" {font} role="img"><title>{title}</title>',
+        f'<text x="0" y="16" font-weight="bold">{title}</text>',
+    ]
+    for row, (name, label) in enumerate(BARS.items()):
+        y, width = 30 + 29 * row, max(found[name] * scale, 2)
+        lines += [
+            f'<text x="190" y="{y + 15}" text-anchor="end">{label}</text>',
+            f'<rect x="200" y="{y}" width="{width:.0f}" height="20" fill="{BLUE if name == OURS else GREY}"/>',
+            f'<text x="{206 + width:.0f}" y="{y + 15}">{found[name] / 1000:.2g}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
 def main() -> None:
     data = json.loads(MEASUREMENTS.read_text())
+    PICTURE.write_text(picture(data))
     for page, text in [(page, render(page.read_text(), data)) for page in PAGES]:
         page.write_text(text)
 

@@ -405,7 +405,7 @@ def prepare_groups(endpoint: str) -> None:
         import xarray as xr
     except ImportError:
         return
-    from zarrasync.integrations.xarray import write_dataset
+    from zarrasync.integrations.xarray import WriteOptions, write_dataset
 
     def dataset(count: int) -> Any:
         values = {f"v{n}": (f"d{n}", np.arange(4.0)) for n in range(count)}
@@ -415,10 +415,12 @@ def prepare_groups(endpoint: str) -> None:
     for name, data in (("dataset", dataset(12)), ("tree", tree)):
         for suffix, consolidated in (("", False), ("-consolidated", True)):
             url = f"s3://{BUCKET}/groups/{name}{suffix}"
-            write_dataset(data, url, consolidated=consolidated, storage_options=options)
+            write_dataset(data, url, options=WriteOptions(consolidated=consolidated), storage_options=options)
     for number in range(20):
         day = dataset(1).assign_coords(run=number)
-        write_dataset(day, f"s3://{BUCKET}/groups/day{number}", consolidated=False, storage_options=options)
+        write_dataset(
+            day, f"s3://{BUCKET}/groups/day{number}", options=WriteOptions(consolidated=False), storage_options=options
+        )
 
 
 # ---------------------------------------------------------------------- measuring

@@ -10,20 +10,32 @@ from pathlib import Path
 from aiohttp import web
 from playwright.async_api import Page, async_playwright
 
-from tests.support.demo import create_temperature, store_with_cells, store_with_two_sources
+from tests.support.demo import (
+    create_temperature,
+    store_with_cells,
+    store_with_two_sources,
+)
 from zarrasync import sync
 from zarrasync.server import create_app
 
 OUT = Path(__file__).parent / "_static"
 PAGE = "<!doctype html><meta charset=utf-8><body style='margin:0;padding:12px;width:760px;{}'>{}</body>"
-COLOURS = {"light": "background:#fff;color:#222832", "dark": "background:#14181e;color:#ced6dd"}
+COLOURS = {
+    "light": "background:#fff;color:#222832",
+    "dark": "background:#14181e;color:#ced6dd",
+}
 
 
 def reprs() -> dict[str, str]:
     """Return the HTML that notebooks show, by the name of its picture."""
     layout = {"chunks": (5, 45, 60), "shards": (75, 180, 360)}
-    array = create_temperature(sync.create_group({}), shape=(365, 180, 360), dtype="f4", **layout)
-    return {"repr": array._repr_html_(), "explain": array.view[10:40, 100:, 200:300].explain()._repr_html_()}
+    array = create_temperature(
+        sync.create_group({}), shape=(365, 180, 360), dtype="f4", **layout
+    )
+    return {
+        "repr": array._repr_html_(),
+        "explain": array.view[10:40, 100:, 200:300].explain()._repr_html_(),
+    }
 
 
 async def viewer(page: Page, url: str, name: str) -> None:
@@ -56,11 +68,17 @@ async def main() -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=shutil.which("chromium") or sys.exit("no Chromium"))
+        browser = await driver.chromium.launch(
+            executable_path=shutil.which("chromium") or sys.exit("no Chromium")
+        )
         for scheme, colours in COLOURS.items():
-            context = await browser.new_context(viewport={"width": 1180, "height": 780}, color_scheme=scheme)  # type: ignore[arg-type]
+            context = await browser.new_context(
+                viewport={"width": 1180, "height": 780}, color_scheme=scheme
+            )  # type: ignore[arg-type]
             for name, address in VIEWS.items():
-                await viewer(await context.new_page(), f"{url}/{address}", f"{name}-{scheme}")
+                await viewer(
+                    await context.new_page(), f"{url}/{address}", f"{name}-{scheme}"
+                )
             page = await context.new_page()  # the viewer's allows no styles but its own
             for name, html in reprs().items():
                 await page.set_content(PAGE.format(colours, html))

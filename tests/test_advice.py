@@ -21,7 +21,7 @@ from tests.support.api import Api
 from tests.support.netcdf import PACKED, day, write_days
 from zarrasync import stores, sync
 from zarrasync.cli import main
-from zarrasync.integrations.xarray import write_dataset, write_dataset_async
+from zarrasync.integrations.xarray import WriteOptions, write_dataset, write_dataset_async
 
 # ------------------------------------------------------------------ situations, in the current directory
 
@@ -269,7 +269,7 @@ ROWS = [
     Row("labels {} of its own; omit labels", "ingest", ("day20240101.nc", "a.zarr"), {**TIME, "labels": "day%Y%m%d"}, lambda: day(0).to_netcdf("day20240101.nc")),
     # datasets
     Row("differs from the stored one, which labels", "write_dataset", (GRID.assign_coords(x=[5.0, 6.0], t=[1]), "a.zarr"), {"append_dim": "t"}, lambda: write_dataset(GRID, "a.zarr")),
-    Row("or pass unaligned='allow'", "write_dataset", (DATASET.chunk({"x": 1}), "a.zarr"), {"encoding": {"u": {"chunks": (2,)}}, "align_chunks": False, "config": {"unaligned": "error"}}),
+    Row("or pass unaligned='allow'", "write_dataset", (DATASET.chunk({"x": 1}), "a.zarr"), {"encoding": {"u": {"chunks": (2,)}}, "options": WriteOptions(align_chunks=False), "config": {"unaligned": "error"}}),
     Row("mode='w' replaces the dataset", "write_dataset", (DATASET.assign_coords(x=[4, 5, 6, 7]) * 1e9, "a.zarr"), {"append_dim": "x"}, lambda: dataset(encoding={"u": {"dtype": "i2", "_FillValue": -1}})),
     Row("pass mode='a' or no mode", "write_dataset", (DATASET.isel(x=[0]).assign_coords(x=[9]), "a.zarr"), {"append_dim": "x", "mode": "r+"}, dataset),
     Row("pass on_duplicate='skip' to leave out", "write_dataset", (DATASET, "a.zarr"), {"append_dim": "x"}, dataset),

@@ -257,71 +257,25 @@ def test_the_facade_is_up_to_date():
     assert done.returncode == 0, done.stdout
 
 
-PUBLIC = {
-    "AsyncArray": (
-        "append attrs basename blocks cdata_shape chunk_cache chunks close compressors config decoded dimension_names dtype fill_value filters "
-        "get_basic_selection get_block_selection get_coordinate_selection get_mask_selection "
-        "get_orthogonal_selection getitem info info_complete metadata name nbytes nbytes_stored nchunks nchunks_initialized ndim oindex "
-        "path read_chunk_sizes read_only refresh resize sel serializer set_basic_selection set_block_selection set_coordinate_selection "
-        "set_mask_selection set_orthogonal_selection setitem shape shards size store to_xarray update_attributes view "
-        "vindex write_chunk_sizes zarr_format"
-    ),
-    "AsyncDecodedArray": (
-        "attrs chunks close config dimension_names dtype getitem info metadata name nbytes ndim oindex path sel shape size store "
-        "stored unit view vindex with_options"
-    ),
-    "AsyncGroup": (
-        "array_keys arrays attrs basename close config contains create_array create_group delete get getitem "
-        "group_keys groups info keys members metadata move name nmembers path read_only refresh require_array "
-        "require_group sel setitem store to_xarray tree update_attributes zarr_format"
-    ),
-    "AsyncJobPlan": "abandon explain finish kind left_out notes place run tasks to_json",
-    "AsyncSelection": "array chunks dtype explain nbytes ndim oindex read shape size vindex write",
-}
-FUNCTIONS = (
-    "consolidate_metadata copy create create_array create_group create_hierarchy ingest ingest_files list_nodes load "
-    "manifest open open_array open_group open_plan plan_copy plan_ingest plan_pyramid pyramid register_codec register_data_type register_storage_transformer save validate"
-)
-
-
-def names(thing: type) -> str:
-    return " ".join(sorted(name for name in dir(thing) if not name.startswith("_")))
-
-
-def test_public_names():
-    assert sorted(za.__all__) == sorted(
-        [
-            *PUBLIC,
-            *FUNCTIONS.split(),
-            "Config",
-            "FileOptions",
-            "Layout",
-            "ZarrError",
-            "__version__",
-            "codecs",
-            "config",
-            "errors",
-            "stores",
-        ]
-    )
-    for name, members in PUBLIC.items():
-        assert names(getattr(za, name)) == members
+def names(thing: type) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
 
 
 def test_both_apis_have_the_same_names_and_parameters():
+    """``docs/names.md`` lists them; see ``tests/docs/test_names_page.py``."""
     import inspect
 
-    assert sorted(sync.__all__) == sorted(
-        ["config", *(name.removeprefix("Async") for name in PUBLIC), *FUNCTIONS.split()]
-    )
-    for name in FUNCTIONS.split():
+    classes = [name for name in za.__all__ if name.startswith("Async")]
+    functions = [name for name in za.__all__ if inspect.isroutine(getattr(za, name))]
+    assert sorted(sync.__all__) == sorted(["config", *(name.removeprefix("Async") for name in classes), *functions])
+    for name in functions:
         ours, theirs = inspect.signature(getattr(sync, name)), inspect.signature(getattr(za, name))
         assert list(ours.parameters) == list(theirs.parameters)
-    for name in PUBLIC:
+    for name in classes:
         asynchronous, blocking = getattr(za, name), getattr(sync, name.removeprefix("Async"))
         extra = {"async_", "items", "values"}  # the mapping protocol, and the way back
-        assert set(names(blocking).split()) - extra == set(names(asynchronous).split()) - extra
-        for member in names(asynchronous).split():
+        assert names(blocking) - extra == names(asynchronous) - extra
+        for member in names(asynchronous):
             ours, theirs = getattr(blocking, member), getattr(asynchronous, member)
             if callable(theirs) and member not in ("keys", "get"):
                 assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), member

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from numbers import Number
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Member_co = TypeVar("Member_co", covariant=True)
 
 _FACADES: dict[type, Callable[[Any], Any]] = {}
 
@@ -187,8 +188,9 @@ class Indexer:
     def __init__(self, accessor: Accessor, run_: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._accessor, self._run = accessor, run_
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._run(self._accessor[key].read())
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = self._run(self._accessor[key].read())
+        return values
 
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(self._accessor[key].write(value))
@@ -266,7 +268,7 @@ class ArrayBase(ValuesBase, NodeBase):
         """The asynchronous object for the same node."""
         return self._async
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         selection = select(self._async, key)
         values = selection._read_at_once()
         return self._run(selection.read()) if values is None else values
@@ -355,7 +357,7 @@ class DecodedArrayBase(ValuesBase):
     ) -> None:
         self._run(self._async.close())
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         selection = select(self._async, key)
         values = selection._read_at_once()
         return self._run(selection.read()) if values is None else values
@@ -424,8 +426,9 @@ class SelectionBase(ValuesBase):
         """The asynchronous object for the same selection."""
         return self._async
 
-    def __getitem__(self, key: Any) -> Any:
-        return to_sync(self._async[key])
+    def __getitem__(self, key: Any) -> Self:
+        selection: Self = to_sync(self._async[key])
+        return selection
 
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(self._async[key].write(value))
@@ -518,7 +521,7 @@ class _Names(Iterator[str]):
         has_started: Whether a name has been returned.
     """
 
-    def __init__(self, group: GroupBase, names: Sequence[str]) -> None:
+    def __init__(self, group: GroupBase[Any], names: Sequence[str]) -> None:
         self.group, self.count, self.has_started = group, len(names), False
         self._names = iter(names)
         _last_iteration.names = weakref.ref(self)
@@ -528,7 +531,7 @@ class _Names(Iterator[str]):
         return next(self._names)
 
 
-class GroupBase(NodeBase, Mapping[str, Any]):
+class GroupBase(NodeBase, Mapping[str, Member_co]):
     """A group: a mapping from names to arrays and groups.
 
     Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
@@ -550,8 +553,9 @@ class GroupBase(NodeBase, Mapping[str, Any]):
         """The asynchronous object for the same node."""
         return self._async
 
-    def __getitem__(self, name: str) -> Any:
-        return to_sync(self._run(self._async.getitem(name)))
+    def __getitem__(self, name: str) -> Member_co:
+        member: Member_co = to_sync(self._run(self._async.getitem(name)))
+        return member
 
     def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
         self._run(self._async.setitem(name, value))
@@ -582,18 +586,25 @@ class GroupBase(NodeBase, Mapping[str, Any]):
 
     __hash__ = None  # type: ignore[assignment]  # as in Facade
 
-    def keys(self) -> Any:
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of the members, sorted."""
         return self._run(self._async.keys())
 
-    def items(self) -> Any:
+    def items(self) -> tuple[tuple[str, Member_co], ...]:  # type: ignore[override]  # no view, so that one listing suffices
         """Return pairs of name and member, sorted by name. Takes one listing and one batch of requests."""
-        return to_sync(self._run(self._async.members()))
+        pairs: tuple[tuple[str, Member_co], ...] = to_sync(self._run(self._async.members()))
+        return pairs
 
-    def values(self) -> Any:
+    def values(self) -> tuple[Member_co, ...]:  # type: ignore[override]
         """Return the members, sorted by name."""
         return tuple(node for _, node in self.items())
 
-    def get(self, name: str, default: Any = None) -> Any:
+    @overload
+    def get(self, name: str) -> Member_co | None: ...
+
+    @overload
+    def get(self, name: str, default: T) -> Member_co | T: ...
+
+    def get(self, name: str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Open a member, or return the default if it does not exist."""
         return to_sync(self._run(self._async.get(name, default)))

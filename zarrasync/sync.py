@@ -312,7 +312,7 @@ class Array(ArrayBase):
         """
         return self._run(self._async.to_xarray(**options))
 
-    def getitem(self, selection: Any) -> Any:
+    def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules.
 
         Args:
@@ -356,7 +356,7 @@ class Array(ArrayBase):
 
     def get_basic_selection(
         self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with basic indexing.
 
         Args:
@@ -405,7 +405,7 @@ class Array(ArrayBase):
 
     def get_orthogonal_selection(
         self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with orthogonal indexing, as ``oindex``.
 
         Args:
@@ -456,7 +456,7 @@ class Array(ArrayBase):
 
     def get_coordinate_selection(
         self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with coordinate indexing, as ``vindex``.
 
         Args:
@@ -551,7 +551,9 @@ class Array(ArrayBase):
         """
         self._run(self._async.set_mask_selection(mask, value, fields=fields))
 
-    def get_block_selection(self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None) -> Any:
+    def get_block_selection(
+        self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
+    ) -> npt.NDArray[Any]:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:
@@ -908,7 +910,7 @@ class DecodedArray(DecodedArrayBase):
         result: Selection = to_sync(self._async.view)
         return result
 
-    def getitem(self, selection: Any) -> Any:
+    def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``Selection.read``.
 
         Example:
@@ -954,7 +956,7 @@ class DecodedArray(DecodedArrayBase):
         self._run(self._async.close())
 
 
-class Group(GroupBase):
+class Group(GroupBase["Array | Group"]):
     """A group: a mapping from names to arrays and groups.
 
     Groups are returned by ``open_group``, ``create_group`` and the methods of other groups.
@@ -1020,6 +1022,54 @@ class Group(GroupBase):
             (4, 4)
         """
         result: Array | Group = to_sync(self._run(self._async.getitem(name)))
+        return result
+
+    def get_array(self, name: str) -> Array:
+        """Open an array by its name or relative path, as ``getitem`` does.
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The array.
+
+        Raises:
+            NodeTypeError: If the node is a group.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> (group.get_array("t2m")).shape
+            (4, 4)
+        """
+        result: Array = to_sync(self._run(self._async.get_array(name)))
+        return result
+
+    def get_group(self, name: str) -> Group:
+        """Open a group by its name or relative path, as ``getitem`` does.
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The group.
+
+        Raises:
+            NodeTypeError: If the node is an array.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> _ = group.create_group("model")
+            >>> (group.get_group("model")).name
+            '/model'
+        """
+        result: Group = to_sync(self._run(self._async.get_group(name)))
         return result
 
     def contains(self, name: str) -> bool:
@@ -1522,6 +1572,14 @@ class Selection(SelectionBase):
     def nbytes(self) -> int:
         """The size of the result in memory, in bytes."""
         return self._async.nbytes
+
+    @overload
+    def read(
+        self, out: None = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def read(self, out: T, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> T: ...
 
     def read(self, out: Any = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> Any:
         """Read the selection.

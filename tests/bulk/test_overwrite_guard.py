@@ -50,7 +50,7 @@ def test_values_from_the_array_they_replace(existing: Path, s3):
     for where, given in ((str(existing.parent / "group"), None), (url, options)):
         group = sync.create_group(where, storage_options=given)
         group["x"] = VALUES
-        group["x"] = group["x"]
+        group["x"] = group.get_array("x")
         np.testing.assert_array_equal(group["x"][...], VALUES)
         sync.save(where, x=group["x"], y=group["x"], storage_options=given)
         np.testing.assert_array_equal(sync.load(where, storage_options=given)["y"], VALUES)

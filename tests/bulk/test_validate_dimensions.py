@@ -17,7 +17,7 @@ from zarrasync.integrations.xarray import write_dataset
 
 @pytest.mark.processes
 @pytest.mark.parametrize("zarr_format", [2, 3])
-async def test_an_append_to_a_dataset_that_was_killed(api: Api, zarr_format: int, tmp_path: Path):
+async def test_an_append_to_a_dataset_that_was_killed(api: Api, zarr_format: Any, tmp_path: Path):
     """The process dies after it has reserved rows, and before it writes them."""
     xarray = pytest.importorskip("xarray")
     target = str(tmp_path / "data.zarr")

@@ -217,7 +217,7 @@ def test_rm_keeps_foreign_files(workdir, capsys):
     assert main(["rm", "data.zarr", "--dry-run"]) == 0
     assert "1 other file (notes.txt) would be kept; --all also erases them" in capsys.readouterr().out
     assert main(["rm", "data.zarr", "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["foreign"] == ["notes.txt"]
+    assert json.loads(capsys.readouterr().out)["other_files"] == ["notes.txt"]
     assert (workdir / "data.zarr" / "zarr.json").exists()
     assert main(["rm", "data.zarr", "-y"]) == 0
     assert "1 other file (notes.txt) kept; --all also erases them" in capsys.readouterr().out

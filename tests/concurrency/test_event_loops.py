@@ -145,7 +145,11 @@ def test_reading_inside_a_progress_callback(tmp_path):
     options: dict[str, Any] = {"chunks": 4, "shards": 16, "compressors": None}
     one = sync.create_array(tmp_path / "one", data=data, **options)
     two = sync.create_array(tmp_path / "two", data=-data, **options)
-    found = one.view[:16].read(progress=lambda nbytes: two[:16])
+
+    def read_other(nbytes: int) -> None:
+        assert two[:16].shape == (16,)
+
+    found = one.view[:16].read(progress=read_other)
     np.testing.assert_array_equal(found, data[:16])
 
 

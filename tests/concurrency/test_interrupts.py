@@ -320,8 +320,12 @@ def test_calls_within_calls(tmp_path: Path):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _, inner = _array(tmp_path / "inner", signal.SIGINT)
     outer = sync.create_array(tmp_path / "outer", shape=(40,), dtype="i4", chunks=(10,), config={"threads": 1})
+
+    def read_inner(nbytes: int) -> None:
+        assert inner[0:3].shape == (3,)
+
     with pytest.raises(KeyboardInterrupt):
-        outer.view[...].read(progress=lambda nbytes: inner[0:3])
+        outer.view[...].read(progress=read_inner)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert outer[0] == 0
 

@@ -6,7 +6,6 @@ import copy
 import importlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,14 @@ from tests.support import ROOT
 PAGES = [
     "README.md",
     "docs/comparison.md",
-    *sorted(f"docs/performance/{path.name}" for path in (ROOT / "docs" / "performance").glob("*.md")),
+    *(
+        str(path.relative_to(ROOT))
+        for name in ("measurements", "performance")
+        for path in sorted((ROOT / "docs" / name).glob("*.md"))
+    ),
 ]
 SPEED = re.compile(r"\d\S* (ms|µs|s|MiB|/s)\b|\d\S* times|\b(faster|slower|fastest|slowest)\b")
-WITHOUT_BLOCKS = {"explanation", "hierarchies", "method"}
+WITHOUT_BLOCKS = {"docs/measurements/other.md", "docs/performance/explanation.md"}
 
 
 @pytest.fixture
@@ -37,7 +40,14 @@ def test_pages_are_up_to_date(page, pages, data):
     """Run ``python benchmarks/pages.py`` if this fails."""
     text = (ROOT / page).read_text()
     assert pages.render(text, data) == text
-    assert bool(pages.BLOCK.search(text)) is (Path(page).stem not in WITHOUT_BLOCKS)
+    assert bool(pages.BLOCK.search(text)) is (page not in WITHOUT_BLOCKS)
+
+
+def test_the_picture_is_up_to_date(pages, data):
+    assert pages.picture(data) == pages.PICTURE.read_text()
+    slower = copy.deepcopy(data)
+    slower["remote"]["rows"]["small"]["zarrasync"]["ms"] *= 2
+    assert pages.picture(slower) != pages.PICTURE.read_text()
 
 
 def test_every_block_is_used(pages):

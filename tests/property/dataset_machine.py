@@ -17,7 +17,7 @@ from tests.property.other_readers import zarr_python_store
 from tests.property.strategies import ATTRIBUTES, SEEDS
 from tests.support.api import Driver
 from zarrasync.errors import NodeExistsError, ShapeError
-from zarrasync.integrations.xarray import write_dataset, write_dataset_async
+from zarrasync.integrations.xarray import WriteOptions, write_dataset, write_dataset_async
 
 DIMS = {"a": ("t", "y"), "b": ("t",), "c": ("y",), "s": ("t",), "p": ("y", "t"), "when": ("t",), "one": ()}
 NAMES = st.sets(st.sampled_from([*DIMS]), min_size=1)
@@ -59,7 +59,7 @@ class DatasetMachine(RuleBasedStateMachine):
         write = write_dataset if self.driver.name == "sync" else write_dataset_async
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of consolidated metadata in format 3
-            self.driver(write(dataset, self.store, consolidated=self.consolidated, **options))
+            self.driver(write(dataset, self.store, options=WriteOptions(consolidated=self.consolidated), **options))
 
     def _dataset(self, names: Any, start: int, length: int, seed: int, *, coords: bool = True) -> xr.Dataset:
         coordinates = {"t": np.arange(start, start + length) * 10, "y": np.linspace(0, 1, HEIGHT)} if coords else {}

@@ -67,9 +67,9 @@ async def test_xarray_and_a_hierarchy_without_listing(tmp_path):
     """The server creates consolidated metadata, because HTTP clients cannot list."""
     xr = pytest.importorskip("xarray")
     want = xr.Dataset({"t": (("y", "x"), FIELD[1])}, coords={"x": np.arange(420.0)})
-    from zarrasync.integrations.xarray import write_dataset
+    from zarrasync.integrations.xarray import WriteOptions, write_dataset
 
-    write_dataset(want, tmp_path / "x.zarr", consolidated=False)
+    write_dataset(want, tmp_path / "x.zarr", options=WriteOptions(consolidated=False))
     assert "consolidated" not in (tmp_path / "x.zarr" / "zarr.json").read_text()
     async with serving(tmp_path / "x.zarr") as client:
 

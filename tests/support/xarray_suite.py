@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from xarray.backends import ZarrBackendEntrypoint, writers
 from xarray.backends.common import BACKEND_ENTRYPOINTS
 from xarray.backends.plugins import detect_parameters
 
-from zarrasync.integrations.xarray import ZarrasyncBackend, write_dataset
+from zarrasync.integrations.xarray import WriteOptions, ZarrasyncBackend, write_dataset
 
 DIFFERENCES = Path(__file__).parents[1] / "integrations" / "xarray" / "differences.toml"
 
@@ -87,13 +88,19 @@ def _to_zarr(
     data: Any, store: Any = None, mode: Any = None, group: Any = None, encoding: Any = None, **options: Any
 ) -> Any:
     """Write with zarrasync, with the parameters and the defaults of ``to_zarr``."""
-    options = {"safe_chunks": True, "align_chunks": False, "compute": True, **options}
+    options = {"safe_chunks": True, "align_chunks": False, **options}
+    rare = {field.name: options.pop(field.name) for field in fields(WriteOptions) if field.name in options}
+    empty = options.pop("write_empty_chunks", None)
+    config = {} if options.pop("safe_chunks") else {"unaligned": "allow"}
+    options["config"] = config if empty is None else {**config, "write_empty_chunks": empty}
     options |= {"mode": mode, "group": group, "encoding": encoding}
     if options.get("zarr_format") is None and mode != "r+":
         options["zarr_format"] = zarr.config.get("default_zarr_format")
     passed = {name: value for name, value in options.items() if value is not None}
-    result = write_dataset(data, zarr.storage.MemoryStore() if store is None else store, **passed)
-    return Written() if options["compute"] else result
+    result = write_dataset(
+        data, zarr.storage.MemoryStore() if store is None else store, options=WriteOptions(**rare), **passed
+    )
+    return Written() if rare.get("compute", True) else result
 
 
 # ------------------------------------------------------------------ hooks of pytest

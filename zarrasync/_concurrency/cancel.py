@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _bytes_lock = reentrant_lock()
-"""Guards the creation of the bytes for compiled code: threads that share a flag must get the same byte."""
+"""Held while the byte for compiled code is created, because threads that share a flag must get the same byte."""
 
 
 class CancelFlag:
@@ -50,7 +50,7 @@ class CancelFlag:
 
     @property
     def address(self) -> int:
-        """The address of a byte that is 1 once the call is cancelled to which the flag belongs, for compiled code."""
+        """The address of a byte for compiled code, which is 1 after the cancellation."""
         if self._parent is not None:
             return self._parent.address
         if self._byte is None:

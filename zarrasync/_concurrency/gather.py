@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 
-__all__ = ["SingleFlight", "begun", "first_error", "for_each", "gather", "gather_all"]
+__all__ = ["SingleFlight", "first_error", "for_each", "gather", "gather_all", "in_background"]
 
 T = TypeVar("T")
 
@@ -116,11 +116,11 @@ class SingleFlight:
 
 
 @asynccontextmanager
-async def begun(call: Callable[[], Awaitable[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
+async def in_background(call: Callable[[], Awaitable[T]]) -> AsyncIterator[Callable[[], Awaitable[T]]]:
     """Start a call, and yield a function that waits for its result or raises its error.
 
-    At the end of the block the call is cancelled if it still runs, and its error is dropped if the block did not ask for
-    the result. Where this is driven, the call starts when the result is asked for.
+    At the end of the block the call is cancelled if it still runs, and its error is dropped if the block did not wait for
+    it. Without an event loop, the call starts when the block waits for it.
     """
     if driven():
         yield call

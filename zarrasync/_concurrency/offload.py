@@ -252,5 +252,5 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run())
-    with clock.current().executor("zarrasync-foreign", 1) as pool:
+    with clock.current().executor("zarrasync-user-code", 1) as pool:
         return pool.submit(asyncio.run, run()).result()

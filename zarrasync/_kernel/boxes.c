@@ -25,7 +25,7 @@ void za_walk_start(struct za_walk *walk, const struct za_axis *axes, int axis_co
 
 void za_walk_on(struct za_walk *walk)
 {
-    int is_last = 1; /* so that the walk goes on along the axis before this one */
+    int is_last = 1; /* continue with the axis before this one */
     for (int i = walk->axis_count - 1; i >= 0 && is_last; i--) {
         is_last = walk->at[i] + 1 == walk->axes[i].count;
         move_to(walk, i, is_last ? 0 : walk->at[i] + 1);

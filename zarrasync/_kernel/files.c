@@ -386,7 +386,7 @@ int za_is_new(struct za_folder *folder, const int64_t *coords)
     return enter_folder(folder, coords, write_name(folder, coords)) && folder->is_absent;
 }
 
-/* Create the folders between that of the array and that of a chunk, whose name is `last`. What follows shows whether they
+/* Create the folders between that of the array and that of a chunk, whose name is `last`. The next call shows whether they
  * exist. */
 static void make_folders(struct za_folder *folder, const char *last)
 {

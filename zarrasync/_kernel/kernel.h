@@ -356,7 +356,7 @@ int za_store_chunk(struct za_folder *folder, const int64_t *coords, const char *
                    const struct za_version *expected);
 
 /* A folder that does not exist is filled under a temporary name and then renamed, so that its chunks appear in one step.
- * That takes half as long as to rename each chunk, and needs no locks. */
+ * Renaming each chunk takes twice as long, and needs locks. */
 
 /* Whether the folder of a chunk does not exist. */
 int za_is_new(struct za_folder *folder, const int64_t *coords);

@@ -66,7 +66,7 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
-/* Decode a value and place its elements, which `direct` is the place of if they lie there as in the raw bytes. */
+/* Decode a value and place its elements. `direct` is their destination if they lie there in the order of the raw bytes. */
 static int place_value(struct read *read, const uint8_t *data, int64_t size, uint8_t *direct)
 {
     const struct za_chain *chain = &read->array->chain;

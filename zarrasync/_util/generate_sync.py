@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).parent.parent
 CLASSES = (  # file, asynchronous class, synchronous class, base class
     ("nodes/array.py", "AsyncArray", "Array", "ArrayBase"),
     ("nodes/decoded.py", "AsyncDecodedArray", "DecodedArray", "DecodedArrayBase"),
-    ("nodes/group.py", "AsyncGroup", "Group", "GroupBase"),
+    ("nodes/group.py", "AsyncGroup", "Group", "GroupBase['Array | Group']"),
     ("nodes/selection.py", "AsyncSelection", "Selection", "SelectionBase"),
     ("bulk/jobs/plan.py", "AsyncJobPlan", "JobPlan", "JobPlanBase"),
 )
@@ -169,8 +169,9 @@ def _class(tree: ast.Module, name: str, facade: str, base: str) -> str:
     """Return the source of a synchronous class, without the methods that its base class defines."""
     (node,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     base_tree = _tree("_sync_base.py")
-    base_members = _members(base_tree, base)
-    (base_node,) = (n for n in base_tree.body if isinstance(n, ast.ClassDef) and n.name == base)
+    base_name = base.partition("[")[0]
+    base_members = _members(base_tree, base_name)
+    (base_node,) = (n for n in base_tree.body if isinstance(n, ast.ClassDef) and n.name == base_name)
     parts = [f"class {facade}({base}):\n", _docstring(base_node, "    "), "\n    __slots__ = ()\n\n"]
     methods = list(_public(node.body, base_members))
     parts.extend(map(_method, methods))
@@ -234,6 +235,8 @@ def _method(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         inner = f"self._run({inner})"
     head = "    @property\n" if is_property else ""
     signature = _sync_text(ast.unparse(node.args))
+    if _is_overload(node):
+        return f"    @overload\n    def {node.name}({signature}) -> {returns}: ...\n\n"
     return (
         f"{head}    def {node.name}({signature}) -> {returns}:\n"
         f"{_docstring(node, '        ')}{_body(inner, returns, convert, '        ')}\n"
@@ -259,7 +262,7 @@ def _functions(tree: ast.Module, module: str) -> tuple[str, list[str]]:
     return "".join(parts), names
 
 
-def _is_overload(node: ast.AsyncFunctionDef) -> bool:
+def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(decorator, ast.Name) and decorator.id == "overload" for decorator in node.decorator_list)
 
 

@@ -20,7 +20,7 @@ from typing import NoReturn
 import zarrasync
 from zarrasync import config
 from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
-from zarrasync.cli.arguments import CommandParser, Commands, RedactingParser, Run
+from zarrasync.cli.arguments import CommandFunction, CommandParser, Commands, RedactingParser
 from zarrasync.cli.console import Console
 from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
 from zarrasync.cli.messages import error_line, for_shell, options_of, secrets_of, typed_places
@@ -31,7 +31,7 @@ __all__ = ["main", "make_parser"]
 _EXAMPLES = """examples:
   zarrasync info s3://bucket/era5.zarr -o anon=true
   zarrasync cat data.zarr --path t2m -s time=0,lat=10:20 --format csv
-  zarrasync convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify
+  zarrasync convert old.zarr new.zarr --zarr-format 3 --shards 1024,1024 --verify
   zarrasync serve data.zarr
 
 `zarrasync COMMAND --help` shows more examples; `zarrasync completion bash` prints completion for a shell.
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args, extra = make_parser().parse_known_args(words)
     if extra:
         _refuse(args.parser, extra)
-    run: Run = args.run
+    run: CommandFunction = args.run
     for stream in (sys.stdout, sys.stderr):  # for characters that the terminal cannot print; JSON parsers accept it
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NoReturn, cast
 from zipfile import ZipFile
 
@@ -24,11 +25,12 @@ from zarrasync.stores.zip_format import is_archive_name
 
 __all__ = [
     "FORMATS",
+    "CommandFunction",
     "CommandParser",
     "Commands",
     "RedactingParser",
-    "Run",
     "add_destination",
+    "add_executor",
     "add_layout",
     "add_raw",
     "add_shapes",
@@ -37,6 +39,7 @@ __all__ = [
     "codec",
     "count",
     "destination",
+    "executor_of",
     "is_local_archive",
     "levels",
     "open_node",
@@ -50,7 +53,7 @@ __all__ = [
 ]
 
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
-Run = Callable[[argparse.Namespace, Console], int]
+CommandFunction = Callable[[argparse.Namespace, Console], int]
 """Runs a command and returns its exit code."""
 
 
@@ -97,7 +100,7 @@ class Commands:
         self,
         name: str,
         text: str,
-        run: Run,
+        run: CommandFunction,
         *,
         examples: Sequence[str] = (),
         as_json: bool = True,
@@ -164,7 +167,7 @@ def add_destination(command: argparse.ArgumentParser) -> None:
 
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
     """Add the arguments of a command that may change format, chunks and compressors, with their defaults."""
-    command.add_argument("--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
+    command.add_argument("--zarr-format", "--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
     add_shapes(command, default)
 
 
@@ -354,3 +357,27 @@ def select(array: sync.Array, text: str) -> sync.Selection:
     """Select a part of an array by a selection written as a string."""
     view: sync.Selection = array.view[parse_selection(text, array.shape, axis_names(array.metadata))]
     return view
+
+
+def add_executor(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments.
+
+    Args:
+        parser: The parser of a command.
+        verb: What the command does.
+    """
+    parser.add_argument(
+        "--processes", type=count, default=0, metavar="N", help=f"{verb} in N processes (default: threads)"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help=f"{verb} on the dask cluster at this address")
+
+
+@contextmanager
+def executor_of(args: argparse.Namespace) -> Iterator[Any]:
+    """Yield the argument ``executor``: a client of dask, a number of processes, or ``None``."""
+    if args.scheduler:
+        distributed: Any = import_module("distributed")  # untyped
+        with distributed.Client(args.scheduler) as client:
+            yield client
+    else:
+        yield args.processes or None

@@ -163,8 +163,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 def layout_of(args: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of ``create_array`` that the arguments name."""
     layout = {name: value for name, value in (("chunks", args.chunks), ("shards", args.shards)) if value != "keep"}
-    if args.to:
-        layout["zarr_format"] = FORMATS[args.to]
+    if args.zarr_format:
+        layout["zarr_format"] = FORMATS[args.zarr_format]
     if args.compressor != "auto":
         layout["compressors"] = args.compressor
     return layout

@@ -73,7 +73,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
         overwrite=False,
         chunks="keep",
         shards="keep",
-        to=None,
+        zarr_format=None,
         compressor="auto",
     )
     check.add_argument("--variable", action="append", default=[], help="check only this variable (may be repeated)")

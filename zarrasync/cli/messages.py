@@ -41,7 +41,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"\bpath='([^']*)'", r"--path \1"),
     (r"\bengine_options=(\{'filter_by_keys': \{.*?\}\})", r"--engine-option NAME=VALUE for \1"),
     (r"\bpass axes, such as '(\w+)'", r"pass --axes, such as \1"),
-    (r"\b(pass|use) zarr_format='?([\w-]+)'?", r"\1 --to \2"),
+    (r"\b(pass|use) zarr_format='?([\w-]+)'?", r"\1 --zarr-format \2"),
     (r"\b(pass|use) zarr_format='?([\w-]+)'?", r"use `zarrasync convert` with the format \2"),
     (r"\bconsolidate_metadata\(\)", "`zarrasync consolidate`"),
 )

@@ -14,12 +14,13 @@ from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
     add_destination,
+    add_executor,
     add_layout,
     destination,
+    executor_of,
     options,
 )
 from zarrasync.cli.console import Console
-from zarrasync.cli.executors import add_executor, executor_of
 from zarrasync.cli.monitoring import Watch, add_monitoring, monitored
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
@@ -38,7 +39,7 @@ def add(command: Commands) -> None:
         "convert",
         "copy an array, or a group with all nodes below it, into another format or layout",
         _copy,
-        examples=["convert old.zarr new.zarr --to 3 --shards 1024,1024 --verify"],
+        examples=["convert old.zarr new.zarr --zarr-format 3 --shards 1024,1024 --verify"],
     )
     add_destination(convert)
     add_layout(convert, "keep", "as in the source")
@@ -49,7 +50,7 @@ def add(command: Commands) -> None:
         examples=["copy s3://bucket/a.zarr a.zarr -o anon=true --resume"],
     )
     add_destination(copy)
-    copy.set_defaults(to=None, chunks="keep", shards="keep", compressor="keep")
+    copy.set_defaults(zarr_format=None, chunks="keep", shards="keep", compressor="keep")
     for parser in (convert, copy):
         add_monitoring(parser)
         parser.add_argument("--resume", action="store_true", help="resume an interrupted copy")
@@ -85,7 +86,7 @@ def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch, executor: Any) -
         dest,
         source_path=args.path,
         dest_path=args.dest_path,
-        zarr_format=FORMATS[args.to] if args.to else None,
+        zarr_format=FORMATS[args.zarr_format] if args.zarr_format else None,
         chunks=args.chunks,
         shards=args.shards,
         compressors=args.compressor,
@@ -114,7 +115,7 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
     node = open_in_hierarchy(args)
     nodes = 1 + (len(node.members(None)) if isinstance(node, sync.Group) else 0)
     sizes = _sizes(node)
-    foreign = sorted(key for key in sizes if not may_be_zarr(key))
+    other_files = sorted(key for key in sizes if not may_be_zarr(key))
     erased = sizes if args.all else {key: size for key, size in sizes.items() if may_be_zarr(key)}
     nbytes = sum(erased.values())
     report: dict[str, Any] = {
@@ -122,12 +123,12 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
         "nodes": nodes,
         "values": len(erased),
         "bytes": nbytes,
-        "foreign": foreign,
+        "other_files": other_files,
         "erased": not args.dry_run,
     }
     text = f"{counted(nodes, 'node')}, {counted(len(erased), 'value')}, {size_text(nbytes)}"
-    if foreign and args.all:
-        text += f", with {_other_files(foreign)}"
+    if other_files and args.all:
+        text += f", with {_other_files(other_files)}"
     if not args.dry_run and not args.yes and not _confirm(f"Erase {node.name} in {node.store!r} ({text})?"):
         raise ZarrError("nothing was erased; pass -y to erase without confirmation")
     if not args.dry_run:
@@ -136,8 +137,10 @@ def _rm(args: argparse.Namespace, console: Console) -> int:
         console.data(report)
         return 0
     console.text(f"{node.name}: {text} {'would be erased' if args.dry_run else 'erased'}")
-    if foreign and not args.all:
-        console.text(f"{_other_files(foreign)} {'would be kept' if args.dry_run else 'kept'}; --all also erases them")
+    if other_files and not args.all:
+        console.text(
+            f"{_other_files(other_files)} {'would be kept' if args.dry_run else 'kept'}; --all also erases them"
+        )
     return 0
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync.bulk.pyramid.downsample import METHODS
-from zarrasync.cli.arguments import Commands, add_shapes, count, destination, levels, options
+from zarrasync.cli.arguments import Commands, add_executor, add_shapes, count, destination, executor_of, levels, options
 from zarrasync.cli.console import Console
-from zarrasync.cli.executors import add_executor, executor_of
 from zarrasync.cli.monitoring import add_monitoring, monitored
 
 __all__ = ["add"]

@@ -70,7 +70,7 @@ class Codec:
 
     Attributes:
         name: The name in Zarr v3 documents.
-        brief: Whether 64 KiB decode within some hundred microseconds, without calling other code that may block, so
+        brief: Whether 64 KiB decode in less than a millisecond, without calling other code that may block, so
             that an event loop may do it itself.
     """
 

@@ -39,7 +39,7 @@ _CHEAP_COPY = 1 << 15
 _MOST = 1 << 62
 """Bytes of an encoded chunk if only memory limits them."""
 _MARGIN = 1 << 16
-"""Bytes by which a stored value may be too long to be read all the same."""
+"""How many bytes a stored value may be longer than expected before it is refused."""
 
 
 class BoundChain:

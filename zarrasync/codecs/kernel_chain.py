@@ -76,12 +76,12 @@ def _describe_shard(sharding: BoundSharding, array: ArrayStruct) -> bool:
     return True
 
 
-def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
+def _describe_chunk(chain: BoundChain, chain_struct: ChainStruct) -> bool:
     """Describe the codecs of a chunk that contains elements.
 
     Args:
         chain: The codecs.
-        described: Receives the description.
+        chain_struct: Receives the description.
 
     Returns:
         Whether the kernel can decode such chunks.
@@ -92,18 +92,18 @@ def _describe_chunk(chain: BoundChain, described: ChainStruct) -> bool:
     word = _word_size(stored, dtype)
     if word is None or len(chain.compressors) > MAX_STEPS:
         return False
-    described.step_count = 0
+    chain_struct.step_count = 0
     for codec, size in chain.compressors:
         step = codec.kernel_step
         if step is None or not can_decode(step[0]) or (size is None and step[0] != CRC32C):
             return False
-        described.steps[described.step_count] = StepStruct(step[0], -1 if size is None else size, step[1:])
-        described.step_count += 1
-    described.raw_size, described.item_size, described.word_size = chain.raw_size, stored.itemsize, word
-    described.least, described.most = chain.size_bounds
-    described.size_hint = chain.read_size_hint
-    described.strides[: len(strides)] = strides
-    described.fill = np.asarray(chain.spec.scalar, dtype).tobytes()
+        chain_struct.steps[chain_struct.step_count] = StepStruct(step[0], -1 if size is None else size, step[1:])
+        chain_struct.step_count += 1
+    chain_struct.raw_size, chain_struct.item_size, chain_struct.word_size = chain.raw_size, stored.itemsize, word
+    chain_struct.least, chain_struct.most = chain.size_bounds
+    chain_struct.size_hint = chain.read_size_hint
+    chain_struct.strides[: len(strides)] = strides
+    chain_struct.fill = np.asarray(chain.spec.scalar, dtype).tobytes()
     return True
 
 
@@ -124,20 +124,20 @@ class KernelDecoder:
 
     Args:
         chain: The codecs of a chunk that contains elements.
-        described: Their description.
+        chain_struct: Their description.
 
     Attributes:
         chain: The codecs.
     """
 
-    def __init__(self, chain: BoundChain, described: ChainStruct) -> None:
-        self.chain, self._described = chain, described
+    def __init__(self, chain: BoundChain, chain_struct: ChainStruct) -> None:
+        self.chain, self._struct = chain, chain_struct
 
     @classmethod
     def of(cls, chain: BoundChain) -> KernelDecoder | None:
         """Return a decoder, or ``None`` if the chunks are not compressed, or the kernel does not have the codecs."""
-        described = ChainStruct()
-        return cls(chain, described) if chain.compressors and _describe_chunk(chain, described) else None
+        chain_struct = ChainStruct()
+        return cls(chain, chain_struct) if chain.compressors and _describe_chunk(chain, chain_struct) else None
 
     def decode(self, values: Sequence[Buffer], rows: Sequence[npt.NDArray[np.uint8]]) -> bool:
         """Decode values, each into its own memory.
@@ -157,8 +157,8 @@ class KernelDecoder:
             addresses = (ctypes.c_void_p * count)(*map(_address, arrays))
         sizes, out = struct.pack(f"={count}q", *map(len, values)), _address(rows[0])
         stride = _address(rows[1]) - out if count > 1 else 0
-        described = ctypes.addressof(self._described)
-        return bool(own.decode(own.address, described, count, addresses, sizes, out, stride))
+        description = ctypes.addressof(self._struct)
+        return bool(own.decode(own.address, description, count, addresses, sizes, out, stride))
 
 
 def _address(memory: npt.NDArray[np.uint8]) -> int:

@@ -78,11 +78,11 @@ def check_reach(store: Store) -> None:
     Raises:
         StoreError: If values written by other processes would be lost.
     """
-    if not store.portable and _computes_elsewhere():
+    if not store.portable and _pickles_targets():
         raise _out_of_reach(store)
 
 
-def _computes_elsewhere() -> bool:
+def _pickles_targets() -> bool:
     """Return whether targets are pickled. A cluster pickles them even if its workers are threads of this process."""
     return current_cluster() is not None or getattr(_scheduler(), "__module__", "") == "dask.multiprocessing"
 

@@ -353,7 +353,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     # -------------------------------------------------------------- reading and writing
 
-    async def getitem(self, selection: Any) -> Any:
+    async def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules.
 
         Args:
@@ -397,7 +397,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     async def get_basic_selection(
         self, selection: Any = Ellipsis, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with basic indexing.
 
         Args:
@@ -446,7 +446,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     async def get_orthogonal_selection(
         self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with orthogonal indexing, as ``oindex``.
 
         Args:
@@ -497,7 +497,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     async def get_coordinate_selection(
         self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read with coordinate indexing, as ``vindex``.
 
         Args:
@@ -596,7 +596,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
     async def get_block_selection(
         self, selection: Any, *, out: Any = None, fields: str | list[str] | None = None
-    ) -> Any:
+    ) -> npt.NDArray[Any]:
         """Read whole shards (chunks if the array is not sharded), as ``blocks``.
 
         Args:

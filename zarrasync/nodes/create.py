@@ -141,7 +141,7 @@ class _Surroundings:
         has_members: Whether nodes exist below the path, which make it an implicit group.
         is_empty: Whether a listing found no keys below the path.
         unclear_keys: Keys below the path that would be erased, although they may not remain from a Zarr node.
-        foreign_keys: Keys below the path that are not part of any Zarr node.
+        other_files: Keys below the path that are not part of any Zarr node.
     """
 
     occupant: FoundNode | None = None
@@ -149,7 +149,7 @@ class _Surroundings:
     has_members: bool = False
     is_empty: bool = False
     unclear_keys: list[str] = field(default_factory=list)
-    foreign_keys: list[str] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
 
 
 async def _probe(creation: _Creation) -> _Surroundings:
@@ -191,8 +191,8 @@ async def _find_unclear_keys(handle: NodeHandle, surroundings: _Surroundings) ->
         return
     keys = sorted(key for keys in listed for key in keys if not is_of_job(key))
     surroundings.is_empty = not keys
-    surroundings.foreign_keys = [key for key in keys if not formats.may_be_zarr(key)]
-    if surroundings.foreign_keys:
+    surroundings.other_files = [key for key in keys if not formats.may_be_zarr(key)]
+    if surroundings.other_files:
         surroundings.unclear_keys = [key for key in keys if formats.may_be_zarr(key)]
 
 
@@ -211,11 +211,11 @@ def _refuse_conflicts(creation: _Creation, surroundings: _Surroundings) -> None:
             store=repr(handle.store),
         )
     if surroundings.unclear_keys:
-        keys, foreign = surroundings.unclear_keys, surroundings.foreign_keys
+        keys, other_files = surroundings.unclear_keys, surroundings.other_files
         raise NodeExistsError(
             f"cannot overwrite {handle.name} in {handle.store!r}: no Zarr node exists there, and "
             f"{counted(len(keys), 'value')} would be erased ({', '.join(keys[:3])}), which may belong to other files "
-            f"({', '.join(foreign[:3])}); erase or move them, or use another path",
+            f"({', '.join(other_files[:3])}); erase or move them, or use another path",
             path=handle.path,
             store=repr(handle.store),
         )

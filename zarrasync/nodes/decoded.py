@@ -289,7 +289,7 @@ class AsyncDecodedArray(NotAwaited):
         """Coordinate indexing: points, as an integer array per axis, or a mask of the array's shape."""
         return self.view.vindex
 
-    async def getitem(self, selection: Any) -> Any:
+    async def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules. Returns the same as ``AsyncSelection.read``.
 
         Example:

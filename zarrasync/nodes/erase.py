@@ -130,11 +130,11 @@ async def leftover_chunks(handle: NodeHandle, metadata: ArrayMetadata) -> list[s
             store=repr(handle.store),
         )
     chunks = sorted(key for key, at in coords.items() if at is not None and at in metadata.grid)
-    foreign = [key for key in others if not formats.may_be_zarr(key)]
-    if chunks and foreign:
+    other_files = [key for key in others if not formats.may_be_zarr(key)]
+    if chunks and other_files:
         raise NodeExistsError(
             f"cannot create {handle.name} in {handle.store!r}: {counted(len(chunks), 'value')} exist under keys of its "
-            f"chunks ({', '.join(chunks[:3])}), next to values that are not Zarr ({', '.join(foreign[:3])}); "
+            f"chunks ({', '.join(chunks[:3])}), next to values that are not Zarr ({', '.join(other_files[:3])}); "
             "erase them, or use another path",
             path=handle.path,
             store=repr(handle.store),

@@ -132,6 +132,58 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             await run_on_store(partial(add_members, error, handle, handle.child(name).path), self.store)
             raise
 
+    async def get_array(self, name: str) -> AsyncArray:
+        """Open an array by its name or relative path, as ``getitem`` does.
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The array.
+
+        Raises:
+            NodeTypeError: If the node is a group.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_array("t2m", shape=(4, 4), dtype="f4")
+            >>> (await group.get_array("t2m")).shape
+            (4, 4)
+        """
+        node = await self.getitem(name)
+        if not isinstance(node, AsyncArray):
+            raise wrong_kind(node.name, node.path, node.metadata, ", not an array")
+        return node
+
+    async def get_group(self, name: str) -> AsyncGroup:
+        """Open a group by its name or relative path, as ``getitem`` does.
+
+        Args:
+            name: The name or relative path.
+
+        Returns:
+            The group.
+
+        Raises:
+            NodeTypeError: If the node is an array.
+            NodeNotFoundError: If no node exists at the path.
+            MetadataError: If the documents are invalid.
+            StoreError: If the store failed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> _ = await group.create_group("model")
+            >>> (await group.get_group("model")).name
+            '/model'
+        """
+        node = await self.getitem(name)
+        if not isinstance(node, AsyncGroup):
+            raise wrong_kind(node.name, node.path, node.metadata, ", not a group")
+        return node
+
     async def _find_member(self, name: str) -> AsyncArray | AsyncGroup:
         handle = self._cell.handle.child(name)
         node = await run_on_store(partial(find, handle, (handle.format,)), self.store)

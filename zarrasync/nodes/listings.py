@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from zarrasync._concurrency.gather import begun
+from zarrasync._concurrency.gather import in_background
 from zarrasync.errors import MetadataError, StoreError
 from zarrasync.model.paths import is_key
 from zarrasync.nodes.documents import check_partial, fetch_documents
@@ -87,9 +87,9 @@ async def begin_listings(store: Store, prefix: str, *, deep: bool, certain: bool
         if deep and store.flat:
             list_below = partial(_all_keys, store, prefix)
         elif store.quick_listing or (certain and not store.blocking and not store.flat):
-            directory = await stack.enter_async_context(begun(partial(store.list_dir, prefix)))
+            directory = await stack.enter_async_context(in_background(partial(store.list_dir, prefix)))
             list_below = partial(_few_keys, store, prefix) if deep and store.quick_listing else None
-        below = None if list_below is None else await stack.enter_async_context(begun(list_below))
+        below = None if list_below is None else await stack.enter_async_context(in_background(list_below))
         yield Listings(prefix, directory, below)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, Never, Protocol
+from typing import Any, Literal, Never, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,13 @@ from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
-from zarrasync.nodes.separators import check_separator
+from zarrasync.nodes.stored_chunks import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
 __all__ = ["Accessor", "AsyncBlocks", "AsyncSelection", "SelectedArray", "select"]
+
+T = TypeVar("T")
 
 _LONG = 1 << 16
 """Bytes of numbers that are decoded and encoded on a worker thread. Dates of cftime take some microseconds each."""
@@ -164,8 +166,16 @@ class AsyncSelection(NotAwaited):
 
     # -------------------------------------------------------------- reading and writing
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, npt.NDArray[Any]]:
         return self.read().__await__()
+
+    @overload
+    async def read(
+        self, out: None = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    async def read(self, out: T, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> T: ...
 
     async def read(
         self,

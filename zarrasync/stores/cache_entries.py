@@ -1,4 +1,4 @@
-"""Entries of a cache in memory: values and byte ranges, limited in size and age, least recently used first to go."""
+"""Entries of a cache in memory: values and byte ranges, limited in size and age. The least recently used ones are removed first."""
 
 from __future__ import annotations
 

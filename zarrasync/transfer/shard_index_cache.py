@@ -29,7 +29,7 @@ class CachedIndex(NamedTuple):
 
 
 class ShardIndexCache:
-    """Indexes by key, least recently used first to go.
+    """Indexes by key. The least recently used ones are removed first.
 
     Args:
         capacity: Bytes of indexes to keep.

@@ -64,4 +64,4 @@ async def test_arrays_are_written_together_if_memory_suffices(api: Api, tmp_path
     assert report.verified == report.blocks > 0
     group = sync.open_group(store.inner)
     for number, name in enumerate("abcd"):
-        assert np.array_equal(group[name][...], values[:, number].reshape(60, 1000))
+        assert np.array_equal(group.get_array(name)[...], values[:, number].reshape(60, 1000))

@@ -94,7 +94,7 @@ def test_appends(place: tuple[Any, dict[str, Any]], tmp_path: Path, tasks: str):
 
     def read() -> np.ndarray:
         group = sync.open_group(store, **options)
-        time, values = group["time"][...], group["t"][...]
+        time, values = group.get_array("time")[...], group.get_array("t")[...]
         assert len(time) <= len(values)
         return values[: len(time)]
 
@@ -125,7 +125,7 @@ def test_rows_that_are_written_again(place: tuple[Any, dict[str, Any]], tmp_path
     is_atomic = "icechunk" in str(store)
 
     def read() -> np.ndarray:
-        return sync.open_group(store, **options)["t"][...]
+        return sync.open_group(store, **options).get_array("t")[...]
 
     def check(values: np.ndarray) -> None:
         hours = np.arange(DAYS * HOURS)
@@ -155,7 +155,7 @@ def test_copies(tmp_path: Path, s3: tuple[str, dict[str, Any]], tasks: str):
                 opened = sync.open_group(dest, **options)
             except NodeNotFoundError:
                 return {}
-            return {name: opened[name][...] for name in ("a", "b") if name in opened}
+            return {name: opened.get_array(name)[...] for name in ("a", "b") if name in opened}
 
         def check(found: dict[str, np.ndarray]) -> None:
             for copied in found.values():
@@ -181,7 +181,7 @@ def test_pyramids(tmp_path: Path, tasks: str):
     def read() -> list[np.ndarray]:
         group = sync.open_group(store)
         scales = group.attrs.get("ome", {}).get("multiscales", [{"datasets": []}])[0]
-        return [group[level["path"]][...] for level in scales["datasets"]]
+        return [group.get_array(level["path"])[...] for level in scales["datasets"]]
 
     def check(levels: list[np.ndarray]) -> None:
         for fine, coarse in pairwise(levels):

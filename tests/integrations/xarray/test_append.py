@@ -20,7 +20,7 @@ from zarrasync.testing import LatencyStore
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 from tests.support.datasets import rows
-from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, write_dataset, write_dataset_async  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -175,7 +175,7 @@ async def test_rows_that_were_reserved_while_one_was_refused_are_given_back():
 
 def test_consolidated_metadata_follows_replacements_before_a_failure():
     store = Refusing()
-    write_dataset(xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [1, 2])}), store, consolidated=True)
+    write_dataset(xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [1, 2])}), store, options=WriteOptions(consolidated=True))
     store.refused = "b/zarr.json"
     with pytest.raises(StoreError, match="403"):
         write_dataset(xr.Dataset({"a": ("x", [1.5, 2.5]), "b": ("x", [1.5, 2.5])}), store, mode="a")

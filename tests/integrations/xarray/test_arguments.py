@@ -17,6 +17,7 @@ pytest.importorskip("zarr")
 from tests.support.covering import covering
 from tests.support.datasets import dataset, rows
 from zarrasync.integrations.xarray import (  # after the skip
+    WriteOptions,
     WriteReport,
     write_dataset,
     write_dataset_async,
@@ -51,7 +52,7 @@ def test_consolidated_metadata_of_groups_above_is_updated(tmp_path: Path):
     write_dataset(grid()[["b"]], tmp_path, group="a2/b2", mode="w")
     copies = sync.open_group(tmp_path, use_consolidated=True)
     assert [path for path, _ in copies.members(None)] == ["a", "a2", "a2/b2", "a2/b2/b", "b", "t"]
-    write_dataset(grid(), tmp_path / "none", consolidated=False)
+    write_dataset(grid(), tmp_path / "none", options=WriteOptions(consolidated=False))
     assert sync.open_group(tmp_path / "none").metadata.attributes == {}
     with pytest.raises(KeyError, match="no consolidated metadata"):
         sync.open_group(tmp_path / "none", use_consolidated=True)
@@ -100,18 +101,19 @@ def test_layouts_in_encodings(tmp_path: Path):
 
 
 @pytest.mark.parametrize("keep", [True, False, None])
-@pytest.mark.parametrize("where", ["argument", "encoding"])
+@pytest.mark.parametrize("where", ["config", "encoding"])
 def test_empty_chunks(keep: Any, where: str):
     values = xr.Dataset({"a": ("x", np.array([np.nan, np.nan, 1.0, np.nan]))})
     encoding = {"a": {"chunks": (2,), **({"write_empty_chunks": keep} if where == "encoding" else {})}}
     store: dict[str, bytes] = {}
-    write_dataset(values, store, encoding=encoding, write_empty_chunks=keep if where == "argument" else None)
+    config = None if keep is None else {"write_empty_chunks": keep}
+    write_dataset(values, store, encoding=encoding, config=config if where == "config" else None)
     assert ("a/c/0" in store) is bool(keep)
-    write_dataset(values * np.nan, store, region={"x": slice(0, 4)}, write_empty_chunks=keep)
+    write_dataset(values * np.nan, store, region={"x": slice(0, 4)}, config=config)
     assert ("a/c/1" in store) is bool(keep)
     if keep is not None and where == "encoding":
-        with pytest.raises(ValueError, match=r"write_empty_chunks is .* but the encoding of a specifies"):
-            write_dataset(values, {}, encoding=encoding, write_empty_chunks=not keep)
+        write_dataset(values, other := {}, encoding=encoding, config={"write_empty_chunks": not keep})
+        assert ("a/c/0" in other) is keep  # the encoding of a variable has priority
 
 
 def test_groups_are_named_by_strings_and_are_not_arrays(tmp_path: Path):
@@ -184,13 +186,14 @@ def test_blocks_that_share_chunks(tmp_path: Path, conditional: bool):
     lazy, encoding = grid().chunk(t=3, x=3), {"a": {"chunks": (2, 4)}, "b": {"chunks": (4,)}}
     write_dataset(lazy, store, encoding=encoding, mode="w")  # blocks are rechunked
     xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), grid())
-    unsafe: dict[str, Any] = {"encoding": encoding, "mode": "w", "align_chunks": False}
+    unsafe: dict[str, Any] = {"encoding": encoding, "mode": "w", "options": WriteOptions(align_chunks=False)}
     if conditional:
         write_dataset(lazy, store, **unsafe)  # chunks are locked
     else:
         with pytest.raises(ShapeError, match="blocks of the source share chunks along the axes"):
             write_dataset(lazy, store, **unsafe)
-    write_dataset(lazy, store, safe_chunks=False, **unsafe, chunkmanager_store_kwargs={"scheduler": "synchronous"})
+    alone = WriteOptions(align_chunks=False, chunkmanager_store_kwargs={"scheduler": "synchronous"})
+    write_dataset(lazy, store, **unsafe | {"options": alone}, config={"unaligned": "allow"})
     xr.testing.assert_equal(xr.open_dataset(store, engine="zarrasync").load(), grid())
     with pytest.raises(ShapeError, match="share chunks"):
         write_dataset(lazy, store, config={"unaligned": "error"}, **unsafe)
@@ -205,7 +208,7 @@ def test_regions_that_cut_chunks(tmp_path: Path, lazy: bool):
     part = part.chunk() if lazy else part
     with pytest.raises(ShapeError):
         write_dataset(part, store, region={"t": slice(0, 3)})
-    write_dataset(part, store, region={"t": slice(0, 3)}, safe_chunks=False)
+    write_dataset(part, store, region={"t": slice(0, 3)}, config={"unaligned": "allow"})
     assert sync.open_array(store, path="a")[:3].any() == np.False_
 
 

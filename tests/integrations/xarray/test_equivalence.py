@@ -15,7 +15,7 @@ from zarrasync.stores import CountingStore, MemoryStore
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
-from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, write_dataset  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PLAIN = {"consolidated": False}
@@ -149,7 +149,7 @@ def test_groups_are_found_in_the_copies_of_the_root(zarr_format: Any, consolidat
     xr.testing.assert_equal(found.to_dataset().load(), grid())
     assert set(found.children) == {"b"}
     # A later variable is not in the consolidated metadata.
-    write_dataset(grid(), tmp_path, group="late", zarr_format=zarr_format, consolidated=False)
+    write_dataset(grid(), tmp_path, group="late", zarr_format=zarr_format, options=WriteOptions(consolidated=False))
     xr.testing.assert_equal(read(tmp_path, group="late").load(), grid())
 
 
@@ -192,7 +192,7 @@ def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_the_requests_of_consolidating(zarr_format: Any):
     store = CountingStore(MemoryStore())
-    write_dataset(many(), store, zarr_format=zarr_format, consolidated=False)
+    write_dataset(many(), store, zarr_format=zarr_format, options=WriteOptions(consolidated=False))
     store.reset()
     sync.consolidate_metadata(store, zarr_format=zarr_format)
     counts = store.reset()

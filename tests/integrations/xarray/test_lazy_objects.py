@@ -16,7 +16,7 @@ from zarrasync.errors import CodecError
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
-from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, write_dataset  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore", "error::xarray.SerializationWarning")
 
@@ -55,7 +55,9 @@ def write(blocks: Blocks, path: Path, *, compute: bool, **options: Any) -> int:
     import dask
 
     with dask.config.set(scheduler="synchronous"):
-        later = write_dataset(xr.Dataset({"v": ("x", blocks.lazy)}), path, compute=compute, **options)
+        later = write_dataset(
+            xr.Dataset({"v": ("x", blocks.lazy)}), path, options=WriteOptions(compute=compute), **options
+        )
         planned = blocks.count
         if not compute:
             later.compute()

@@ -16,7 +16,7 @@ from zarrasync.errors import MetadataError, NodeNotFoundError
 xr: Any = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 pytest.importorskip("dask")
-from zarrasync.integrations.xarray import open_mfdataset, write_dataset  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, open_mfdataset, write_dataset  # after the skip
 
 
 def day(number: int) -> Any:
@@ -41,7 +41,7 @@ def paths(tmp_path: Path) -> list[str]:
 def test_the_number_of_stores_does_not_matter(count: int, consolidated: bool):
     memories = [stores.MemoryStore() for _ in range(count)]
     for number, memory in enumerate(memories):
-        write_dataset(day(number), memory, group="a", consolidated=consolidated)
+        write_dataset(day(number), memory, group="a", options=WriteOptions(consolidated=consolidated))
     # All requests through one store, whose waves are those of all of them.
     together = WaveStore(
         stores.MemoryStore(
@@ -59,7 +59,7 @@ def test_datasets_are_combined_by_a_scalar_without_more_round_trips():
     parts = [stores.PrefixStore(together, f"{number}/") for number in range(6)]
     for number, part in enumerate(parts):
         dataset = xr.Dataset({"v": ("x", np.full(3, number))}, {"x": np.arange(3), "run": number, "crs": 0})
-        write_dataset(dataset, part, consolidated=False)
+        write_dataset(dataset, part, options=WriteOptions(consolidated=False))
     together.take()
     opened = open_mfdataset(parts, combine="nested", concat_dim="run", **OPTIONS)
     assert len(together.take()) == 3

@@ -18,7 +18,7 @@ from zarrasync.testing import LatencyStore
 
 xr: Any = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
-from zarrasync.integrations.xarray import load, write_dataset  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, load, write_dataset  # after the skip
 
 
 def dataset_of(count: int) -> Any:
@@ -45,7 +45,9 @@ def test_opening_and_loading_a_dataset(
     stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
 ):
     """Documents and listing of the group, documents of the variables, coordinates; then all other variables."""
-    write_dataset(dataset_of(count), stored, group=group, zarr_format=zarr_format, consolidated=False)
+    write_dataset(
+        dataset_of(count), stored, group=group, zarr_format=zarr_format, options=WriteOptions(consolidated=False)
+    )
     if consolidated:
         sync.consolidate_metadata(stored)
     store = WaveStore(stored)
@@ -63,7 +65,9 @@ def test_opening_and_loading_a_tree(
     stored: stores.Store, zarr_format: Any, consolidated: bool, count: int, group: str | None
 ):
     """The depth of the tree does not matter."""
-    write_dataset(tree_of(count), stored, group=group, zarr_format=zarr_format, consolidated=False)
+    write_dataset(
+        tree_of(count), stored, group=group, zarr_format=zarr_format, options=WriteOptions(consolidated=False)
+    )
     if consolidated:
         sync.consolidate_metadata(stored)
     store = WaveStore(stored)
@@ -81,7 +85,9 @@ def test_opening_and_loading_a_tree(
 @pytest.mark.parametrize("group", ["g", "a/b"])
 def test_trees_with_many_keys(tmp_path: Path, zarr_format: Any, group: str):
     """Two round trips more for each level of groups, to list it and to fetch its documents."""
-    write_dataset(dataset_of(2), tmp_path, group=group, consolidated=False, zarr_format=zarr_format)
+    write_dataset(
+        dataset_of(2), tmp_path, group=group, options=WriteOptions(consolidated=False), zarr_format=zarr_format
+    )
     big = {"_ARRAY_DIMENSIONS": ["n"]}
     sync.create_array(
         tmp_path, path="x", data=np.ones(1200, "i1"), chunks=(1,), attributes=big, zarr_format=zarr_format
@@ -99,7 +105,7 @@ def test_trees_with_many_keys(tmp_path: Path, zarr_format: Any, group: str):
 
 
 def test_absent_documents_are_known_from_the_listing(tmp_path: Path):
-    write_dataset(tree_of(2), tmp_path, zarr_format=2, consolidated=False)
+    write_dataset(tree_of(2), tmp_path, zarr_format=2, options=WriteOptions(consolidated=False))
     store = WaveStore(stores.LocalStore(tmp_path))
     xr.open_datatree(store, engine="zarrasync")
     _, documents, _ = store.take()
@@ -110,7 +116,7 @@ def test_absent_documents_are_known_from_the_listing(tmp_path: Path):
 @pytest.mark.parametrize("group", [None, "a"])
 def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, group: str | None):
     """A web server would have to look through a directory, only for a listing that consolidated metadata replace."""
-    write_dataset(dataset_of(2), tmp_path, group=group, consolidated=False)
+    write_dataset(dataset_of(2), tmp_path, group=group, options=WriteOptions(consolidated=False))
     sync.consolidate_metadata(tmp_path)
     store = WaveStore(stores.LocalStore(tmp_path))
     store.quick_listing = False
@@ -127,7 +133,9 @@ def test_stores_without_quick_listings_are_not_listed_early(tmp_path: Path, grou
 @pytest.mark.parametrize(("consolidated", "trips"), [(False, 3), (True, 2), (None, 2)])
 def test_web_servers(tmp_path: Path, zarr_format: Any, group: str, consolidated: bool | None, trips: int):
     """They list a group while it is opened only if consolidated metadata cannot make that unnecessary."""
-    write_dataset(dataset_of(12), tmp_path, group=group or None, consolidated=False, zarr_format=zarr_format)
+    write_dataset(
+        dataset_of(12), tmp_path, group=group or None, options=WriteOptions(consolidated=False), zarr_format=zarr_format
+    )
     if consolidated is not False:
         sync.consolidate_metadata(tmp_path)
     with http_server(tmp_path, show_index=True) as url:
@@ -145,7 +153,7 @@ def test_web_servers(tmp_path: Path, zarr_format: Any, group: str, consolidated:
 @pytest.mark.parametrize("backend", ["obstore", "fsspec"])
 def test_s3(s3: tuple[str, dict[str, Any]], backend: str):
     url, options = s3[0], {**s3[1], "backend": backend}
-    write_dataset(tree_of(2), url, consolidated=False, storage_options=options)
+    write_dataset(tree_of(2), url, options=WriteOptions(consolidated=False), storage_options=options)
     store = stores.resolve(url, options)
     assert store.quick_listing
     events: list[Event] = []
@@ -163,7 +171,7 @@ def test_times_of_several_axes(tmp_path: Path):
     times = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
     valid = {f"valid{n}": (("time", "step"), times[:, None] + np.array([0, n], "m8[h]")) for n in range(3)}
     dataset = xr.Dataset({"v": (("time", "step"), np.ones((4, 2)))}, {"time": times, "now": times[0], **valid})
-    write_dataset(dataset, tmp_path, consolidated=False)
+    write_dataset(dataset, tmp_path, options=WriteOptions(consolidated=False))
     store = WaveStore(stores.LocalStore(tmp_path))
     opened = xr.open_dataset(store, engine="zarrasync")
     assert len(store.take()) == 3
@@ -197,7 +205,12 @@ def test_writing_a_dataset(zarr_format: Any, lazy: bool, count: int):
     """
     store = WaveStore(stores.MemoryStore())
     given = dataset_of(count).chunk() if lazy else dataset_of(count)
-    write_dataset(given, store, zarr_format=zarr_format, chunkmanager_store_kwargs={"scheduler": "synchronous"})
+    write_dataset(
+        given,
+        store,
+        zarr_format=zarr_format,
+        options=WriteOptions(chunkmanager_store_kwargs={"scheduler": "synchronous"}),
+    )
     assert len(store.take()) <= 12 + (count + 1 if lazy else 0)  # this scheduler computes one block after the other
     write_dataset(dataset_of(count), store, mode="w")
     assert len(store.take()) <= 16

@@ -20,7 +20,12 @@ pytest.importorskip("zarr")
 dask = pytest.importorskip("dask")
 from dask.delayed import Delayed  # after the skip
 
-from zarrasync.integrations.xarray import WriteReport, write_dataset, write_dataset_async  # after the skip
+from zarrasync.integrations.xarray import (  # after the skip
+    WriteOptions,
+    WriteReport,
+    write_dataset,
+    write_dataset_async,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -42,7 +47,9 @@ def chunk_keys(store: Any) -> set[str]:
 async def test_a_template_and_a_computation(verify: bool):
     store: dict[str, bytes] = {}
     encoding = {"a": {"chunks": (6, 5)}}
-    later = await write_dataset_async(whole(), store, compute=False, encoding=encoding, verify=verify)
+    later = await write_dataset_async(
+        whole(), store, options=WriteOptions(compute=False), encoding=encoding, verify=verify
+    )
     assert isinstance(later, Delayed)
     assert chunk_keys(store) == {"t/c/0", "area/c/0"}  # values in memory
     template = xr.open_dataset(store, engine="zarrasync", consolidated=True).load()
@@ -68,7 +75,7 @@ def test_the_report_of_a_computation(tmp_path: Path, scheduler: str, verify: boo
             cluster = stack.enter_context(distributed.LocalCluster(**options))
             stack.enter_context(distributed.Client(cluster))
         expected = write_dataset(whole(), tmp_path / "now", verify=verify)
-        later = write_dataset(whole(), tmp_path / "later", compute=False, verify=verify)
+        later = write_dataset(whole(), tmp_path / "later", options=WriteOptions(compute=False), verify=verify)
         report = later.compute() if scheduler == "distributed" else later.compute(scheduler=scheduler)
     for name in ("a", "b"):
         stored = sum(path.stat().st_size for path in (tmp_path / "later" / name / "c").rglob("*") if path.is_file())
@@ -89,7 +96,7 @@ def test_tasks_that_variables_share_are_computed_once():
 
     source = da.map_blocks(shared, da.ones((8, 4), chunks=(2, 4)), meta=np.empty((0, 0)))
     given = xr.Dataset({"a": (("t", "x"), source), "b": (("t", "x"), source * 2), "c": ("t", source.sum(axis=1))})
-    later = write_dataset(given, {}, compute=False)
+    later = write_dataset(given, {}, options=WriteOptions(compute=False))
     assert not calls
     later.compute()
     assert len(calls) == 4
@@ -97,8 +104,8 @@ def test_tasks_that_variables_share_are_computed_once():
 
 def test_several_are_computed_together(tmp_path: Path):
     given = whole()
-    first = write_dataset(given, tmp_path / "first", compute=False)
-    second = write_dataset(given * 2, tmp_path / "second", compute=False)
+    first = write_dataset(given, tmp_path / "first", options=WriteOptions(compute=False))
+    second = write_dataset(given * 2, tmp_path / "second", options=WriteOptions(compute=False))
     reports = dask.compute(first, second)
     assert [type(report) for report in reports] == [WriteReport, WriteReport]
     xr.testing.assert_identical(xr.open_dataset(tmp_path / "second", engine="zarrasync").load(), whole(lazy=False) * 2)
@@ -109,17 +116,19 @@ def test_other_writes_that_are_computed_later(mode: str):
     store: dict[str, bytes] = {}
     if mode == "append":
         write_dataset(whole(lazy=False), store)
-        later = write_dataset(whole(), store, append_dim="t", on_duplicate="allow", compute=False)
+        later = write_dataset(whole(), store, append_dim="t", on_duplicate="allow", options=WriteOptions(compute=False))
         assert sync.open_array(store, path="a").shape == (2 * ROWS, 5)
     elif mode == "region":
         write_dataset(whole(lazy=False) * 0, store, encoding={"a": {"chunks": (4, 5)}, "b": {"chunks": (4,)}})
         part = whole().isel(t=slice(4, 12)).drop_vars(["t", "area"])
-        later = write_dataset(part, store, region={"t": slice(4, 12)}, compute=False)
+        later = write_dataset(part, store, region={"t": slice(4, 12)}, options=WriteOptions(compute=False))
         assert not sync.open_array(store, path="a")[...].any()
     elif mode == "tree":
-        later = write_dataset(xr.DataTree.from_dict({"/": whole(), "/g": whole() * 2}), store, compute=False)
+        later = write_dataset(
+            xr.DataTree.from_dict({"/": whole(), "/g": whole() * 2}), store, options=WriteOptions(compute=False)
+        )
     else:
-        later = write_dataset(whole(lazy=False), store, compute=False)
+        later = write_dataset(whole(lazy=False), store, options=WriteOptions(compute=False))
     assert isinstance(later.compute(), WriteReport)
     found = sync.open_array(store, path="g/a" if mode == "tree" else "a")[...]
     expected = whole(lazy=False).a.values
@@ -139,7 +148,7 @@ def test_a_computation_elsewhere(tmp_path: Path):
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
     ):
-        later = write_dataset(whole(), tmp_path / "x", compute=False, verify=True)
+        later = write_dataset(whole(), tmp_path / "x", options=WriteOptions(compute=False), verify=True)
         assert client.compute(later).result()["a"].verified == 6
     xr.testing.assert_identical(xr.open_dataset(tmp_path / "x", engine="zarrasync").load(), whole(lazy=False))
 
@@ -156,7 +165,7 @@ def interrupt(block, block_info=None):
     return block
 part = whole().isel(t=slice(start, stop)).drop_vars("area")
 part["a"] = part.a.copy(data=part.a.data.map_blocks(interrupt, meta=part.a.data._meta))
-write_dataset(part, path, region="auto", chunkmanager_store_kwargs={"scheduler": "synchronous"})
+write_dataset(part, path, region="auto", options=WriteOptions(chunkmanager_store_kwargs={"scheduler": "synchronous"}))
 """
 
 
@@ -169,7 +178,9 @@ def start_writer(path: Path, start: int, stop: int, *, kill: bool = False) -> su
 def test_regions_of_processes_one_of_which_is_killed(tmp_path: Path):
     """Regions of 5 rows share chunks, which the locks of local files protect."""
     path, step = tmp_path / "x.zarr", 5
-    write_dataset(whole(), path, compute=False, encoding={"a": {"chunks": (6, 5)}, "b": {"chunks": (6,)}})
+    write_dataset(
+        whole(), path, options=WriteOptions(compute=False), encoding={"a": {"chunks": (6, 5)}, "b": {"chunks": (6,)}}
+    )
     parts = [(start, min(start + step, ROWS)) for start in range(0, ROWS, step)]
     writers = [start_writer(path, *part, kill=number == 1) for number, part in enumerate(parts)]
     results = [writer.wait(120) for writer in writers]

@@ -16,7 +16,7 @@ from zarrasync.stores import CountingStore, MemoryStore
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
-from zarrasync.integrations.xarray import write_dataset, write_dataset_async  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, write_dataset, write_dataset_async  # after the skip
 
 
 def tree(groups: int = 3, *, lazy: bool = False) -> Any:
@@ -34,12 +34,14 @@ def tree(groups: int = 3, *, lazy: bool = False) -> Any:
 async def test_every_group_is_written(tmp_path: Path, zarr_format: Any, lazy: bool, inherited: bool):
     if lazy:
         pytest.importorskip("dask")
-    options: dict[str, Any] = {"zarr_format": zarr_format, "write_inherited_coords": inherited}
-    report = await write_dataset_async(tree(lazy=lazy), tmp_path / "ours", verify=True, **options)
+    options = WriteOptions(write_inherited_coords=inherited)
+    report = await write_dataset_async(
+        tree(lazy=lazy), tmp_path / "ours", verify=True, zarr_format=zarr_format, options=options
+    )
     assert report["level/g1/a"].nbytes == 64
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree().to_zarr(tmp_path / "theirs", **options)
+        tree().to_zarr(tmp_path / "theirs", zarr_format=zarr_format, write_inherited_coords=inherited)
     ours, theirs = (sync.open_group(tmp_path / name) for name in ("ours", "theirs"))
     assert [path for path, _ in ours.members(None)] == [path for path, _ in theirs.members(None)]
     for path, node in theirs.members(None):

@@ -16,12 +16,13 @@ from zarrasync.testing import LatencyStore
 xr = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 from tests.support.datasets import ENCODING, dataset
-from zarrasync.integrations.xarray import encode as encode_module
-from zarrasync.integrations.xarray import plan as plan_module
 from zarrasync.integrations.xarray import (
+    WriteOptions,
     write_dataset,
     write_dataset_async,  # after the skip
 )
+from zarrasync.integrations.xarray import encode as encode_module
+from zarrasync.integrations.xarray import plan as plan_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -57,7 +58,7 @@ def test_requested_layouts(tmp_path: Path):
             "compressors": {"name": "gzip", "configuration": {"level": 1}},
         }
     }
-    write_dataset(dataset(), tmp_path / "x.zarr", encoding=encoding, consolidated=True)
+    write_dataset(dataset(), tmp_path / "x.zarr", encoding=encoding, options=WriteOptions(consolidated=True))
     array = sync.open_array(tmp_path / "x.zarr", path="t2m")
     assert (array.chunks, array.shards, array.compressors[0].label) == ((1, 2, 5), (3, 4, 5), "gzip")
     assert sync.open_group(tmp_path / "x.zarr", use_consolidated=True).attrs["title"] == "né"

@@ -15,11 +15,13 @@ from zarrasync.integrations.xarray.functions import (
     write_dataset,
     write_dataset_async,
 )
+from zarrasync.integrations.xarray.job import WriteOptions
 from zarrasync.integrations.xarray.many import load, open_mfdataset
 
 __all__ = [
     "DataArrayAccessor",
     "DatasetAccessor",
+    "WriteOptions",
     "WriteReport",
     "ZarrasyncBackend",
     "load",

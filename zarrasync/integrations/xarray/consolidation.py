@@ -33,8 +33,8 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     consolidated = await _update_above(jobs)
     await gather([partial(_update_own, job) for job in jobs])
     # Writing into existing variables changes no document.
-    creates = request.mode != "r+" if request.consolidated is None else request.consolidated
-    if not creates or (request.consolidated is None and (consolidated or first.consolidated is not None)):
+    creates = request.mode != "r+" if request.options.consolidated is None else request.options.consolidated
+    if not creates or (request.options.consolidated is None and (consolidated or first.consolidated is not None)):
         return
     assert first.group is not None
     path, group = request.group, first.group

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from inspect import signature
 from typing import Any, Literal, get_args
 
 from xarray import DataArray, Dataset, DataTree
@@ -13,7 +12,7 @@ from zarrasync import config as settings
 from zarrasync import sync
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of, suggest
+from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import PlanPlace
@@ -22,7 +21,7 @@ from zarrasync.errors import UnsupportedOperation
 from zarrasync.integrations.dask_targets import seceded
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
-from zarrasync.integrations.xarray.job import Mode, WriteRequest
+from zarrasync.integrations.xarray.job import Mode, WriteOptions, WriteRequest
 from zarrasync.integrations.xarray.labels import OnDuplicate
 from zarrasync.integrations.xarray.planned import DatasetWork
 from zarrasync.integrations.xarray.regions import RegionLike
@@ -46,19 +45,13 @@ async def write_dataset_async(
     region: RegionLike | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
-    consolidated: bool | None = None,
-    compute: bool = True,
-    safe_chunks: bool = True,
-    align_chunks: bool = True,
-    write_empty_chunks: bool | None = None,
     lossy: Lossy = "error",
     on_mismatch: OnMismatch = "error",
     on_duplicate: OnDuplicate = "error",
-    write_inherited_coords: bool = False,
     verify: bool = False,
     progress: ProgressLike = False,
+    options: WriteOptions | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
     config: Any = None,
 ) -> Any:
     """Write a dataset, all variables concurrently. The result is stored as xarray's own Zarr engine would store it.
@@ -82,16 +75,6 @@ async def write_dataset_async(
             ``_FillValue``, …) and parameters of ``create_array`` (``chunks``, ``shards``, ``compressors``, ``filters``,
             …). For a tree, encodings by the path of the group.
         zarr_format: 2 or 3. Default: the existing group's format, or 3.
-        consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``, and to
-            stores without support for it.
-        compute: Whether to write dask variables now. Otherwise their arrays are created, all other variables are
-            written, and the values of dask variables are written by the returned object, or later as regions. If that
-            fails, rows that ``append_dim`` has added stay, with the fill value.
-        safe_chunks: Whether to refuse writes to parts of chunks if values of other writers could be lost; see the
-            setting ``unaligned``.
-        align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
-            refused if ``safe_chunks`` is set.
-        write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the setting.
         lossy: What to do with values that their encoding cannot represent. These are values out of the range of the data
             type, and NaN, infinity and NaT without a number for them. Values that are equal to the number for missing ones
             count as well. ``"error"`` refuses them. ``"warn"`` and ``"allow"`` store other numbers. Integers
@@ -114,17 +97,17 @@ async def write_dataset_async(
             times. Missing labels are equal to each other, as in pandas. Without a coordinate, nothing is compared. While
             another writer appends the same labels, the call waits for it. If a writer was killed, an append of the same
             labels writes its rows again in place.
-        write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
         verify: Read all values back and compare them.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
+        options: Rarer arguments.
         storage_options: Options for the filesystem of a URL.
-        chunkmanager_store_kwargs: Options for the computation of dask variables, such as ``num_workers``.
-        config: Settings. ``unaligned`` specifies whether a region may cover parts of chunks, and whether rows may be
-            appended if the store does not support conditional writes.
+        config: Settings. ``unaligned`` specifies whether parts of chunks may be written, and rows appended, if the store
+            does not support conditional writes; ``write_empty_chunks`` whether chunks that contain only the fill value
+            are stored.
 
     Returns:
-        A ``WriteReport``: a dict with a report per variable, which shows as a table. With ``compute=False`` a
+        A ``WriteReport``: a dict with a report per variable, which shows as a table. With ``WriteOptions(compute=False)`` a
         ``dask.delayed.Delayed`` object, whose ``compute()`` writes the dask variables and returns the report.
 
     Raises:
@@ -135,12 +118,13 @@ async def write_dataset_async(
             if labels that are appended exist already, or if values of other writers could be lost.
         WriteConflictError: If another writer continued to append the same labels until ``config.total_timeout``.
         MetadataError: If an attribute cannot be written as JSON.
-        UnsupportedOperation: If ``consolidated`` is set and the store does not support it.
+        UnsupportedOperation: If ``options.consolidated`` is set and the store does not support it.
         EncodingError: If an encoding cannot represent a value, or values have other units than the stored ones.
         ValueError: If a variable has no dimension of the region, coordinates differ from the stored ones, an existing
             variable has an encoding, or parameters contradict each other.
     """
-    datasets = datasets_of(dataset, inherit=write_inherited_coords)
+    options = options or WriteOptions()
+    datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
     request = WriteRequest(
         resolve(store, storage_options, config),
         normalize_path("" if group is None else group),
@@ -149,17 +133,12 @@ async def write_dataset_async(
         region=region,
         encoding={},
         zarr_format=zarr_format,
-        consolidated=consolidated,
-        safe_chunks=safe_chunks,
-        align_chunks=align_chunks,
-        write_empty_chunks=write_empty_chunks,
         lossy=_checked("lossy", lossy, get_args(Lossy)),
         on_mismatch=_checked("on_mismatch", on_mismatch, get_args(OnMismatch)),
         on_duplicate=_checked("on_duplicate", on_duplicate, get_args(OnDuplicate)),
-        compute=compute,
         verify=verify,
         progress=progress,
-        compute_options=chunkmanager_store_kwargs or {},
+        options=options,
         config=config,
     )
     async with request.store.in_use():
@@ -173,14 +152,10 @@ async def plan_write_dataset_async(
     *,
     group: str | None = None,
     mode: Literal["w-", "w"] | None = None,
-    append_dim: str | None = None,
-    region: RegionLike | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     zarr_format: Literal[2, 3] | None = None,
-    consolidated: bool | None = None,
-    write_empty_chunks: bool | None = None,
     lossy: Lossy = "error",
-    write_inherited_coords: bool = False,
+    options: WriteOptions | None = None,
     tasks: int = 0,
     storage_options: Mapping[str, Any] | None = None,
     config: Any = None,
@@ -196,14 +171,10 @@ async def plan_write_dataset_async(
         store: As for ``write_dataset_async``.
         group: As for ``write_dataset_async``.
         mode: ``"w-"`` creates a group, ``"w"`` replaces one, which is erased now. Default: ``"w-"``.
-        append_dim: Not possible in plans; pass it to ``write_dataset_async``.
-        region: Likewise.
         encoding: As for ``write_dataset_async``.
         zarr_format: As for ``write_dataset_async``.
-        consolidated: As for ``write_dataset_async``.
-        write_empty_chunks: As for ``write_dataset_async``.
         lossy: As for ``write_dataset_async``. Values that are computed by dask are refused by the task that computes them.
-        write_inherited_coords: As for ``write_dataset_async``.
+        options: As for ``write_dataset_async``, without those for the computation of dask variables.
         tasks: About how many tasks to make. Default: tasks of 256 MiB.
         storage_options: As for ``write_dataset_async``.
         config: As for ``write_dataset_async``.
@@ -228,9 +199,16 @@ async def plan_write_dataset_async(
         >>> await za.load(store, path="t2m")
         array([280. , 281.5])
     """
-    if append_dim is not None or region is not None or mode not in (None, "w-", "w"):
+    options = options or WriteOptions()
+    if mode not in (None, "w-", "w"):
         raise UnsupportedOperation(
-            "plans create or replace whole datasets, so append_dim, region and mode='a' cannot be planned; call write_dataset"
+            f"plans create or replace whole datasets, so mode={mode!r} cannot be planned; call write_dataset"
+        )
+    if options != WriteOptions(
+        consolidated=options.consolidated, write_inherited_coords=options.write_inherited_coords
+    ):
+        raise UnsupportedOperation(
+            "the tasks of plans compute whole regions; omit compute, align_chunks and chunkmanager_store_kwargs"
         )
     request = WriteRequest(
         resolve(store, storage_options, config),
@@ -238,9 +216,8 @@ async def plan_write_dataset_async(
         mode or "w-",
         encoding={},
         zarr_format=zarr_format,
-        consolidated=consolidated,
-        write_empty_chunks=write_empty_chunks,
         lossy=_checked("lossy", lossy, get_args(Lossy)),
+        options=options,
         config=config,
     )
     if request.store.notes is not request.store:
@@ -250,7 +227,7 @@ async def plan_write_dataset_async(
         )
     async with request.store.in_use():
         with in_terms_of(*_advice(request)):
-            datasets = datasets_of(dataset, inherit=write_inherited_coords)
+            datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
             jobs = await planned_jobs(datasets, encodings_of(dataset, encoding), request)
             work = await run_in_new_thread(partial(DatasetWork.of_jobs, jobs, name_of(store), tasks))
             return await begin_plan(work, PlanPlace.of(None, work.dest, storage_options, settings.resolve(config)))
@@ -258,7 +235,7 @@ async def plan_write_dataset_async(
 
 def _advice(request: WriteRequest) -> list[tuple[str, str]]:
     """Return parts of messages, and the text that replaces them, in terms of the parameters of this function."""
-    advice = [OVERWRITE_BY_MODE, ("unaligned='allow'", "safe_chunks=False")]
+    advice = [OVERWRITE_BY_MODE, ("unaligned='allow'", "config={'unaligned': 'allow'}")]
     name = "append_dim" if request.append_dim is not None else "region" if request.region is not None else ""
     return [*advice, ("mode='w'", f"mode='w' instead of {name}")] if name else advice
 
@@ -295,13 +272,26 @@ def _checked(name: str, value: Any, choices: Sequence[str]) -> Any:
     return value
 
 
-def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any:
-    """Write a dataset, an array or a tree; ``write_dataset_async`` for synchronous code.
-
-    Args:
-        dataset: The dataset.
-        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        **options: As for ``write_dataset_async``.
+def write_dataset(
+    dataset: DatasetLike,
+    store: StoreLike,
+    *,
+    group: str | None = None,
+    mode: Mode | None = None,
+    append_dim: str | None = None,
+    region: RegionLike | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    zarr_format: Literal[2, 3] | None = None,
+    lossy: Lossy = "error",
+    on_mismatch: OnMismatch = "error",
+    on_duplicate: OnDuplicate = "error",
+    verify: bool = False,
+    progress: ProgressLike = False,
+    options: WriteOptions | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    config: Any = None,
+) -> Any:
+    """Write a dataset, an array or a tree; ``write_dataset_async`` for synchronous code, with the same arguments.
 
     Example:
         >>> import xarray as xr
@@ -310,18 +300,26 @@ def write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> Any
         >>> report["t2m"].nbytes
         8
     """
-    _check_options("write_dataset", write_dataset_async, options)
-    with seceded(waits=options.get("compute", True) and _is_lazy(dataset)):
-        return bridge.run(write_dataset_async(dataset, store, **options), blocking=False)
+    arguments: dict[str, Any] = {**locals()}
+    with seceded(waits=(options is None or options.compute) and _is_lazy(dataset)):
+        return bridge.run(write_dataset_async(**arguments), blocking=False)
 
 
-def plan_write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -> sync.JobPlan:
+def plan_write_dataset(
+    dataset: DatasetLike,
+    store: StoreLike,
+    *,
+    group: str | None = None,
+    mode: Literal["w-", "w"] | None = None,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    zarr_format: Literal[2, 3] | None = None,
+    lossy: Lossy = "error",
+    options: WriteOptions | None = None,
+    tasks: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    config: Any = None,
+) -> sync.JobPlan:
     """Plan a new dataset whose tasks run anywhere; ``plan_write_dataset_async`` for synchronous code.
-
-    Args:
-        dataset: The dataset.
-        store: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        **options: As for ``plan_write_dataset_async``.
 
     Example:
         >>> import xarray as xr
@@ -331,15 +329,8 @@ def plan_write_dataset(dataset: DatasetLike, store: StoreLike, **options: Any) -
         >>> plan.finish().arrays
         1
     """
-    _check_options("plan_write_dataset", plan_write_dataset_async, options)
-    return sync.JobPlan(bridge.run(plan_write_dataset_async(dataset, store, **options), blocking=False))
-
-
-def _check_options(name: str, function: Any, options: Mapping[str, Any]) -> None:
-    parameters = [parameter for parameter in signature(function).parameters if parameter not in ("dataset", "store")]
-    if unknown := sorted({*options} - {*parameters}):
-        hint = suggest(unknown[0], parameters, f"the options are {', '.join(parameters)}")
-        raise TypeError(f"{name}() got an unexpected keyword argument {unknown[0]!r}; {hint}")
+    arguments: dict[str, Any] = {**locals()}
+    return sync.JobPlan(bridge.run(plan_write_dataset_async(**arguments), blocking=False))
 
 
 def _is_lazy(dataset: Any) -> bool:

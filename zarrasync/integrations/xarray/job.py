@@ -30,10 +30,38 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteRequest"]
+__all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteOptions", "WriteRequest"]
 
 Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
 """How to treat existing groups and variables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Rarer arguments of ``write_dataset``.
+
+    Attributes:
+        consolidated: Whether to write consolidated metadata; ``None`` to write it except with mode ``"r+"``, and to
+            stores without support for it.
+        compute: Whether to write dask variables now. Otherwise their arrays are created, all other variables are
+            written, and the values of dask variables are written by the returned object, or later as regions. If that
+            fails, rows that ``append_dim`` has added stay, with the fill value.
+        align_chunks: Whether to rechunk dask variables to whole stored chunks. Otherwise blocks that share chunks are
+            refused if values could be lost.
+        write_inherited_coords: Whether groups of a tree store the coordinates that they inherit.
+        chunkmanager_store_kwargs: Options for the computation of dask variables, such as ``num_workers``.
+
+    Example:
+        >>> import xarray as xr
+        >>> temperature = xr.DataArray([280.0, 281.5], dims="time", name="t2m")
+        >>> report = write_dataset(temperature, {}, options=WriteOptions(consolidated=False))
+    """
+
+    consolidated: bool | None = None
+    compute: bool = True
+    align_chunks: bool = True
+    write_inherited_coords: bool = False
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,23 +75,18 @@ class WriteRequest:
     region: RegionLike | None = None
     encoding: Encodings = field(default_factory=dict)
     zarr_format: int | str | None = None
-    consolidated: bool | None = None
-    safe_chunks: bool = True
-    align_chunks: bool = True
-    write_empty_chunks: bool | None = None
     lossy: Lossy = "error"
     on_mismatch: OnMismatch = "error"
     on_duplicate: OnDuplicate = "error"
-    compute: bool = True
     verify: bool = False
     progress: ProgressLike = False
-    compute_options: Mapping[str, Any] = field(default_factory=dict)
+    options: WriteOptions = field(default_factory=WriteOptions)
     config: Any = None
 
     @property
     def unaligned(self) -> Unaligned:
         """Whether several writers, or blocks of dask, may write parts of a chunk."""
-        return settings.resolve(self.config).unaligned if self.safe_chunks else "allow"
+        return settings.resolve(self.config).unaligned
 
     def at(self, path: str, encoding: Encodings) -> WriteRequest:
         """Return the request for a group below this one."""

@@ -74,14 +74,12 @@ class Planner:
         format: The format of the group.
         append_dim: The dimension that is extended.
         region: The slices that are written, by dimension. Empty to write all values of existing arrays.
-        write_empty_chunks: Whether to store chunks that contain only the fill value; ``None`` for the default.
         lossy: What to do with values that an encoding cannot represent.
     """
 
     format: Format
     append_dim: str | None
     region: Mapping[str, slice] | None
-    write_empty_chunks: bool | None = None
     lossy: Lossy = "error"
 
     def plan(
@@ -125,7 +123,7 @@ class Planner:
         else:
             self._check_append_shape(name, encoded, stored)
         rows_before = stored.sizes.get(self.append_dim)
-        return VariablePlan(name, encoded, {}, True, rows_before, self.write_empty_chunks)
+        return VariablePlan(name, encoded, {}, True, rows_before, None)
 
     def _check_region(self, name: str, variable: Variable, stored: Variable | None) -> None:
         if stored is None:
@@ -184,15 +182,8 @@ class Planner:
         layout = self._layout_options(variable, encoded, is_explicit=bool(encoding))
         options = layout | self._array_options(encoded)
         plan_array(self.format, shape=encoded.shape, **options)  # raises before anything is replaced
-        return VariablePlan(name, encoded, options, False, None, self._write_empty_chunks(name, variable))
-
-    def _write_empty_chunks(self, name: str, variable: Variable) -> bool | None:
-        own, default = variable.encoding.get("write_empty_chunks"), self.write_empty_chunks
-        if own is not None and default is not None and bool(own) != default:
-            raise ValueError(
-                f"write_empty_chunks is {default}, but the encoding of {name} specifies {own}; pass one of them"
-            )
-        return default if own is None else bool(own)
+        keeps_empty = variable.encoding.get("write_empty_chunks")
+        return VariablePlan(name, encoded, options, False, None, None if keeps_empty is None else bool(keeps_empty))
 
     def _layout_options(self, variable: Variable, encoded: Variable, *, is_explicit: bool) -> dict[str, Any]:
         """Return the parameters of ``create_array`` that a variable's encoding specifies.

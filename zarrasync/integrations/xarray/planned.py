@@ -125,7 +125,7 @@ class DatasetWork(CopyWork):
 
     async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
         request = self.request
-        if request.store.supports_consolidated_metadata and request.consolidated is not False:
+        if request.store.supports_consolidated_metadata and request.options.consolidated is not False:
             root = await root_alone(request, self.format) if request.group else None
             options: Any = {"zarr_format": self.format.zarr_format, "config": request.config}
             await consolidate_metadata(request.store, path=request.group if root is None else "", **options)

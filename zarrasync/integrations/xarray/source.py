@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import zarrasync as za
-from zarrasync._concurrency.gather import begun
+from zarrasync._concurrency.gather import in_background
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError
 from zarrasync.metadata import GroupMetadata, NodeMetadata
 from zarrasync.nodes.access import handle_of, listed_members, parent_metadata
@@ -112,7 +112,7 @@ class Source:
             return OpenedGroup(await open_directly(), listings)
         async with AsyncExitStack() as stack:
             if self.store.quick_listing:  # where the listing has begun as well
-                open_directly = await stack.enter_async_context(begun(open_directly))
+                open_directly = await stack.enter_async_context(in_background(open_directly))
             root = await self._open_root()
             return OpenedGroup(await _copy_of(root, path) or await open_directly(), listings, root)
 

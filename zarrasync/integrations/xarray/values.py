@@ -41,7 +41,7 @@ def check_chunks(job: WriteJob) -> None:
             region = tuple(slices.get(str(dim), slice(None)) for dim in plan.encoded.dims)
             start, stop = resolve_corners(plan.encoded.shape, array.shape, region)
             check_region(chunks_of(array), start, stop, job.unaligned, safe=safe)
-        if not request.align_chunks and is_dask_array(plan.encoded.data):
+        if not request.options.align_chunks and is_dask_array(plan.encoded.data):
             from zarrasync.integrations.dask_blocks import check_blocks
 
             new: Any = {"shape": plan.encoded.shape, **plan.options}
@@ -66,13 +66,13 @@ async def write_values(jobs: Sequence[WriteJob]) -> Any:
     """
     request = jobs[0].request
     targets = [target for job in jobs for target in job.targets]
-    now = targets if request.compute else [target for target in targets if not target.is_lazy]
+    now = targets if request.options.compute else [target for target in targets if not target.is_lazy]
     label = f"write {jobs[0].request.store!r}"
     with report_progress(request.progress, sum(target.nbytes for target in now), label) as progress:
         reports = await _write_now(now, request, progress or ignore_progress)
     names = {join(job.path, plan.name) for job in jobs for plan in job.plans} - {target.name for target in targets}
     report = WriteReport({target.name: reports[target.name] for target in now} | dict.fromkeys(names, IngestReport()))
-    return report if request.compute else _write_later([t for t in targets if t.is_lazy], request, report)
+    return report if request.options.compute else _write_later([t for t in targets if t.is_lazy], request, report)
 
 
 async def _write_now(targets: Sequence[Target], request: WriteRequest, progress: Progress) -> dict[str, IngestReport]:
@@ -100,7 +100,11 @@ async def _write_now(targets: Sequence[Target], request: WriteRequest, progress:
     async def write_dask() -> None:
         from zarrasync.integrations.dask_write import write_together
 
-        options: Any = {"verify": request.verify, "progress": progress, "options": request.compute_options}
+        options: Any = {
+            "verify": request.verify,
+            "progress": progress,
+            "options": request.options.chunkmanager_store_kwargs or {},
+        }
         written = await write_together([write for _, write in together], **options)
         for (target, _), report in zip(together, written, strict=True):
             _add_report(reports, target.name, report)
@@ -132,7 +136,7 @@ def _with_whole_chunks(write: Any, target: Target, request: WriteRequest) -> Any
     """Return a write of dask blocks that share no chunks, or raise an error if they do and must not be rechunked."""
     from zarrasync.integrations.dask_blocks import check_blocks
 
-    if request.align_chunks:
+    if request.options.align_chunks:
         return write.aligned()
     is_safe = is_safe_for_jobs(target.array.store)
     axis = _append_axis(target.plan, request)

@@ -57,7 +57,7 @@ async def planned_jobs(
     Raises:
         WriteConflictError: If a job writes the group until ``config.total_timeout``, or a plan for it is not finished.
     """
-    if request.consolidated and not request.store.supports_consolidated_metadata:
+    if request.options.consolidated and not request.store.supports_consolidated_metadata:
         raise UnsupportedOperation(
             f"{request.store!r} does not support consolidated metadata; pass consolidated=False or omit it",
             key=request.group,
@@ -169,7 +169,7 @@ async def _validate(job: WriteJob) -> None:
     request = job.request
     check_append_dim(job.stored, request.append_dim)
     variables, attributes = encode_dataset_coordinates(job.dataset)
-    planner = Planner(job.format, request.append_dim, job.region, request.write_empty_chunks, request.lossy)
+    planner = Planner(job.format, request.append_dim, job.region, request.lossy)
     names = [str(name) for name in variables if not _stays(str(name), variables[name], job)]
 
     def plan_all() -> list[VariablePlan]:
@@ -210,7 +210,7 @@ async def _check_replacements(job: WriteJob, variables: Mapping[Any, Variable]) 
     if lazy and job.request.lossy == "error":
         from zarrasync.integrations.dask_write import compute_only
 
-        await compute(partial(compute_only, lazy, job.request.compute_options))
+        await compute(partial(compute_only, lazy, job.request.options.chunkmanager_store_kwargs or {}))
 
 
 def _stays(name: str, variable: Variable, job: WriteJob) -> bool:

@@ -30,7 +30,14 @@ from zarrasync.stores.cloud.obstore_errors import refusal_status, response_statu
 from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
 from zarrasync.stores.cloud.presigned import PresignedRequests
 from zarrasync.stores.cloud.process import is_usable
-from zarrasync.stores.cloud.regions import find_region, in_region, known_region, may_lie_elsewhere, region_in, region_of
+from zarrasync.stores.cloud.regions import (
+    find_region,
+    in_region,
+    known_region,
+    may_be_in_another_region,
+    region_in,
+    region_of,
+)
 from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.message import UnsupportedResponse
@@ -271,7 +278,7 @@ class ObjectStore(RemoteStore):
             store: The obstore store that made the request. Another request may have replaced it meanwhile.
             failure: The error of the request.
         """
-        if not may_lie_elsewhere(store, failure):
+        if not may_be_in_another_region(store, failure):
             return False
         if self.store is store:
             region = region_in(failure)

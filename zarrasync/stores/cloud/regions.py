@@ -17,7 +17,7 @@ from zarrasync.stores.cloud.obstore_errors import response_status
 from zarrasync.stores.cloud.storage_options import DEFAULT_REGION
 from zarrasync.stores.http.message import UnsupportedResponse
 
-__all__ = ["find_region", "in_region", "known_region", "may_lie_elsewhere", "region_in", "region_of"]
+__all__ = ["find_region", "in_region", "known_region", "may_be_in_another_region", "region_in", "region_of"]
 
 _HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -65,7 +65,7 @@ def in_region(store: Any, region: str) -> Any:
     return type(store)(*arguments, **{**options, "config": settings})
 
 
-def may_lie_elsewhere(store: Any, failure: Exception) -> bool:
+def may_be_in_another_region(store: Any, failure: Exception) -> bool:
     """Return whether a request may have failed because the bucket of a store lies in another region."""
     if kind_of(store) != "S3Store":
         return False

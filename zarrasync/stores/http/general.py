@@ -64,9 +64,9 @@ class GeneralClient:
             options["timeout"] = aiohttp.ClientTimeout(total=seconds)
         options |= {"allow_redirects": False, "auto_decompress": False, "raise_for_status": False}
         self._options = options
-        self._options_elsewhere = {name: value for name, value in options.items() if name in _OF_CONNECTIONS}
+        self._connection_options = {name: value for name, value in options.items() if name in _OF_CONNECTIONS}
         if isinstance(options.get("ssl"), aiohttp.Fingerprint):  # of the certificate of the store's server
-            del self._options_elsewhere["ssl"]
+            del self._connection_options["ssl"]
 
     @classmethod
     def make(
@@ -139,8 +139,8 @@ class GeneralClient:
                 target = _redirect_target(current, location)
                 options = {name: value for name, value in options.items() if name != "params"}  # of the first URL
                 if session is self._session and target.origin() != current.origin():
-                    session = await stack.enter_async_context(_session_elsewhere(session))
-                    options = self._options_elsewhere
+                    session = await stack.enter_async_context(_session_without_credentials(session))
+                    options = self._connection_options
                     sent = {"Accept-Encoding": ACCEPTED, **headers}
                 current = target
         raise StoreError(f"the server redirects more than {self._most} times, at last to {_shown(current)}")
@@ -150,7 +150,7 @@ class GeneralClient:
         await self._session.close()
 
 
-def _session_elsewhere(session: Any) -> Any:
+def _session_without_credentials(session: Any) -> Any:
     """Return a session for other origins: it shares the connections of a session, but not its headers and credentials."""
     import aiohttp
 

@@ -85,10 +85,10 @@ def kernel_part(
     if not _fits(projection, targets.shape):
         return None
     memory: list[Any] = [out]
-    described = describe_axes(chunks, projection, targets.strides, memory, axes)
-    if described is None:
+    axes_and_size = describe_axes(chunks, projection, targets.strides, memory, axes)
+    if axes_and_size is None:
         return None
-    packed, total = described
+    packed, total = axes_and_size
     return KernelPart(projection, packed, total, targets.__array_interface__["data"][0], memory)
 
 
@@ -185,10 +185,10 @@ def kernel_points(chunks: Chunks, array: ArrayStruct, projection: Projection, ou
         return None
     targets = out[(*projection.target, ...)]
     memory: list[Any] = [out]
-    described = describe_axes(chunks, projection, targets.strides, memory)
-    if described is None:
+    axes_and_size = describe_axes(chunks, projection, targets.strides, memory)
+    if axes_and_size is None:
         return None
-    axes, total = described
+    axes, total = axes_and_size
     count = targets.shape[0]
     points = PointsStruct(count=count, out_stride=targets.strides[0])
     for axis in projection.point_axes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zarrasync._concurrency.drive import drive
-from zarrasync._concurrency.gather import begun
+from zarrasync._concurrency.gather import in_background
 
 
 async def test_the_call_runs_during_the_block():
@@ -19,7 +19,7 @@ async def test_the_call_runs_during_the_block():
         await gate.wait()
         return 3
 
-    async with begun(call) as result:
+    async with in_background(call) as result:
         await started.wait()
         gate.set()
         assert [await result(), await result()] == [3, 3]
@@ -42,7 +42,7 @@ async def test_a_result_that_is_not_needed(failed: bool):
             ended.set()
 
     with pytest.raises(KeyError):
-        async with begun(call):
+        async with in_background(call):
             await started.wait()
             raise KeyError
     assert ended.is_set()
@@ -53,7 +53,7 @@ async def test_errors_are_raised_where_the_result_is_needed():
     async def call() -> None:
         raise ValueError("needed")
 
-    async with begun(call) as result:
+    async with in_background(call) as result:
         await asyncio.sleep(0)
         with pytest.raises(ValueError, match="needed"):
             await result()
@@ -69,7 +69,7 @@ async def test_a_cancelled_block_cancels_the_call():
             cancelled.set()
 
     async def block() -> None:
-        async with begun(call) as result:
+        async with in_background(call) as result:
             await result()
 
     task = asyncio.create_task(block())
@@ -89,7 +89,7 @@ def test_driven_calls_start_when_their_result_is_needed():
         return 3
 
     async def block(needed: bool) -> int | None:
-        async with begun(call) as result:
+        async with in_background(call) as result:
             calls.append("block")
             return await result() if needed else None
 

@@ -1,0 +1,1 @@
+"""Types that programs of users see."""

@@ -36,7 +36,7 @@ async def test_datasets_are_not_written_during_a_plan(api: Api):
     plans = [await api(api.plan_ingest(files[1], "a.zarr", concat="time", append=True))]
     plans.append(await api(api.plan_ingest(files[1], "b.zarr", concat="time")))
     other = xr.open_dataset(files[2])
-    for store, options in (("a.zarr", {"append_dim": "time"}), ("a.zarr", {"mode": "w"}), ("b.zarr", {})):
+    cases: list[tuple[str, dict[str, Any]]] = [("a.zarr", {"append_dim": "time"}), ("a.zarr", {"mode": "w"}), ("b.zarr", {})):
         with pytest.raises(WriteConflictError, match=r"a plan of 2\.nc .* is not finished"):
             write_dataset(other, store, **options)
     for plan in plans:

@@ -1523,6 +1523,10 @@ class Selection(SelectionBase):
         """The size of the result in memory, in bytes."""
         return self._async.nbytes
 
+    def __getitem__(self, key: Any) -> Selection:
+        result: Selection = to_sync(self._async.__getitem__(key))
+        return result
+
     def read(self, out: Any = None, missing: Literal["fill", "error"] = "fill", progress: ProgressLike = False) -> Any:
         """Read the selection.
 

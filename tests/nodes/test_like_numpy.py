@@ -82,7 +82,7 @@ def test_other_libraries_take_the_values():
     np.testing.assert_array_equal(np.from_dlpack(array), VALUES)
     np.testing.assert_array_equal(np.from_dlpack(array.decoded.view[1]), VALUES[1] / 2)
     np.testing.assert_array_equal(array + np.ones(3), VALUES + 1)
-    np.testing.assert_array_equal(np.float64(2) * array.view[0], 2 * VALUES[0])
+    np.testing.assert_array_equal(np.float64(2) * array.view[0], 2 * VALUES[0])  # type: ignore[operator]
     with pytest.raises(BufferError, match="DLPack only supports"):
         np.from_dlpack(sync.create_array({}, data=np.array(["a"])))
     for again in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):

@@ -52,7 +52,7 @@ SYNC: dict[str, Callable[[str], Any]] = {
 ARGUMENTS: dict[str, Callable[[str], Any]] = {
     "an unknown mode": lambda root: sync.open(root, mode="x"),  # type: ignore[arg-type]
     "an unknown parameter": lambda root: sync.open_array(root, path="t2m", chunk=2),
-    "an unknown choice": lambda root: sync.open_array(root, path="t2m").view[:].read(missing="raise"),
+    "an unknown choice": lambda root: sync.open_array(root, path="t2m").view[:].read(missing="raise"),  # type: ignore[arg-type]
     "an object that is not a store": lambda root: sync.open(5),
     "an unknown protocol": lambda root: sync.open("s4://bucket/x.zarr"),
     "an unknown setting": lambda root: sync.open(root, config={"retrys": 3}),

@@ -146,7 +146,7 @@ def _lines(axis: Axis, scale: float, css: _LineClass) -> list[float]:
 
 
 def _weight(axis: Axis, scale: float, css: _LineClass) -> str:
-    """Return the class of lines between chunks, which are faint where they are close together."""
+    """Return the class of lines between chunks, which are faint if they are close together."""
     is_dense = axis.extent * scale < _MIN_SPACING * axis.nchunks
     return "za-fine" if is_dense and css == "za-chunk" else css
 

@@ -173,7 +173,9 @@ class Coordinate:
         if own.kind not in "iu" or labels.dtype.kind not in "iuf":
             return own
         is_whole = labels.dtype.kind == "f" and (np.abs(labels) < 2.0**63).all() and (labels == np.floor(labels)).all()
-        return np.dtype(np.int64) if is_whole else labels.dtype  # beside floats, integers would lose digits
+        return (
+            np.dtype(np.int64) if is_whole else labels.dtype
+        )  # integers would lose digits if they were compared as floats
 
     def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
         found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype

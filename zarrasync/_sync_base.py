@@ -426,10 +426,6 @@ class SelectionBase(ValuesBase):
         """The asynchronous object for the same selection."""
         return self._async
 
-    def __getitem__(self, key: Any) -> Self:
-        selection: Self = to_sync(self._async[key])
-        return selection
-
     def __setitem__(self, key: Any, value: npt.ArrayLike) -> None:
         self._run(self._async[key].write(value))
 

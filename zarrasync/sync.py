@@ -755,8 +755,8 @@ class Array(ArrayBase):
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
-        is.
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
+        a maximum age: one call then reads, while others use the present metadata.
 
         Args:
             max_age: Seconds after reading for which nothing is read again; 0 to read always.
@@ -1502,8 +1502,8 @@ class Group(GroupBase["Array | Group"]):
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
-        is.
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
+        a maximum age: one call then reads, while others use the present metadata.
 
         Args:
             max_age: Seconds after reading for which nothing is read again; 0 to read always.
@@ -1572,6 +1572,10 @@ class Selection(SelectionBase):
     def nbytes(self) -> int:
         """The size of the result in memory, in bytes."""
         return self._async.nbytes
+
+    def __getitem__(self, key: Any) -> Selection:
+        result: Selection = to_sync(self._async.__getitem__(key))
+        return result
 
     @overload
     def read(

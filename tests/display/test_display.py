@@ -91,6 +91,41 @@ async def test_an_array_shows_itself_without_io(api: Api, weather):
     assert html.count("za-shard") == 1 + 1  # the style, and the line between the two shards along time
 
 
+async def test_cards_are_text_where_styles_are_removed(api: Api, weather):
+    group = await opened(api, weather)
+    array = await api(group.get("surface/t2m"))
+    tree = await api(group.tree())
+    shown = {
+        "Array /surface/t2m (48, 90, 180) float32": array,
+        "Selection /surface/t2m (48, 90) float32": array.view[..., 0],
+        "Group / call .tree()": group,
+        "Name: /surface/t2m": array.info,
+        str(tree): tree,
+    }
+    for text, node in shown.items():
+        html = node._repr_html_()
+        assert Page(re.search("<pre class=.za-plain.*?</pre>", html, re.DOTALL)[0]).text.startswith(text)
+        assert html.count('<div class="za" style="display:none">') == 1
+        assert ".za{display:block!important}" in html
+
+
+async def test_cards_begin_with_what_values_are(api: Api):
+    dtype = [("id", "i4"), ("depth", "f8")]
+    attributes = {"long_name": "soundings", "coordinates": "lat lon"}
+    options: dict[str, Any] = {"attributes": attributes, "dimension_names": ["ship"], "chunks": (2,)}
+    array = await api(api.create_array({}, data=np.zeros(3, dtype), **options))
+    text = Page(array._repr_html_()).text.rpartition("Array /")[2]
+    facts = ["Quantity", "soundings", "ship 3", "lat, lon", "id int32, depth float64", "Zarr format", "Codecs", "Store"]
+    places = [text.index(fact) for fact in facts]
+    assert places == sorted(places)
+
+
+async def test_lines_that_are_close_together_are_faint(api: Api):
+    fine, coarse = [await api(api.create_array({}, shape=(50, 50), dtype="i1", chunks=(n, n))) for n in (1, 5)]
+    assert fine._repr_html_().count('class="za-fine"') == 2 * 49
+    assert coarse._repr_html_().count('class="za-chunk"') == 2 * 9
+
+
 @pytest.mark.parametrize("path", ["time", "scalar", "none"])
 async def test_arrays_of_any_shape_have_a_picture(api: Api, weather, path):
     array = await opened(api, weather, path)

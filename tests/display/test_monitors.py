@@ -161,6 +161,18 @@ def test_many_parts_do_not_fill_the_terminal(monkeypatch):
     assert len(made) == 6
 
 
+def test_bars_of_notebooks_disappear():
+    """A saved notebook would contain an empty box for each."""
+    tqdm: Any = pytest.importorskip("tqdm").tqdm
+    terminal = io.StringIO()
+    bar = type("Bar", (tqdm,), {"__init__": lambda self, **options: tqdm.__init__(self, **options, file=terminal)})
+    with report_progress(Bars(bar, 80, keeps=False), 100, "copy a") as job:
+        assert job is not None
+        job(50)
+        assert [line.partition(":")[0] for line in screen(terminal)] == ["copy a"]
+    assert screen(terminal) == []
+
+
 @pytest.mark.parametrize("first", range(3))
 def test_bars_leave_no_empty_lines(first):
     """The bars of parts that still run move up when another part ends."""

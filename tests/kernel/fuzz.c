@@ -301,6 +301,7 @@ static struct za_worker *make_worker(void)
     static const struct za_functions functions = {
         .blosc_decompress_ctx = blosc_decompress_ctx,
         .blosc_compress_ctx = blosc_compress_ctx,
+        .blosc_getitem = blosc_getitem,
         .ZSTD_createDCtx = (void *(*)(void))ZSTD_createDCtx,
         .ZSTD_freeDCtx = (size_t(*)(void *))ZSTD_freeDCtx,
         .ZSTD_decompressDCtx = (size_t(*)(void *, void *, size_t, const void *, size_t))ZSTD_decompressDCtx,

@@ -114,14 +114,14 @@ def test_damaged_chunks(path: Path, change: Callable[[bytes], bytes]):
 
 
 @pytest.mark.parametrize("compressors", [None, "zstd"])
-@pytest.mark.parametrize("shards", [None, (1000, 1000)])
+@pytest.mark.parametrize("shards", [None, (2000, 2000)])
 def test_large_chunks_are_read_at_once_only_in_part(
     tmp_path: Path, compressors: str | None, shards: tuple[int, int] | None
 ):
-    values = np.arange(1_000_000, dtype="f4").reshape(1000, 1000)
-    array = sync.create_array(tmp_path / "a", data=values, chunks=(500, 500), shards=shards, compressors=compressors)
+    values = np.arange(4_000_000, dtype="f4").reshape(2000, 2000)
+    array = sync.create_array(tmp_path / "a", data=values, chunks=(1000, 1000), shards=shards, compressors=compressors)
     small: list[Any] = [(7, 11), (7, slice(0, 400)), (slice(0, 30), slice(3))]
-    large: list[Any] = [(slice(0, 500), 3), (499, slice(499, 502))]
+    large: list[Any] = [(slice(0, 1000), 3), (999, slice(999, 1002))]
     for key in small + large:
         at_once = array.view[key].async_._read_at_once()
         assert (at_once is not None) == (key in small and compressors is None)

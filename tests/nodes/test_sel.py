@@ -211,13 +211,53 @@ def test_other_kinds_of_labels():
         ({"station": "BRN", "method": "linear"}, "method must be None"),
         ({"height": 432.0, "tolerance": 1.0}, "needs a method"),
         ({"height": 432.0, "method": "nearest", "tolerance": {"lead": 1}}, "belongs to none"),
-        ({"member": 1, "method": "nearest"}, "positions without a method"),
+        ({"member": 1, "method": "nearest"}, "positions without a method and tolerance"),
     ]
     for options, message in arguments:
         with pytest.raises(ValueError, match=message):
             group.sel(**options)
     with pytest.raises(TypeError, match="one mapping"):
         group.sel("station")  # type: ignore[arg-type]
+
+
+def test_labels_of_other_types():
+    xr = pytest.importorskip("xarray", reason="xarray is not installed")
+    group = sync.create_group({})
+    group.create_array("name", data=np.array(["a", "b", ""]), dtype=str, dimension_names=["name"])
+    group.create_array("code", data=np.array([b"x", b"y", b"z"]), dimension_names=["name"])
+    numbers = np.array([2**53, 2**53 + 1, 2**53 + 2])
+    group.create_array("number", data=numbers, dimension_names=["number"])
+    times = {"units": "days since 2000-01-01", "_FillValue": -1}
+    group.create_array("time", data=np.array([0, -1, 40]), attributes=times, dimension_names=["time"])
+    group.create_array("v", data=np.arange(27).reshape(3, 3, 3), dimension_names=["name", "number", "time"])
+    found = group.sel(name="b", number=2.0**53)  # as an integer it is exact
+    assert found["v"].read().tolist() == [9, 10, 11]
+    assert found["name"].read() == "b"
+    assert group.sel(code=b"z")["name"].read() == ""
+    assert group.sel(code=["z", "x"])["v"].shape == (2, 3, 3)
+    assert group.sel(time=np.datetime64("NaT", "D"))["v"].read()[0, 0] == 1
+    assert group.sel(time="2000-2-10")["v"].read()[0, 0] == 2
+    day = xr.DataArray(np.datetime64("2000-02-10", "ns"))
+    assert group.sel(time=day)["v"].read()[0, 0] == 2
+    assert group.sel(name=xr.DataArray(["b", "a"], dims="name"))["name"].read().tolist() == ["b", "a"]
+    with pytest.raises(LabelError, match=r"share the dimension 'place'.*vindex"):
+        group.sel(name=xr.DataArray(["b"], dims="place"), number=xr.DataArray([2**53], dims="place"))
+    with pytest.raises(LabelError, match=r"does not have the date 2000-02-31$"):
+        group.sel(time="2000-02-31")
+    with pytest.raises(LabelError, match="has no label near inf"):
+        group.sel(number=np.inf, method="nearest")
+    with pytest.raises(TypeError, match="names of coordinates are strings, found 3"):
+        group.sel({3: 1})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("label", ["a", 1.0, None, ..., [[1]], [True], slice("a", None)])
+def test_positions_are_integers(label: Any):
+    data = np.zeros((3, 2), [("a", "i4"), ("b", "f8")])  # the name of a field is not a label
+    group = sync.create_group({})
+    group.create_array("v", data=data, dimension_names=["x", "y"])
+    assert group.sel(x=[True, False, True], y=[])["v"].shape == (2, 0)
+    with pytest.raises(LabelError, match="its labels are positions: integers, a slice of integers, or a mask of 3"):
+        group.sel(x=label)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
 from zarrasync.stores import LocalStore, MemoryStore, Store
+from zarrasync.stores.changes import CHANGES
 from zarrasync.stores.counting import CountingStore
 from zarrasync.stores.values import Request
 from zarrasync.testing import LatencyStore
@@ -108,15 +110,37 @@ async def test_changes_of_this_process_are_noticed(api: Api, tmp_path: Path):
     assert (await api(array[0, 0])) == 1
 
 
-async def test_a_chunk_is_read_once_by_concurrent_tasks():
-    store = CountingStore(LatencyStore(MemoryStore(), 0.02))
+@pytest.mark.parametrize("kind", ["local", "remote"])
+async def test_a_chunk_is_read_once_by_concurrent_tasks(kind: str, tmp_path: Path):
+    store = make(kind, tmp_path)
     await za.create_array(store, data=VALUES, chunks=(10, 30))
     array = await za.open_array(store, config=TRUSTED)
     store.reset()
     rows = await asyncio.gather(*(array[n % 10] for n in range(50)))
-    assert store.counts.fetches == 1
+    assert store.counts.fetches == (1 if kind == "remote" else 2)  # and the version
     np.testing.assert_array_equal(rows, VALUES[:10].tolist() * 5)
     assert (await array[3, 3:5]).tolist() == VALUES[3, 3:5].tolist()
+    assert (array.chunk_cache.stats.misses, array.chunk_cache.stats.hits) == (1, 50)
+
+
+def test_a_chunk_is_read_once_by_concurrent_threads(tmp_path: Path):
+    sync.create_array(tmp_path, data=np.zeros((300, 300)), chunks=(300, 300))
+    array = sync.open_array(tmp_path, config=TRUSTED)
+    with ThreadPoolExecutor(20) as threads:
+        assert {*threads.map(lambda n: float(array[n, :9].sum()), range(40))} == {0.0}
+    assert (array.chunk_cache.stats.misses, array.chunk_cache.stats.hits) == (1, 39)
+
+
+async def test_a_read_does_not_join_one_from_before_a_change():
+    store = LatencyStore(MemoryStore(), 0.05)
+    array = await za.create_array(store, data=np.zeros(4), chunks=(4,), config=CHECKED)
+    early = asyncio.create_task(array[:].read())
+    await asyncio.sleep(0.02)
+    sync.open_array(store.inner, mode="r+")[:] = 1
+    CHANGES[array._chunks.change_slot] += 1
+    assert (await array[:]).tolist() == [1] * 4
+    await early
+    assert (await array[:]).tolist() == [1] * 4
 
 
 def test_the_size_is_limited():

@@ -20,12 +20,18 @@ void za_store32(uint8_t *data, uint32_t value)
 
 /* The bytes of blosc's header: version, version of the codec, flags, size of elements, then three sizes. */
 enum { BLOSC_HEADER = 16 };
+/* The part of the blocks of a chunk that are worth decoding alone. blosc allocates memory for that. */
+enum { SAVED_BLOCKS = 2 };
+
+/* Return whether a header declares these sizes. */
+static int has_blosc_sizes(const uint8_t *data, int64_t size, int64_t out_size)
+{
+    return size >= BLOSC_HEADER && out_size <= INT_MAX && za_load32(data + 4) == out_size && za_load32(data + 12) == size;
+}
 
 static int decode_blosc(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
 {
-    if (worker->functions.blosc_decompress_ctx == NULL || size < BLOSC_HEADER || out_size > INT_MAX)
-        return 0;
-    if (za_load32(data + 4) != out_size || za_load32(data + 12) != size)
+    if (worker->functions.blosc_decompress_ctx == NULL || !has_blosc_sizes(data, size, out_size))
         return 0;
     return worker->functions.blosc_decompress_ctx(data, out, (size_t)out_size, 1) == out_size;
 }
@@ -71,6 +77,41 @@ static int decode_step(struct za_worker *worker, const struct za_step *step, con
     }
 }
 
+/* Check the checksum at the end of a value, whose size is then smaller by that. `expected` is -1 if it is unknown. */
+static int check_sum(const uint8_t *data, int64_t *size, int64_t expected)
+{
+    *size -= 4;
+    return *size >= 0 && (expected < 0 || expected == *size) &&
+           zarrasync_crc32c(0, data, (size_t)*size) == za_load32(data + *size);
+}
+
+int za_has_blocks(const struct za_chain *chain)
+{
+    int is_blosc = chain->step_count > 0 && chain->steps[0].kind == ZA_BLOSC && chain->steps[0].size == chain->raw_size;
+    for (int64_t i = 1; i < chain->step_count; i++)
+        is_blosc &= chain->steps[i].kind == ZA_CRC32C;
+    return is_blosc;
+}
+
+const uint8_t *za_decode_part(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
+                              int64_t *start, int64_t end)
+{
+    for (int64_t i = chain->step_count - 1; i > 0; i--)
+        if (!check_sum(data, &size, chain->steps[i].size))
+            return NULL;
+    if (worker->functions.blosc_getitem == NULL || !has_blosc_sizes(data, size, chain->raw_size))
+        return NULL;
+    int64_t item = data[3], block = za_load32(data + 8);
+    if (item == 0 || block == 0 || (end - 1) / block - *start / block >= chain->raw_size / block / SAVED_BLOCKS)
+        return NULL;
+    int64_t first = *start / item, count = (end - 1) / item - first + 1;
+    uint8_t *out = (first + count) * item > chain->raw_size ? NULL : za_reserve(worker, ZA_RAW, count * item);
+    if (out == NULL || worker->functions.blosc_getitem(data, (int)first, (int)count, out) != count * item)
+        return NULL;
+    *start = first * item;
+    return out;
+}
+
 const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                          uint8_t *into)
 {
@@ -78,9 +119,7 @@ const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain,
     for (int64_t i = chain->step_count - 1; i >= 0; i--) {
         const struct za_step *step = &chain->steps[i];
         if (step->kind == ZA_CRC32C) {
-            size -= 4;
-            if (size < 0 || (step->size >= 0 && step->size != size) ||
-                zarrasync_crc32c(0, data, (size_t)size) != za_load32(data + size))
+            if (!check_sum(data, &size, step->size))
                 return NULL;
             continue;
         }

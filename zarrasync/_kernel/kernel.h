@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 17
+#define KERNEL_ABI 18
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -88,7 +88,7 @@ struct za_ranges {
     struct za_worker *worker;
     const struct za_array *array;
     uint8_t *out; /* contiguous, with axes in the order of the array */
-    int64_t limit; /* most bytes to decode */
+    int64_t limit; /* most bytes to decode, with what files take */
     struct {
         int64_t start, step, length; /* the length and the step are at least 1 */
     } ranges[];
@@ -119,6 +119,7 @@ struct za_points {
 struct za_functions {
     int (*blosc_decompress_ctx)(const void *, void *, size_t, int);
     int (*blosc_compress_ctx)(int, int, size_t, size_t, const void *, void *, size_t, const char *, size_t, int);
+    int (*blosc_getitem)(const void *, int, int, void *);
     void *(*ZSTD_createDCtx)(void);
     size_t (*ZSTD_freeDCtx)(void *);
     size_t (*ZSTD_decompressDCtx)(void *, void *, size_t, const void *, size_t);
@@ -184,6 +185,12 @@ void za_release_large(struct za_worker *worker);
  * a buffer of the worker or inside `data`; null if the data is damaged or a function is missing. */
 const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                          uint8_t *into);
+/* Return whether a part of an encoded chunk can be decoded, which consists of blocks. */
+int za_has_blocks(const struct za_chain *chain);
+/* Decode the bytes from `*start` to `end` of such a chunk. Returns them in a buffer of the worker, which may begin earlier, at
+ * the new `*start`; null if that would not save much, or the data is damaged, or a function is missing. */
+const uint8_t *za_decode_part(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
+                              int64_t *start, int64_t end);
 /* Apply the steps to `raw`. Returns the encoded bytes, or null. */
 const uint8_t *za_encode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *raw, int64_t *size);
 

@@ -36,7 +36,12 @@ static int64_t span_of(const struct za_ranges *read)
     return span;
 }
 
-/* Return whether at most `limit` bytes have to be decoded. */
+/* Bytes that are decoded in the time that opening and closing a file takes. */
+enum { FILE_BYTES = 16 << 10 };
+/* Inner chunks of a shard above which its index is not read for a few elements. The caller keeps such indexes. */
+enum { INDEX_CHUNKS = 4096 };
+
+/* Return whether this takes at most the time of decoding `limit` bytes. */
 static int is_small(const struct za_ranges *read, const struct za_axis *axes)
 {
     const struct za_array *array = read->array;
@@ -44,13 +49,13 @@ static int is_small(const struct za_ranges *read, const struct za_axis *axes)
     int64_t chunks = 1;
     for (int i = 0; i < array->axis_count; i++)
         chunks *= count_chunks(&axes[i]);
-    if (array->is_sharded && array->inner_count > read->limit / 16)
+    if (array->is_sharded && (array->inner_count > INDEX_CHUNKS || array->inner_count > read->limit / 16))
         return 0;
-    if (chain->raw_size <= read->limit / chunks)
+    if (chain->raw_size + (array->is_sharded ? 0 : FILE_BYTES) <= read->limit / chunks)
         return 1;
-    /* Only these are read of a large raw chunk. */
-    int64_t span = chunks == 1 && chain->step_count == 0 ? span_of(read) : chain->raw_size;
-    return span <= read->limit;
+    /* Only these are read of a large raw chunk, or decoded of one that consists of blocks, unless these are long. */
+    int is_partial = chunks == 1 && (chain->step_count == 0 || (za_has_blocks(chain) && chain->raw_size <= 16 * read->limit));
+    return (is_partial ? span_of(read) : chain->raw_size) <= read->limit;
 }
 
 int64_t zarrasync_read_ranges(const struct za_ranges *read)

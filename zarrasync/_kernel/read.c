@@ -66,10 +66,31 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
     return more < 0 || count + more != size ? ZA_FAILED : size;
 }
 
+/* Return the range of bytes of a raw chunk that contains all elements of the box. */
+static void byte_range(const struct read *read, int64_t *start, int64_t *end);
+
+/* Decode only the blocks of a value that contain elements of the box, and place these. Returns ZA_LEFT if the value has no
+ * blocks, or has to be decoded entirely. */
+static int place_blocks(struct read *read, const uint8_t *data, int64_t size)
+{
+    const struct za_chain *chain = &read->array->chain;
+    int64_t start, end;
+    if (!za_has_blocks(chain))
+        return ZA_LEFT;
+    byte_range(read, &start, &end);
+    const uint8_t *part = za_decode_part(read->worker, chain, data, size, &start, end);
+    if (part == NULL)
+        return ZA_LEFT;
+    za_place(chain, &read->box, part - start, read->out);
+    return ZA_DONE;
+}
+
 /* Decode a value and place its elements. `direct` is their destination if they lie there in the order of the raw bytes. */
 static int place_value(struct read *read, const uint8_t *data, int64_t size, uint8_t *direct)
 {
     const struct za_chain *chain = &read->array->chain;
+    if (direct == NULL && place_blocks(read, data, size) == ZA_DONE)
+        return ZA_DONE;
     const uint8_t *raw = za_decode(read->worker, chain, data, size, direct);
     if (raw == NULL)
         return ZA_LEFT;
@@ -90,7 +111,6 @@ enum { DIVISIBLE = 16, WINDOW = 256, CALL_BYTES = 2 };
 enum { DIVISIBLE = 16 << 10, WINDOW = 1 << 20, CALL_BYTES = 4 << 10 };
 #endif
 
-/* Return the range of bytes of a raw chunk that contains all elements of the box. */
 static void byte_range(const struct read *read, int64_t *start, int64_t *end)
 {
     const struct za_chain *chain = &read->array->chain;

@@ -147,6 +147,7 @@ class PointsStruct(ctypes.Structure):
 _FUNCTIONS = [
     "blosc_decompress_ctx",
     "blosc_compress_ctx",
+    "blosc_getitem",
     "ZSTD_createDCtx",
     "ZSTD_freeDCtx",
     "ZSTD_decompressDCtx",

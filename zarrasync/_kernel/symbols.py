@@ -23,7 +23,7 @@ _ZLIB_NG = (
     "zng_inflateEnd zng_inflateInit2 zng_inflateReset"
 )
 _ISAL = "crc32_gzip_refl isal_adler32 isal_inflate isal_inflate_init isal_inflate_reset isal_inflate_stateless"
-_BLOSC = "blosc_cbuffer_metainfo blosc_cbuffer_sizes blosc_cbuffer_validate blosc_compress_ctx blosc_decompress_ctx"
+_BLOSC = "blosc_cbuffer_metainfo blosc_cbuffer_sizes blosc_cbuffer_validate blosc_compress_ctx blosc_decompress_ctx blosc_getitem"
 _LZ4 = "LZ4_compressBound LZ4_compress_default LZ4_compress_fast LZ4_decompress_safe LZ4_versionNumber"
 
 # The functions of a line work on the same structs, so all of them come from the first of these modules that has them all.

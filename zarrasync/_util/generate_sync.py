@@ -153,7 +153,9 @@ def _sync_text(text: str) -> str:
 
 
 def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, indent: str) -> str:
-    text = ast.get_docstring(node) or ""
+    text = ast.get_docstring(node)
+    if text is None:
+        return ""
     body = f"\n{indent}".join(_sync_text(text).splitlines())
     end = f"\n{indent}" if "\n" in text else ""
     return f'{indent}"""{body}{end}"""\n'.replace(f"\n{indent}\n", "\n\n")
@@ -161,7 +163,9 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, inde
 
 def _public(body: list[ast.stmt], excluded: set[str]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in body:
-        if isinstance(node, _FUNCTIONS) and not node.name.startswith("_") and node.name not in excluded:
+        if not isinstance(node, _FUNCTIONS) or node.name in excluded:
+            continue
+        if not node.name.startswith("_") or node.name == "__getitem__":
             yield node
 
 

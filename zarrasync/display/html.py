@@ -8,14 +8,16 @@ from html import escape
 from typing import Any
 
 from zarrasync.display.svg import draw
-from zarrasync.display.text import Table, counted, size_text
+from zarrasync.display.text import Table, counted, size_text, table_lines
 from zarrasync.indexing.regions import Coverage
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
+from zarrasync.metadata.conventions import axis_names
 
 __all__ = ["array", "group", "info", "selection", "tree"]
 
 # Text and lines have the colour of the page's text. Chunks that are read have a colour with contrast to white and black.
 _STYLE = """<style>
+.za-plain{display:none}.za{display:block!important}
 .za{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;color:inherit;max-width:860px;margin:2px 0}
 .za-card{border:1px solid color-mix(in srgb,currentColor 22%,transparent);border-radius:8px;overflow:hidden}
 .za-head{padding:7px 14px;border-bottom:1px solid color-mix(in srgb,currentColor 14%,transparent);
@@ -38,10 +40,12 @@ white-space:normal;overflow-wrap:anywhere}.za table.za-rows .za-text~.za-text{pa
 font-family:system-ui,sans-serif}
 .za-box{fill:color-mix(in srgb,currentColor 6%,transparent);stroke:currentColor;stroke-width:1}
 .za-chunk{stroke:currentColor;stroke-width:.6;opacity:.38;fill:none}
+.za-fine{stroke:currentColor;stroke-width:.5;opacity:.13;fill:none}
 .za-shard{stroke:currentColor;stroke-width:1.4;opacity:.85;fill:none}
 .za-hit{fill:#e8743b;fill-opacity:.72}
-.za-tree ul{list-style:none;margin:0;padding-left:18px}.za-tree>ul{padding:8px 14px 10px}
-.za-tree li{margin:1px 0}.za-tree details{padding:0}.za-tree code{font-size:12px;background:none;color:inherit}
+.za .za-tree ul,.za.za ul{list-style:none!important;margin:0!important;padding-left:18px!important}
+.za.za .za-tree>ul{padding:8px 14px 10px!important}
+.za-tree li{margin:1px 0}.za-tree li::marker{content:""}.za-tree details{padding:0}.za-tree code{font-size:12px;background:none;color:inherit}
 .za-tree summary,.za-leaf{font-size:13px}.za-leaf{padding-left:15px;display:block}
 .za-search{float:right;font:inherit;font-size:12px;padding:1px 6px;width:13em;color:inherit;background:transparent;
 border:1px solid color-mix(in srgb,currentColor 30%,transparent);border-radius:4px}
@@ -52,7 +56,14 @@ _SEARCH = (
     "r.querySelectorAll('li').forEach(l=>{l.style.display=l.textContent.toLowerCase().includes(q)?'':'none';"
     "if(q&&l.firstElementChild.tagName==='DETAILS')l.firstElementChild.open=true})"
 )
+_STORAGE = frozenset((
+    *("Zarr format", "Chunk shape", "Shard shape", "Fill value", "Codecs", "Chunk keys", "Shards", "Chunks", "Size"),
+    *("Stored size", "Compression", "Store"),
+))  # fmt: skip
+"""Facts that a card shows below those about the values."""
 _MAX_ATTRIBUTE_CHARACTERS = 20_000
+_MAX_FIELDS = 20
+"""The maximum number of fields of a structured data type to show."""
 _MAX_NODES = 500
 """The maximum number of nodes of a hierarchy to show."""
 _MAX_UNFOLDED = 60
@@ -68,7 +79,8 @@ def array(metadata: ArrayMetadata, facts: Mapping[str, str], name: str) -> str:
         name: The name of the array.
     """
     head = f"{metadata.shape} {metadata.dtype.name}"
-    return _card("Array", name, head, _table(_body(facts)) + draw(metadata), _attributes(metadata.attributes))
+    body = _body({**facts, **_value_facts(metadata)})
+    return _card("Array", name, head, body, draw(metadata), _attributes(metadata.attributes))
 
 
 def group(
@@ -91,18 +103,24 @@ def group(
     else:
         head, branches = counted(len(members), "node") + " below", _branches(dict(members), {})
         tree = f'<div class="za-tree"><ul>{branches}</ul></div>' if branches else ""
-    return _card("Group", name, head, _table(_body(facts)), _attributes(metadata.attributes) + tree)
+    return _card("Group", name, head, _body(facts), "", _attributes(metadata.attributes) + tree)
 
 
 def info(facts: Mapping[str, str]) -> str:
     """Return facts as a table."""
-    return f'{_STYLE}<div class="za"><div class="za-card"><div class="za-body">{_table(facts)}</div></div></div>'
+    return _wrapped(f'<div class="za-card"><div class="za-body">{_table(facts)}</div></div>', _lines("", facts))
 
 
-def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]], failures: Mapping[str, str]) -> str:
+def tree(
+    text: str,
+    name: str,
+    members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]],
+    failures: Mapping[str, str],
+) -> str:
     """Return a hierarchy as HTML that unfolds, with a search field.
 
     Args:
+        text: The hierarchy as a string.
         name: The name of the root group.
         members: The relative paths and the metadata of the nodes below the root group.
         failures: The reason why a node cannot be read, by relative path.
@@ -115,9 +133,10 @@ def tree(name: str, members: Sequence[tuple[str, ArrayMetadata | GroupMetadata]]
     )
     arrays = sum(isinstance(node, ArrayMetadata) for _, node in members)
     counts = f"{counted(arrays, 'array')}, {counted(len(members) - arrays, 'group')}"
-    return (
-        f'{_STYLE}<div class="za"><div class="za-card za-tree"><div class="za-head"><b>{escape(name)}</b> '
-        f"<span>{counts}</span>{search}</div><ul>{_branches(dict(members), failures)}</ul></div></div>"
+    return _wrapped(
+        f'<div class="za-card za-tree"><div class="za-head"><b>{escape(name)}</b> '
+        f"<span>{counts}</span>{search}</div><ul>{_branches(dict(members), failures)}</ul></div>",
+        text,
     )
 
 
@@ -139,14 +158,15 @@ def selection(
         metadata: The array's metadata.
         coverage: The chunks that are read, if any.
     """
-    return _card(title, name, head, _table(facts) + draw(metadata, coverage), "")
+    return _card(title, name, head, facts, draw(metadata, coverage), "")
 
 
 def report(summary: str, notes: Sequence[str], tables: Sequence[Table]) -> str:
     """Return the report of a job as a card: a line, remarks, and tables."""
     remarks = "".join(f'<div class="za-note">{escape(note)}</div>' for note in notes)
     head = f'<div class="za-head"><b>{escape(summary)}</b></div>'
-    return f'{_STYLE}<div class="za"><div class="za-card">{head}{remarks}{"".join(map(_rows, tables))}</div></div>'
+    text = "\n".join([summary, *notes, *(line for table in tables for line in table_lines(table))])
+    return _wrapped(f'<div class="za-card">{head}{remarks}{"".join(map(_rows, tables))}</div>', text)
 
 
 def page(title: str, body: str) -> str:
@@ -173,16 +193,48 @@ def _rows(table: Table) -> str:
     return f'<div class="za-scroll">{title}{grid}</div>'
 
 
-def _card(kind: str, name: str, head: str, body: str, more: str) -> str:
-    return (
-        f'{_STYLE}<div class="za"><div class="za-card"><div class="za-head"><b>{kind} {escape(name)}</b> '
-        f'<span>{escape(head)}</span></div><div class="za-body">{body}</div>{more}</div></div>'
+def _wrapped(card: str, text: str) -> str:
+    """Return a card that is replaced by text where styles are removed, as in notebooks that are not trusted."""
+    return f'{_STYLE}<pre class="za-plain">{escape(text)}</pre><div class="za" style="display:none">{card}</div>'
+
+
+def _card(kind: str, name: str, head: str, facts: Mapping[str, str], picture: str, more: str) -> str:
+    return _wrapped(
+        f'<div class="za-card"><div class="za-head"><b>{kind} {escape(name)}</b> '
+        f'<span>{escape(head)}</span></div><div class="za-body">{_table(facts)}{picture}</div>{more}</div>',
+        _lines(f"{kind} {name} {head}", facts),
     )
 
 
+def _lines(title: str, facts: Mapping[str, str]) -> str:
+    return "\n".join([*([title] if title else ()), *(f"{name}: {text}" for name, text in facts.items())])
+
+
 def _body(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts that are not in the head of a card."""
-    return {name: text for name, text in facts.items() if name not in ("Name", "Type", "Attributes")}
+    """Return the facts that are not in the head of a card, first those about values, then those about storage."""
+    names = [
+        name for name in facts if name not in ("Name", "Type", "Attributes", "Data type", "Shape", "Dimension names")
+    ]
+    return {name: facts[name] for name in sorted(names, key=_STORAGE.__contains__)}
+
+
+def _value_facts(metadata: ArrayMetadata) -> dict[str, str]:
+    """Return the dimensions of an array, its auxiliary coordinates, and the fields of its elements."""
+    names, dtype = axis_names(metadata), metadata.dtype.numpy
+    coordinates = metadata.attributes.get("coordinates")
+    fields = [f"{name} {dtype[name]}" for name in dtype.names or ()]
+    facts = {
+        "Dimensions": ", ".join(
+            f"{name or f'axis {axis}'} {size:,}"
+            for axis, (name, size) in enumerate(zip(names, metadata.shape, strict=True))
+        )
+        if names is not None
+        else "",
+        "Coordinates": ", ".join(coordinates.split()) if isinstance(coordinates, str) else "",
+        "Fields": ", ".join(fields[:_MAX_FIELDS])
+        + (f", … {len(fields) - _MAX_FIELDS:,} more" * (len(fields) > _MAX_FIELDS)),
+    }
+    return {name: text for name, text in facts.items() if text}
 
 
 def _table(items: Mapping[str, str]) -> str:

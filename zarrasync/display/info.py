@@ -73,7 +73,7 @@ class Tree(str):  # noqa: SLOT000  # a subclass of str cannot have non-empty slo
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html.tree(self.name, self.members, self.failures)
+        return html.tree(str(self), self.name, self.members, self.failures)
 
 
 def array_info(metadata: ArrayMetadata, name: str, store: Store, zarr_format: int | str) -> Info:

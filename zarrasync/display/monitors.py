@@ -27,10 +27,11 @@ class Bars(Monitor):
     Args:
         tqdm: The class of bars.
         columns: The width of bars; 0 for the present width of the terminal.
+        keeps: Whether the bar of a job remains when the job is done.
     """
 
-    def __init__(self, tqdm: Any, columns: int = 0) -> None:
-        self._tqdm = tqdm
+    def __init__(self, tqdm: Any, columns: int = 0, *, keeps: bool = True) -> None:
+        self._tqdm, self._keeps = tqdm, keeps
         self._width: dict[str, Any] = {"ncols": columns, "nrows": 24} if columns else {"dynamic_ncols": True}
         self._bars: dict[JobProgress, Any] = {}
         self._most = max(1, shutil.get_terminal_size().lines - _FIXED_LINES)
@@ -42,7 +43,7 @@ class Bars(Monitor):
         self._bars[job] = self._tqdm(
             total=job.total or None,
             desc=printable(job.label),
-            leave=not is_part,
+            leave=self._keeps and not is_part,
             delay=0.5 if is_part else 0,
             bar_format=_format_of(job),
             **self._width,
@@ -146,7 +147,7 @@ def default_monitor() -> Monitor:
         if _is_notebook():
             from tqdm.auto import tqdm as widget_bar
 
-            return Bars(widget_bar)
+            return Bars(widget_bar, keeps=False)  # a saved notebook would contain an empty box for each
         if sys.stderr is not None and sys.stderr.isatty():
             from tqdm import tqdm
 

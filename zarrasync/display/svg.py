@@ -28,6 +28,8 @@ _CHARACTER_WIDTH, _MAX_LABEL = 6.6, 24
 """The width of a character, and the maximum number of characters of a label."""
 _MAX_LINES = 64
 """The maximum number of lines between chunks along an axis. More lines would be too close, so none are drawn."""
+_MIN_SPACING = 6.0
+"""The distance of lines below which they are faint, so that they do not look like a filled area."""
 _MAX_BOXES = 600
 """The number of boxes of scattered chunks above which a coarser raster is drawn."""
 
@@ -83,7 +85,7 @@ def _bar(
     yield f'<rect x="{left:.1f}" y="{y}" width="{_WIDTH}" height="{_BAR_HEIGHT}" class="za-box"/>'
     for grid, css in _grids(metadata):
         for offset in _lines(grid.axes[axis], scale, css):
-            yield f'<path d="M{left + offset:.1f} {y}v{_BAR_HEIGHT}" class="{css}"/>'
+            yield f'<path d="M{left + offset:.1f} {y}v{_BAR_HEIGHT}" class="{_weight(grid.axes[axis], scale, css)}"/>'
     if coverage is not None:  # above the lines, which may be close together
         for start, stop in _spans(coverage.axes[axis], coverage.grid.axes[axis], scale):
             yield _rect(left + start, y, max(stop - start, 2.5), _BAR_HEIGHT)
@@ -103,11 +105,11 @@ def _plane(
         parts.extend(_plane_boxes(coverage, row_axis, column_axis, x_scale, y_scale, left, top))
     for grid, css in _grids(metadata):
         parts.extend(
-            f'<path d="M{left + x:.1f} {top}v{height:.1f}" class="{css}"/>'
+            f'<path d="M{left + x:.1f} {top}v{height:.1f}" class="{_weight(grid.axes[column_axis], x_scale, css)}"/>'
             for x in _lines(grid.axes[column_axis], x_scale, css)
         )
         parts.extend(
-            f'<path d="M{left} {top + y:.1f}h{width:.1f}" class="{css}"/>'
+            f'<path d="M{left} {top + y:.1f}h{width:.1f}" class="{_weight(grid.axes[row_axis], y_scale, css)}"/>'
             for y in _lines(grid.axes[row_axis], y_scale, css)
         )
     row_label, column_label = map(escape, labels)
@@ -141,6 +143,12 @@ def _lines(axis: Axis, scale: float, css: _LineClass) -> list[float]:
     if axis.nchunks > (_MAX_LINES if css == "za-chunk" else 2 * _MAX_LINES):
         return []
     return [axis.start(chunk) * scale for chunk in range(1, axis.nchunks)]
+
+
+def _weight(axis: Axis, scale: float, css: _LineClass) -> str:
+    """Return the class of lines between chunks, which are faint if they are close together."""
+    is_dense = axis.extent * scale < _MIN_SPACING * axis.nchunks
+    return "za-fine" if is_dense and css == "za-chunk" else css
 
 
 def _spans(chunks: Touched, axis: Axis, scale: float) -> list[tuple[float, float]]:

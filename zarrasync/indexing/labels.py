@@ -163,7 +163,8 @@ class Labels:
         count, ordered = len(self), self._sorted
         lower = np.searchsorted(ordered, values, "right") - 1
         upper = np.searchsorted(ordered, values, "left")
-        wrong = values != values  # noqa: PLR0124  # NaN
+        is_finite = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), np.bool_)
+        wrong = ~is_finite if method == "nearest" else values != values  # noqa: PLR0124  # NaN
         if method == "nearest":
             below, above = np.maximum(lower, 0), np.minimum(upper, count - 1)
             if count:

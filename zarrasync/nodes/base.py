@@ -167,8 +167,8 @@ class AsyncNode(ABC, Generic[M]):
         """Read the metadata again, to see the changes of other writers to attributes or to the shape of an array.
 
         A group that was opened with consolidated metadata reads the copies again, from which its members are opened. The
-        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with a maximum age: one call reads then, while others go on with what there
-        is.
+        coordinates that ``sel`` has read are read again when they are needed. A service can call this before each use with
+        a maximum age: one call then reads, while others use the present metadata.
 
         Args:
             max_age: Seconds after reading for which nothing is read again; 0 to read always.

@@ -37,21 +37,39 @@ def parse_queries(
     """Return the queries of a call of ``sel``, by coordinate.
 
     Raises:
-        TypeError: If the first argument is not a mapping.
+        TypeError: If the first argument is not a mapping, or a name in it is not a string.
         ValueError: If a coordinate is selected twice, the method is unknown, or a tolerance belongs to none.
+        LabelError: If labels of xarray share a dimension.
     """
     if mapping is not None and not isinstance(mapping, Mapping):
         raise TypeError(f"sel() takes labels by keyword, or one mapping from coordinates to labels; found {mapping!r}")
+    for name in mapping or ():
+        if not isinstance(name, str):
+            raise TypeError(f"names of coordinates are strings, found {name!r} ({type(name).__name__})")
     repeated = sorted({*(mapping or ())} & {*labels})
     if repeated:
         raise ValueError(f"sel() got labels of {repeated[0]!r} in the mapping and as a keyword; pass them once")
     labels, method = {**(mapping or {}), **labels}, checked_method(method)
+    _check_independent(labels)
     is_shared = not isinstance(tolerance, Mapping)
     if not is_shared and (unknown := sorted({*tolerance} - {*labels})):
         raise ValueError(f"the tolerance of {unknown[0]!r} belongs to none of the coordinates {', '.join(labels)}")
     return {
         name: Query(label, method, tolerance if is_shared else tolerance.get(name)) for name, label in labels.items()
     }
+
+
+def _check_independent(labels: Mapping[str, Any]) -> None:
+    """Check that no two labels share a dimension, because xarray would select points."""
+    names: dict[Any, str] = {}
+    for name, label in labels.items():
+        for dim in getattr(label, "dims", ()):
+            if names.setdefault(dim, name) != name:
+                raise LabelError(
+                    f"the labels of {names[dim]!r} and {name!r} share the dimension {dim!r}, which stands for points in "
+                    "xarray, but sel() selects along each dimension independently; select points by position with vindex",
+                    name=name,
+                )
 
 
 class Labelled(NamedTuple):
@@ -249,12 +267,28 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
     query = item.query
     if coordinate is not None:
         return coordinate.locate(query)
-    if query.method is not None and not isinstance(query.label, slice):
-        raise ValueError(
-            f"the dimension {item.dim!r} has no coordinate, so that its labels are positions without a method"
-        )
     label = query.label
-    return label if isinstance(label, slice) or np.ndim(label) == 0 else np.asarray(label)
+    if isinstance(label, slice):
+        parts: Any = [part for part in (label.start, label.stop, label.step) if part is not None]
+    elif query.method is not None or query.tolerance is not None:
+        raise ValueError(
+            f"the dimension {item.dim!r} has no coordinate, so that its labels are positions without a method and tolerance"
+        )
+    else:
+        parts = label
+    positions = np.asarray(parts)
+    is_mask = positions.dtype.kind == "b" and positions.shape == (item.size,) and not isinstance(label, slice)
+    if positions.ndim > 1 or (positions.size and positions.dtype.kind not in "iu" and not is_mask):
+        raise LabelError(
+            f"the dimension {item.dim!r} has no coordinate, so that its labels are positions: integers, a slice of integers, "
+            f"or a mask of {item.size:,} elements; found {label!r}",
+            name=item.dim,
+        )
+    if isinstance(label, slice):
+        return label
+    if not positions.ndim:
+        return int(positions)
+    return positions if is_mask else positions.astype(np.intp)
 
 
 # ------------------------------------------------------------------ selections

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.offload import compute, run_in_worker
 from zarrasync.codecs.spec import Array, Buffer
@@ -45,7 +48,7 @@ class CacheStats:
     """Statistics of a ``ChunkCache``.
 
     Attributes:
-        hits: Number of chunks that were cached, without or with a check.
+        hits: Number of chunks that were cached, without or with a check, or that another call was reading.
         misses: Number of chunks that were read and decoded.
         checks: Number of stored values whose version was compared, which takes a request each.
         nbytes: Current size of the cache, in bytes.
@@ -104,13 +107,16 @@ class ChunkCache:
         self._lock = thread_lock()
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
         self._flights = SingleFlight()
-        self._nbytes = self._hits = self._misses = self._checks = 0
+        self._turns: WeakValueDictionary[Any, FifoGate] = WeakValueDictionary()
+        self._nbytes = self._requested = self._misses = self._checks = 0
 
     @property
     def stats(self) -> CacheStats:
         """Statistics so far."""
         with self._lock:
-            return CacheStats(self._hits, self._misses, self._checks, self._nbytes, len(self._entries))
+            return CacheStats(
+                self._requested - self._misses, self._misses, self._checks, self._nbytes, len(self._entries)
+            )
 
     def clear(self) -> None:
         """Remove all chunks."""
@@ -131,7 +137,7 @@ class ChunkCache:
     # -------------------------------------------------------------- reading
 
     async def read(self, chunks: Chunks, transform: Transform, fields: Fields = None) -> Array:
-        """Read a selection. Concurrent tasks of an event loop read a missing chunk once.
+        """Read a selection. Concurrent tasks of an event loop, and concurrent threads, read missing chunks once.
 
         Args:
             chunks: The array's chunks.
@@ -144,14 +150,12 @@ class ChunkCache:
         selection = self._select(chunks, transform, fields)
         if selection is None:
             return await read(chunks, transform, fields=fields)
+        with self._lock:
+            self._requested += len(selection.runs)
         present = self._trusted(selection)
         missing = [run.coords for run in selection.runs if run.coords not in present]
         if missing:
-            load = partial(self._load, chunks, missing)
-            loaded = await (run_in_worker(load, computing=chunks.store.near) if chunks.store.blocking else load())
-            present = {**present, **loaded}
-        with self._lock:
-            self._hits += len(selection.runs) - len(missing)
+            present = {**present, **await self._load_once(selection, missing)}
         place = partial(_placed, selection, present)
         is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL
         return place() if is_small else await compute(place)
@@ -165,7 +169,7 @@ class ChunkCache:
         if selection is None or len(present) < len(selection.runs):
             return None
         with self._lock:
-            self._hits += len(present)
+            self._requested += len(present)
         return _placed(selection, present)
 
     def _select(self, chunks: Chunks, transform: Transform, fields: Fields) -> _Selection | None:
@@ -190,13 +194,26 @@ class ChunkCache:
                     found[run.coords] = entry.values
         return found
 
+    async def _load_once(self, selection: _Selection, missing: Sequence[Coords]) -> dict[Coords, Array]:
+        """Return chunks that are not trusted. Other calls that need them at the same time wait for them."""
+        chunks = selection.chunks
+        load = partial(self._load, chunks, missing)
+        if not chunks.store.blocking:
+            return await load()
+        name = chunks.cache_key, CHANGES[chunks.change_slot], *missing
+        if not driven():
+            return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.near))
+        with self._lock:
+            turn = self._turns.setdefault(name, FifoGate(1))
+        async with Permits(turn, 1):
+            found = self._trusted(selection)  # another thread has just read them
+            rest = [coords for coords in missing if coords not in found]
+            return {**found, **(await self._load(chunks, rest) if rest else {})}
+
     async def _load(self, chunks: Chunks, missing: Sequence[Coords]) -> dict[Coords, Array]:
         """Return chunks that are not trusted: cached ones whose version is current, and others, which are read."""
         found = await self._checked(chunks, missing)
         wanted = [coords for coords in missing if coords not in found]
-        with self._lock:
-            self._hits += len(found)
-            self._misses += len(wanted)
         if not wanted:
             return found
         first, last = tuple(map(min, zip(*wanted, strict=True))), tuple(map(max, zip(*wanted, strict=True)))
@@ -236,13 +253,16 @@ class ChunkCache:
         box = partial(self._read_box, chunks, first, last)
         if chunks.store.blocking:  # on a thread without an event loop
             return await box()
-        return await self._flights.share((chunks.cache_key, first, last), box)
+        name = chunks.cache_key, CHANGES[chunks.change_slot], first, last  # reads before a change do not notice it
+        return await self._flights.share(name, box)
 
     async def _read_box(self, chunks: Chunks, first: Coords, last: Coords) -> dict[Coords, Array]:
         """Read all chunks of a box of the grid together, with the versions of the values that contain them."""
         grid, now, changes = chunks.metadata.read_grid, clock.monotonic(), CHANGES[chunks.change_slot]
         coords = list(product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))))
         keys = {place: _value_key(chunks, place) for place in coords}
+        with self._lock:
+            self._misses += len(coords)
         region = grid.box(first, last)
         transform = basic((*region, ...), chunks.metadata.shape)
         if chunks.store.near:  # a system call each, where recording would keep the kernel from reading

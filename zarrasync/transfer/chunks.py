@@ -26,7 +26,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
 from zarrasync.stores.changes import slot_of
 from zarrasync.transfer.kernel.ranges import RangesReader
-from zarrasync.transfer.limits import INTERPRETED, SMALL
+from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
 from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
 __all__ = ["Chunks", "Fields", "Missing", "dtype_of"]
@@ -148,7 +148,9 @@ class Chunks:
         config, array = self.config, self.kernel_array
         if array is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
             return None
-        return RangesReader(array, self.chain, min(SMALL, config.max_read_bytes or SMALL), self.store.file_counter)
+        return RangesReader(
+            array, self.chain, min(ONE_THREAD, config.max_read_bytes or ONE_THREAD), self.store.file_counter
+        )
 
     def count_files(self, own: Worker) -> None:
         """Let the store count what the last call of the kernel read and wrote."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 from operator import is_
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -47,10 +47,10 @@ class DecodeMemory:
     def __init__(self, each: Sequence[npt.NDArray[np.uint8]], boxes: Array | None, *, in_output: bool = False) -> None:
         self.each, self.boxes, self.in_output = each, boxes, in_output
 
-    def one(self, number: int) -> DecodeMemory:
-        """Return the memory of one chunk."""
-        boxes = None if self.boxes is None else self.boxes[number : number + 1]
-        return DecodeMemory(self.each[number : number + 1], boxes, in_output=self.in_output)
+    def part(self, start: int, stop: int) -> DecodeMemory:
+        """Return the memory of some of the chunks."""
+        boxes = None if self.boxes is None else self.boxes[start:stop]
+        return DecodeMemory(self.each[start:stop], boxes, in_output=self.in_output)
 
 
 class Workspace:
@@ -219,9 +219,14 @@ class Placement:
             for number, run in enumerate(runs):
                 if self.flag.cancelled:
                     return
-                memory = self.decode_memory(chain, run, self.out, workspace) if memories is None else memories[number]
                 end = start + run.count
-                self._place_run(chain, run, values[start:end], keys[start:end], memory)
+                stored = values[start:end]
+                if memories is not None:
+                    memory = memories[number]
+                else:
+                    is_absent = all(map(_is_none, stored))
+                    memory = None if is_absent else self.decode_memory(chain, run, self.out, workspace)
+                self._place_run(chain, run, stored, keys[start:end], memory)
                 if self.progress is not None:
                     self.report(run)
                 start = end
@@ -236,12 +241,13 @@ class Placement:
     ) -> None:
         """Place a run of chunks, some of which may be absent. A raw chunk's value may already be in its memory."""
         if any(map(_is_none, values)):
-            for number, (single, value) in enumerate(zip(run.singles(), values, strict=True)):
-                if value is None:
-                    self.fill_absent(single, keys[number])
+            for start, part in _stretches(run, values):
+                stop = start + part.count
+                if values[start] is None:
+                    self.fill_absent(part, keys[start:stop])
                 else:
-                    one = None if memory is None else memory.one(number)
-                    self._place_run(chain, single, [value], keys[number : number + 1], one)
+                    decoded = None if memory is None else memory.part(start, stop)
+                    self._place_run(chain, part, values[start:stop], keys[start:stop], decoded)
             return
         try:
             self._place_present(chain, run, values, self.out, memory)  # type: ignore[arg-type]  # all are present
@@ -279,14 +285,14 @@ class Placement:
         """Return the stored pieces of a value, and place the fill value for the others."""
         for piece in pieces:
             if piece.length < 0:
-                self.fill(piece.part, piece.out, key)
+                self.fill(piece.part, piece.out, [key] * piece.part.count)
                 self.report(piece.part)
         return [piece for piece in pieces if piece.length >= 0]
 
     def place_found(self, key: str, part: ChunkRun, pieces: Sequence[FetchedPiece] | None) -> None:
         """Place the pieces of a part of a chunk or shard, or the fill value for ``None``, if it is absent."""
         if pieces is None:
-            self.fill_absent(part, key)
+            self.fill_absent(part, [key] * part.count)
             self.report(part)
         else:
             self.place_pieces(key, pieces)
@@ -351,20 +357,20 @@ class Placement:
 
     # -------------------------------------------------------------- absent chunks, progress
 
-    def fill(self, run: ChunkRun, out: Array, key: str) -> None:
-        """Place the fill value for absent chunks; ``key`` belongs to the chunk or to the shard it would be in."""
+    def fill(self, run: ChunkRun, out: Array, keys: Sequence[str]) -> None:
+        """Place the fill value for absent chunks; each key belongs to a chunk or to the shard that it would be in."""
         if self.missing == "error":
-            self.absent.extend([self.chunks.full_key(key)] * run.count)
+            self.absent.extend(map(self.chunks.full_key, keys))
         fill: Any = self.chain.spec.scalar
         run.fill(out, fill if self.fields is None else fill[self.fields])
 
-    def fill_absent(self, run: ChunkRun, key: str) -> None:
-        """Place the fill value for a chunk, or a whole shard, that is not stored."""
-        self.note_absent(run, key)
-        self.fill(run, self.out, key)
+    def fill_absent(self, run: ChunkRun, keys: Sequence[str]) -> None:
+        """Place the fill value for chunks, or whole shards, that are not stored."""
+        self.note_absent(run)
+        self.fill(run, self.out, keys)
 
-    def note_absent(self, run: ChunkRun, key: str) -> None:
-        """Note that a chunk, or a whole shard, is not stored."""
+    def note_absent(self, run: ChunkRun) -> None:
+        """Note that chunks, or whole shards, are not stored."""
 
     def report(self, run: Run) -> None:
         """Report progress."""
@@ -383,6 +389,18 @@ def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
     shown = ", ".join(keys[:3]) + (", …" if len(keys) > 3 else "")
     message = f"{count} of the chunks in this selection are absent from {chunks.store!r}: {shown}"
     return MissingChunkError(f"{message}; write them, or read them with missing='fill'", keys=keys, count=count)
+
+
+def _stretches(run: Run, values: Sequence[Buffer | None]) -> Iterator[tuple[int, ChunkRun]]:
+    """Split a run into stretches of absent and of present chunks, each with the number of its first chunk."""
+    if isinstance(run, PointRun):
+        yield from enumerate(run.singles())
+        return
+    start = 0
+    for _, group in groupby(values, _is_none):
+        stop = start + len(list(group))
+        yield start, run.section(start, stop)
+        start = stop
 
 
 def _values(piece: Piece, data: memoryview) -> list[memoryview]:

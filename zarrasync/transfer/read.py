@@ -17,7 +17,6 @@ from zarrasync.indexing.chunk_runs import Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.kernel.read import KernelRead
-from zarrasync.transfer.limits import ONE_THREAD
 from zarrasync.transfer.place import ContentBudget, Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
 from zarrasync.transfer.read_async import read_async
@@ -100,7 +99,7 @@ async def _read_small(chunks: Chunks, transform: Transform) -> Array | None:
         return None
 
     async def run() -> Array | None:
-        return reader.read(transform, ONE_THREAD)
+        return reader.read(transform)
 
     return await run_in_worker(run, computing=chunks.store.near)
 

@@ -13,7 +13,7 @@ from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
 from zarrasync.indexing.chunk_runs import Run
 from zarrasync.stores.values import Request
-from zarrasync.transfer.limits import COALESCED_JOB, LARGEST_SCRATCH
+from zarrasync.transfer.limits import COALESCED_JOB, CONTIGUOUS_COPY, LARGEST_SCRATCH
 from zarrasync.transfer.place import DecodeMemory, Placement
 from zarrasync.transfer.plan import batches
 from zarrasync.transfer.scratch import ScratchMemory
@@ -77,7 +77,7 @@ class _BlockingRead:
         count = runs[0].count if len(runs) == 1 else sum([run.count for run in runs])
         keys = [key for run in runs for key in self._chunks.keys(run)]
         hint = chain.read_size_hint
-        if chain.is_raw:
+        if chain.is_raw and not (len(runs) < count and chain.nbytes < CONTIGUOUS_COPY):
             self._read_raw_chunks(runs, keys, count)
         elif 0 < hint * count <= LARGEST_SCRATCH:
             with ScratchMemory("read", hint * count) as memory:

@@ -36,7 +36,12 @@ async def test_datasets_are_not_written_during_a_plan(api: Api):
     plans = [await api(api.plan_ingest(files[1], "a.zarr", concat="time", append=True))]
     plans.append(await api(api.plan_ingest(files[1], "b.zarr", concat="time")))
     other = xr.open_dataset(files[2])
-    cases: list[tuple[str, dict[str, Any]]] = [("a.zarr", {"append_dim": "time"}), ("a.zarr", {"mode": "w"}), ("b.zarr", {})):
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("a.zarr", {"append_dim": "time"}),
+        ("a.zarr", {"mode": "w"}),
+        ("b.zarr", {}),
+    ]
+    for store, options in cases:
         with pytest.raises(WriteConflictError, match=r"a plan of 2\.nc .* is not finished"):
             write_dataset(other, store, **options)
     for plan in plans:
@@ -124,7 +129,8 @@ def test_options_show_no_secrets():
 
 
 async def test_names_and_dimensions_of_archives(api: Api):
-    np.savez("a.npz", **{"a": np.arange(3), "a/b": np.arange(3)})
+    values: dict[str, Any] = {"a": np.arange(3), "a/b": np.arange(3)}
+    np.savez("a.npz", **values)
     with pytest.raises(Exception, match="cannot be created below the array"):
         await api(api.ingest_files("a.npz", {}))
     np.savez("b.npz", a=np.arange(3), b=np.zeros((2, 2)))

@@ -62,8 +62,8 @@ class _ListedPlacement(Placement):
         super().__init__(chunks, out, PlaceOptions(None, "fill", [], None, None), flag)
         self._absent = absent
 
-    def note_absent(self, run: ChunkRun, key: str) -> None:
-        self._absent.add(run.coords[0])
+    def note_absent(self, run: ChunkRun) -> None:
+        self._absent.update(range(run.coords[0], run.coords[0] + run.count))
 
 
 async def read_listed(chunks: ListedChunks, runs: Sequence[ChunkRun], out: Array) -> set[int]:

@@ -22,7 +22,7 @@ from zarrasync.metadata.conventions.cf_times import (
     is_same_calendar,
 )
 
-__all__ = ["TimeAxis"]
+__all__ = ["TimeAxis", "is_missing_time"]
 
 _DAY = 86_400_000_000_000
 """Nanoseconds of a day."""
@@ -30,6 +30,8 @@ _LABEL = re.compile(
     r"(?P<year>[+-]\d{4,6}|\d{4})(?:[-/]?(?P<month>\d{2})(?:[-/]?(?P<day>\d{2})(?:[T ](?P<hour>\d{2})(?::?(?P<minute>\d{2})"
     r"(?::?(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?(?P<zone>Z|[+-]\d{2}:?\d{2})?)?)?)?"
 )
+_ONE_DIGIT = re.compile(r"(?<=\d[-/])\d(?=[-/T ]|$)")
+"""Months and days below 10 without a zero before them."""
 _STEPS = (_DAY, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1)
 """Nanoseconds of days, hours, minutes, seconds, and their fractions: the resolutions of axes and of dates."""
 _YEAR, _MONTH = -2, -1
@@ -188,7 +190,7 @@ class TimeAxis:
         return self._day(date.year, date.month, date.day) + rest
 
     def _parse_text(self, text: str) -> tuple[int, int, int]:
-        match = _LABEL.fullmatch(text.strip())
+        match = _LABEL.fullmatch(_ONE_DIGIT.sub(r"0\g<0>", text.strip()))
         if match is None:
             raise self._error(text, "a date such as '1990', '1990-05' or '1990-05-01T12:00'")
         year, month, day = int(match["year"]), match["month"], match["day"]
@@ -224,6 +226,11 @@ class TimeAxis:
     @property
     def _kind(self) -> str:
         return f"times in the calendar {self.calendar}" if self.calendar else "durations"
+
+
+def is_missing_time(label: Any) -> bool:
+    """Return whether a label is NaT, of NumPy or pandas, or NaN."""
+    return not isinstance(label, str) and bool(label != label)  # noqa: PLR0124
 
 
 def _native(times: npt.NDArray[Any]) -> Instants:

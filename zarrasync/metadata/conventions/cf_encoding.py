@@ -147,14 +147,20 @@ class CFEncoding:
             return np.dtype(kind if self.times.is_native else np.object_)
         if self.is_boolean:
             return np.dtype(np.bool_)
-        return self._float_dtype() if self.is_packed or self.may_be_missing else self.number_dtype.newbyteorder("=")
+        return self._float_dtype() if self.is_packed or self.may_be_missing else self._plain_dtype
 
     @property
     def masked_dtype(self) -> np.dtype[Any]:
         """The data type of ``decode_masked``."""
         if self.times is not None or self.is_boolean:
             return self.value_dtype
-        return self._float_dtype() if self.is_packed else self.number_dtype.newbyteorder("=")
+        return self._float_dtype() if self.is_packed else self._plain_dtype
+
+    @property
+    def _plain_dtype(self) -> np.dtype[Any]:
+        """The data type of values that are numbers with their sign; strings and others are as they are stored."""
+        dtype = self.number_dtype
+        return dtype.newbyteorder("=") if dtype.kind in _NUMBERS else dtype
 
     def _float_dtype(self) -> np.dtype[Any]:
         """Return the floating-point type of values, by the rules of CF, as xarray applies them."""

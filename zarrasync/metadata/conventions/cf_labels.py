@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zarrasync.errors import LabelError
 from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
-from zarrasync.metadata.conventions.cf_dates import TimeAxis
+from zarrasync.metadata.conventions.cf_dates import TimeAxis, is_missing_time
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 __all__ = ["Coordinate", "Query"]
@@ -81,7 +81,7 @@ class Coordinate:
             LabelError: If a label does not exist, or has another type than the coordinate.
             ValueError: If there is a tolerance without a method.
         """
-        label = query.label
+        label = _element(query.label)
         if isinstance(label, slice):
             return self._slice(label)
         if self.labels.values.dtype.kind == "T":  # strings are not near others
@@ -90,7 +90,7 @@ class Coordinate:
             raise ValueError(f"the tolerance of {self.name!r} needs a method, such as method='nearest'")
         tolerance = None if query.tolerance is None else self._tolerance(query.tolerance)
         if np.ndim(label) == 0 or isinstance(label, str):
-            return self._scalar(label[()] if isinstance(label, np.ndarray) else label, query.method, tolerance)
+            return self._scalar(label, query.method, tolerance)
         items = (
             np.asarray(label)
             if self.times is None or np.asarray(label).dtype.kind in "bmM"
@@ -112,6 +112,8 @@ class Coordinate:
     def _scalar(self, label: Any, method: str | None, tolerance: Any) -> Position:
         if method is None and self.times is not None and self.times.is_partial(label):
             return self.labels.within(self.times.interval(label))
+        if method is None and self.times is not None and is_missing_time(label):
+            return self.labels.exact(np.nan)
         key = self._key(label)
         if method is None:
             return self.labels.exact(key)
@@ -136,11 +138,12 @@ class Coordinate:
         return np.arange(position.start, position.stop)[::step]
 
     def _interval(self, label: Any) -> Interval | None:
+        label = _element(label)
         if label is None:
             return None
         if self.times is not None and isinstance(label, str):
             return self.times.interval(label)
-        key = self._key(label[()] if isinstance(label, np.ndarray) else label)
+        key = self._key(label)
         return key, key
 
     def _key(self, label: Any) -> Any:
@@ -156,6 +159,8 @@ class Coordinate:
     def _values(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return labels in a data type that can be compared with the coordinate's, and is as exact."""
         if self.labels.values.dtype.kind == "T":
+            if labels.dtype.kind == "S":
+                labels = np.char.decode(labels, "utf-8", "surrogateescape")
             if labels.dtype.kind not in "OTU" or not all(isinstance(label, str) for label in labels.flat):
                 raise self._wrong_type(labels, "strings")
         elif labels.dtype.kind not in "biuf":
@@ -165,13 +170,23 @@ class Coordinate:
     def _dtype(self, labels: npt.NDArray[Any]) -> np.dtype[Any]:
         """Return the data type of labels: floating-point ones are compared in the precision of the coordinate."""
         own = self.labels.values.dtype
-        return labels.dtype if own.kind in "iu" and labels.dtype.kind in "iuf" else own
+        if own.kind not in "iu" or labels.dtype.kind not in "iuf":
+            return own
+        is_whole = labels.dtype.kind == "f" and (np.abs(labels) < 2.0**63).all() and (labels == np.floor(labels)).all()
+        return (
+            np.dtype(np.int64) if is_whole else labels.dtype
+        )  # integers would lose digits if they were compared as floats
 
     def _wrong_type(self, labels: npt.NDArray[Any], expected: str) -> LabelError:
         found = labels[()] if not labels.ndim else labels.ravel()[0] if labels.size else labels.dtype
         return LabelError(
             f"the coordinate {self.name!r} contains {expected}, found the label {found!r}", name=self.name
         )
+
+
+def _element(label: Any) -> Any:
+    """Return the element of an array without dimensions, of NumPy or xarray. Other labels are returned as they are."""
+    return np.asarray(label)[()] if hasattr(label, "__array__") and np.ndim(label) == 0 else label
 
 
 def _as_strings(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

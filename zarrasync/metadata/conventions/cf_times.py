@@ -170,7 +170,8 @@ def _day(units: TimeUnits, year: int, month: int, day: int) -> int:
     length = 30 if calendar == "360_day" else _MONTHS[month - 1] + (leap and month == 2) if 1 <= month <= 12 else 0
     is_skipped = calendar == "standard" and (1582, 10, 4) < (year, month, day) < _REFORM
     if not (1 <= month <= 12 and 1 <= day <= length) or is_skipped:
-        raise CodecError(f"the units {units.units!r} contain a date that the calendar {calendar!r} does not have")
+        where = f", which the units {units.units!r} contain" if units.units else ""
+        raise CodecError(f"the calendar {calendar!r} does not have the date {year:04}-{month:02}-{day:02}{where}")
     if calendar == "360_day":
         return 360 * (year - 1970) + 30 * (month - 1) + day - 1
     if calendar in ("noleap", "all_leap"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zarrasync._kernel.structs import ArrayStruct, Traffic, worker
+from zarrasync._kernel.structs import BLOSC, ArrayStruct, Traffic, worker
 from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
@@ -27,7 +27,7 @@ class RangesReader:
     Args:
         array: The description of the array.
         chain: The codecs of its stored chunks.
-        most_at_once: Bytes that ``read`` decodes at most, unless the caller allows more.
+        most: Bytes that ``read`` decodes at most.
         counter: Called with what a read needed.
     """
 
@@ -38,22 +38,22 @@ class RangesReader:
         "_chunk_shape",
         "_counter",
         "_dtype",
-        "_is_raw",
-        "_most_at_once",
+        "_is_partial",
+        "_most",
         "_order",
         "_pack",
         "_work",
     )
 
     def __init__(
-        self, array: ArrayStruct, chain: BoundChain, most_at_once: int, counter: Callable[[Traffic], None] | None = None
+        self, array: ArrayStruct, chain: BoundChain, most: int, counter: Callable[[Traffic], None] | None = None
     ) -> None:
         self._array, self._address = array, ctypes.addressof(array)
         inner = chain.innermost_chain
         self._work, self._chunk_shape = inner.nbytes + (0 if array.is_sharded else FILE), inner.spec.shape
-        self._is_raw = chain.is_raw
+        self._is_partial = chain.is_raw or (array.chain.step_count > 0 and array.chain.steps[0].kind == BLOSC)
         self._dtype, self._order = chain.spec.dtype.numpy, chain.memory_axis_order
-        self._most_at_once, self._counter = most_at_once, counter
+        self._most, self._counter = most, counter
         self._pack: Callable[..., bytes] = struct.Struct(f"={4 + 3 * len(chain.spec.shape)}q").pack
         has_buffer = self._order is None and self._dtype.isbuiltin == 1 and self._dtype.kind in "biufc"
         self._address_of = _address_of_buffer if has_buffer else _address_of_array
@@ -67,28 +67,25 @@ class RangesReader:
         for at, chunk in enumerate(self._chunk_shape):
             start, step, length = ranges[3 * at : 3 * at + 3]
             count *= (start + (length - 1) * step) // chunk - start // chunk + 1
-        return count * self._work <= ONE_THREAD or (count == 1 and self._is_raw)  # of raw chunks, a part is read
+        return count * self._work <= ONE_THREAD or (count == 1 and self._is_partial)
 
-    def read(self, transform: Transform, most: int | None = None) -> Array | None:
+    def read(self, transform: Transform) -> Array | None:
         """Read a selection.
 
         Args:
             transform: The selection.
-            most: Bytes to decode at most.
 
         Returns:
             A new array, or ``None`` if more has to be decoded, if the selection has no elements or is not a range along each
             axis, or if the kernel cannot read it.
         """
-        if most is None:
-            most = self._most_at_once
         size = transform.size
-        if not 0 < size * self._dtype.itemsize <= most or (ranges := transform.ranges()) is None:
+        if not 0 < size * self._dtype.itemsize <= self._most or (ranges := transform.ranges()) is None:
             return None
         make = aligned_empty if size * self._dtype.itemsize >= SMALL else np.empty
         out = make(transform.shape, self._dtype) if self._order is None else self._empty_in_order(transform, make)
         own = worker()
-        done = own.read_ranges(self._pack(own.address, self._address, self._address_of(out), most, *ranges))
+        done = own.read_ranges(self._pack(own.address, self._address, self._address_of(out), self._most, *ranges))
         if self._counter is not None and done >= 0:
             self._counter(own.traffic())
         return out if done == size else None

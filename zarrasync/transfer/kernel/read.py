@@ -148,10 +148,9 @@ class KernelRead:
             left = set(map(id, self._left))
             self._absent = list({id(run): run for run in self._absent if id(run) not in left}.values())
         for run in self._absent:
-            key = self._chunks.key(run.coords)
-            self._placement.note_absent(run, key)
+            self._placement.note_absent(run)
             if self._placement.missing == "error":
-                self._placement.absent.append(self._chunks.full_key(key))
+                self._placement.absent.append(self._chunks.full_key(self._chunks.key(run.coords)))
 
 
 def _array_for(placement: Placement) -> ArrayStruct | None:

@@ -36,8 +36,9 @@ export class Plane {
     this.canvas.setAttribute("aria-busy", "true");
     for (const abort of this.loading.values()) abort.abort();
     this.loading.clear();
-    if (same) this.draw();
-    else this.fit();
+    if (same) return this.draw();
+    this.scale = undefined; // until the canvas has a size
+    this.fit();
   }
 
   /** The view: the element in the middle, and screen pixels per element. */
@@ -97,7 +98,7 @@ export class Plane {
     const { pen, source } = this;
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    if (!source) return;
+    if (!source || !this.scale || !this.width) return;
     const ratio = this.canvas.width / this.width;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.imageSmoothingEnabled = this.scale * ratio < 1;
@@ -197,12 +198,11 @@ export class Plane {
 
   #resized() {
     const box = this.canvas.getBoundingClientRect();
-    const first = !this.width;
     this.width = box.width;
     this.height = box.height;
     this.canvas.width = Math.round(box.width * devicePixelRatio);
     this.canvas.height = Math.round(box.height * devicePixelRatio);
-    if (first || this.fitted) this.fit(); // surrounding elements may have changed its size
+    if (this.fitted || !this.scale) this.fit(); // surrounding elements may have changed its size
     else this.draw();
   }
 

@@ -137,6 +137,19 @@ async def test_pixels_that_cover_several_elements_have_their_average():
             assert found[row, column] + 0.5 == pytest.approx(np.nanmean(part), abs=0.501)
 
 
+def test_infinite_values_change_only_their_pixels():
+    from zarrasync.server.map_grid import AxisPlaces, Window, resample
+
+    places = AxisPlaces.of(np.arange(12.0), "x")
+    edges = np.linspace(-0.5, 11.5, 5)
+    window = Window.of(places, (edges[:-1] + edges[1:]) / 2, edges, "average")
+    values = np.arange(144.0).reshape(12, 12)
+    expected = values.reshape(4, 3, 4, 3).mean((1, 3))
+    np.testing.assert_allclose(resample(values, window, window, "average"), expected)
+    values[4, 4], expected[1, 1] = np.inf, np.inf
+    np.testing.assert_allclose(resample(values, window, window, "average"), expected)
+
+
 async def test_values_between_elements_are_interpolated_on_request():
     lat, lon = np.arange(40.0, 49)[::-1], np.arange(0.0, 11)
     values = (10 * lat[:, None] - 300 + 5 * lon)[None].astype("f4")

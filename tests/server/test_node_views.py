@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import AsyncIterator
@@ -115,6 +116,31 @@ async def test_other_values_are_tables(page, url):
     await page.goto(f"{url}#path=stations/spectrum")
     await expect(page.locator("#chart path")).to_have_count(2)
     await expect(page.locator("#values tbody tr").nth(1)).to_contain_text(re.compile(r"^1\s*0.9937\d+ \+ 0.0497\d+i$"))
+
+
+async def test_a_click_shows_a_profile_and_slices_can_be_downloaded(page, url):
+    await page.goto(f"{url}#path=t2m&index=40")
+    canvas = page.locator("#canvas[aria-busy=false]")
+    await canvas.wait_for()
+    box = await canvas.bounding_box()
+    await canvas.click(position={"x": box["width"] / 2, "y": box["height"] / 3})
+    await expect(page.locator("#profile path.line")).to_have_count(1)
+    await page.locator("#readout small").wait_for()
+    _, row, column = json.loads(await page.locator("#readout small").text_content())
+    array = await za.open_array(f"{url}zarr", path="t2m", decode=True)
+    values = await array[:, row, column]
+    await page.locator("#profile svg").focus()
+    await page.keyboard.press("Home")
+    told = await page.locator("#profile output").text_content()
+    assert told.startswith("time 2024-01-01: ")
+    assert float(told.split()[-2]) == pytest.approx(values[0], rel=1e-6)
+    await page.locator("#profile-axis").select_option("longitude")
+    await expect(page.locator("#profile")).to_contain_text("time 2024-02-10, latitude")
+    async with page.expect_download() as waiting:
+        await page.get_by_role("link", name="npy").click()
+    np.testing.assert_allclose(np.load(await (await waiting.value).path()), await array[40])
+    await page.get_by_role("button", name="close the profile").click()
+    await expect(page.locator("#profile")).to_be_hidden()
 
 
 async def test_back_stays_inside(page, url):

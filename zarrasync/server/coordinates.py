@@ -23,7 +23,16 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["NOTE", "axes_of_array", "axes_of_group", "axis_facts", "coordinate_columns", "is_south_first"]
+__all__ = [
+    "NOTE",
+    "axes_of_array",
+    "axes_of_group",
+    "axis_facts",
+    "coordinate_columns",
+    "is_latitude",
+    "is_longitude",
+    "is_south_first",
+]
 
 NOTE = "note"
 """The attribute of an axis with the reason why its times are numbers."""
@@ -38,6 +47,8 @@ _TOLERANCE = 1e-3
 """How much a step may differ from the mean one, as a share of it."""
 _NORTH = ("degreesnorth", "degreenorth", "degreen", "degreesn")
 """Units of latitudes, without underscores."""
+_EAST = ("degreeseast", "degreeeast", *(f"{word}e" for word in ("degree", "degrees")))
+"""Units of longitudes, without underscores."""
 _NORTHWARD = ("latitude", "grid_latitude", "projection_y_coordinate")
 """Standard names of coordinates that increase to the north."""
 
@@ -140,6 +151,21 @@ async def _column(
 def _with_axis(index: Position, size: int) -> slice | npt.NDArray[np.intp]:
     """Return an index of the same elements that keeps the axis."""
     return slice(index % size, index % size + 1) if isinstance(index, int) else index
+
+
+def is_latitude(axis: Axis) -> bool:
+    """Return whether the coordinates of an axis are latitudes, by their unit or standard name, or else the name."""
+    return _is_degrees(axis, _NORTH, "latitude", ("lat", "latitude"))
+
+
+def is_longitude(axis: Axis) -> bool:
+    """Return whether the coordinates of an axis are longitudes, by their unit or standard name, or else the name."""
+    return _is_degrees(axis, _EAST, "longitude", ("lon", "longitude"))
+
+
+def _is_degrees(axis: Axis, units: Sequence[str], standard_name: str, names: Sequence[str]) -> bool:
+    unit, own = axis.unit.lower().replace("_", ""), axis.attributes.get("standard_name")
+    return unit in units or own == standard_name or (not unit and own is None and axis.name.lower() in names)
 
 
 def is_south_first(axis: Axis) -> bool:

@@ -347,10 +347,14 @@ def resample(
 
 
 def _sums(values: Floats, window: Window, axis: int) -> Floats:
-    """Return the sums of the elements of each pixel."""
-    sums = np.cumsum(values, axis=axis)
-    sums = np.insert(sums, 0, 0.0, axis=axis)
-    return np.take(sums, window.stop, axis=axis, mode="clip") - np.take(sums, window.first, axis=axis)
+    """Return the sums of the elements of each pixel. An infinite element changes only the pixels that contain it."""
+    size = values.shape[axis]
+    first = np.minimum(window.first, size - 1)
+    stop = np.clip(window.stop, first + 1, size)
+    padded = np.concatenate([values, np.zeros_like(np.take(values, [0], axis=axis))], axis=axis)  # a place to stop at
+    ranges = np.stack([first, stop], axis=1).reshape(-1)
+    sums: Floats = np.add.reduceat(padded, ranges, axis=axis)
+    return np.take(sums, np.arange(0, len(ranges), 2), axis=axis)
 
 
 def _between(values: Floats, window: Window, axis: int) -> Floats:

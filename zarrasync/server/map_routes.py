@@ -147,7 +147,8 @@ class MapRoutes:
             for axis, values in (("x", bounds[::2]), ("y", bounds[1::2]))
         )
         if target == MERCATOR:
-            ys = np.clip(ys, *MATRIX_SETS["WebMercatorQuad"].bounds[1::2])
+            least, greatest = MATRIX_SETS["WebMercatorQuad"].bounds[1::2]
+            ys = np.clip(ys, least, greatest)
         if not (xs[0] < xs[1] and ys[0] < ys[1]):
             raise BadQuery("the bounds are the least x, the least y, the greatest x and the greatest y")
         area = float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])

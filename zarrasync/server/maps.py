@@ -17,8 +17,9 @@ from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import axes_of_array
+from zarrasync.server.coordinates import axes_of_array, is_latitude, is_longitude
 from zarrasync.server.described import Described
 from zarrasync.server.images import LABELS, render
 from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
@@ -40,9 +41,6 @@ from zarrasync.server.query import Colours
 __all__ = ["MapRequest", "Maps", "Place"]
 
 _WEB_CODES = {"EPSG:4326": CRS84, "OGC:CRS84": CRS84, "EPSG:3857": MERCATOR, "EPSG:900913": MERCATOR}
-_EAST = ("degreeseast", "degreeeast", "degreese", "degreee")
-_NORTH = ("degreesnorth", "degreenorth", "degreesn", "degreen")
-_LONGITUDES, _LATITUDES = ("lon", "longitude", "long"), ("lat", "latitude")
 _COLORMAP = "viridis"
 _TOLERANCE = 1.01
 """How much coarser a level may be than pixels, because shapes of levels are rounded."""
@@ -176,24 +174,25 @@ class Maps:
         axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
         presentation = await self._described.presentation(level.array)
         is_category = presentation.encoding.flags is not None or pyramid.labels is not None
-        methods: Sequence[Resampling] = (
-            [request.resampling] if request.resampling else ["nearest"] if is_category else ["average", "nearest"]
-        )
-        for method in methods:
+        choices: Sequence[Resampling] = ["nearest"] if is_category else ["average", "nearest"]
+        for method in [request.resampling] if request.resampling else choices:
             windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
             if not all(len(window.elements) for window in windows):
-                return np.ma.masked_array(np.zeros((grid.height, grid.width), np.float32), mask=True)
+                break
             key = (*level.index(index), *(_as_slice(window.elements) for window in windows))
             view = level.array.oindex[key]
-            try:
-                self._chunks.check(view)
-            except TooMuch:
-                if method == methods[-1]:
-                    raise
+            is_last = method in (request.resampling, choices[-1])
+            if not is_last and not self._allows(view):
                 continue
-            break
-        read = partial(_resampled, presentation, request.nodata, windows, method)
-        return await self._chunks.read(view, read)
+            return await self._chunks.read(view, partial(_resampled, presentation, request.nodata, windows, method))
+        return np.ma.masked_array(np.zeros((grid.height, grid.width), np.float32), mask=True)
+
+    def _allows(self, view: AsyncSelection) -> bool:
+        try:
+            self._chunks.check(view)
+        except TooMuch:
+            return False
+        return True
 
     # -------------------------------------------------------------- places
 
@@ -209,7 +208,7 @@ class Maps:
 
     async def _place(self, array: AsyncArray) -> Place:
         rows, columns = (await axes_of_array(self._described, self._chunks, array))[-2:]
-        crs = CRS84 if _is_latitude(rows) and _is_longitude(columns) else await self._crs(array, rows, columns)
+        crs = CRS84 if is_latitude(rows) and is_longitude(columns) else await self._crs(array, rows, columns)
         is_degrees = crs == CRS84
         group = self._hierarchy.relative_path(array).rpartition("/")[0]
         y = await self._centres(group, rows, array.shape[-2])
@@ -320,20 +319,6 @@ def _resampled(
     stored: npt.NDArray[Any],
 ) -> npt.NDArray[Any]:
     return resample(_with_nodata(presentation, nodata, stored), windows[0], windows[1], method)
-
-
-def _is_latitude(axis: Axis) -> bool:
-    return _is_degrees(axis, _NORTH, "latitude", _LATITUDES)
-
-
-def _is_longitude(axis: Axis) -> bool:
-    return _is_degrees(axis, _EAST, "longitude", _LONGITUDES)
-
-
-def _is_degrees(axis: Axis, units: Sequence[str], standard_name: str, names: Sequence[str]) -> bool:
-    unit = axis.unit.lower().replace("_", "").replace(" ", "")
-    is_named = not unit and not axis.attributes.get("standard_name") and axis.name.lower() in names
-    return unit in units or axis.attributes.get("standard_name") == standard_name or is_named
 
 
 def _code(crs: CRS) -> str:

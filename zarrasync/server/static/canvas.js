@@ -4,11 +4,12 @@ const BUSY = 8; // concurrent requests; more of them delay the first tiles
 const KEPT = 400; // tiles in memory beyond those in view
 
 export class Plane {
-  constructor(canvas, { moved, pointed }) {
+  constructor(canvas, { moved, pointed, picked = () => {} }) {
     this.canvas = canvas;
     this.pen = canvas.getContext("2d");
     this.moved = moved;
     this.pointed = pointed;
+    this.picked = picked; // by a click, or the Enter key in the middle
     this.tiles = new Map(); // url -> ImageBitmap, in the order of use
     this.loading = new Map(); // url -> AbortController
     this.failed = new Map(); // url -> time of the failure
@@ -231,6 +232,7 @@ export class Plane {
   #down(event) {
     this.canvas.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, this.#at(event));
+    this.pressed = this.pointers.size === 1 ? this.#at(event) : null;
   }
 
   #move(event) {
@@ -255,6 +257,10 @@ export class Plane {
 
   #up(event) {
     this.pointers.delete(event.pointerId);
+    const at = this.#at(event);
+    const isClick = event.type === "pointerup" && this.pressed && Math.hypot(at[0] - this.pressed[0], at[1] - this.pressed[1]) < 4;
+    if (isClick && this.element(at)) this.picked(this.element(at));
+    this.pressed = null;
   }
 
   #key(event) {
@@ -267,6 +273,7 @@ export class Plane {
     } else if (event.key === "+" || event.key === "=") this.zoomBy(1.5);
     else if (event.key === "-") this.zoomBy(1 / 1.5);
     else if (event.key === "0") this.fit();
+    else if (event.key === "Enter") this.picked(this.element([this.width / 2, this.height / 2]));
     else return;
     event.preventDefault();
     this.pointed(this.element([this.width / 2, this.height / 2])); // without a pointer, read the element in the middle

@@ -1,6 +1,6 @@
 // Code that opens the shown node in Python and JavaScript.
 
-import { BASE, byId } from "./page.js";
+import { BASE, byId, make } from "./page.js";
 
 let shown = "zarrasync";
 let snippets = {};
@@ -9,6 +9,7 @@ const url = () => new URL("zarr", BASE).href;
 
 /** Shows code for a group. */
 export function forGroup(path) {
+  byId("downloads").replaceChildren();
   const open = path ? `${quoted(url())}, path=${quoted(path)}` : quoted(url());
   show({
     zarrasync: `from zarrasync import sync\n\ngroup = sync.open_group(${open})\nprint(group.tree())`,
@@ -18,8 +19,9 @@ export function forGroup(path) {
   });
 }
 
-/** Shows code for a selection of an array: numbers of elements, ":" for whole axes. */
-export function forArray(path, [group, variable], selection) {
+/** Shows code for a selection of an array, and links to its values: numbers of elements, ":" for whole axes. */
+export function forArray(path, [group, variable], selection, decoding = {}, style = null) {
+  downloads(path, variable, selection, decoding, style);
   const place = selection.length ? `[${selection.join(", ")}]` : "[()]";
   const open = path ? `${quoted(url())}, path=${quoted(path)}` : quoted(url());
   show({
@@ -28,6 +30,16 @@ export function forArray(path, [group, variable], selection) {
     xarray: `import xarray as xr\n\ndataset = xr.open_dataset(${quoted(url())}, engine="zarrasync"${group ? `, group=${quoted(group)}` : ""})\nvalues = dataset[${quoted(variable)}]${place}`,
     zarrita: `import * as zarr from "zarrita";\n\nconst store = new zarr.FetchStore(${quoted(url())});\nconst array = await zarr.open.v3(zarr.root(store).resolve(${quoted(`/${path}`)}), { kind: "array" });\nconst { data } = await zarr.get(array, [${selection.map((item) => (item === ":" ? "null" : item)).join(", ")}]);`,
   });
+}
+
+/** Links to the values of a selection as files, and to its picture. */
+function downloads(path, variable, selection, decoding, style) {
+  const kinds = [["csv", {}], ["npy", {}], ...(style ? [["png", style]] : [])];
+  const links = kinds.map(([format, more]) => {
+    const query = new URLSearchParams({ path, select: selection.join(",") || "...", format, ...decoding, ...more });
+    return make("a", { href: new URL(`api/data?${query}`, BASE).href, download: `${variable || "values"}.${format}` }, format);
+  });
+  byId("downloads").replaceChildren("Download ", ...links.flatMap((link) => [link, " "]));
 }
 
 function show(all) {

@@ -1,6 +1,7 @@
 // The plane of the last two axes of an array or a pyramid: sliders, colours, axes, the cursor, and the histogram.
 
 import { Plane } from "./canvas.js";
+import { Chart } from "./chart.js";
 import * as code from "./code.js";
 import { BASE, ask, byId, coordinate, draw, isLabelled, latest, make, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
 
@@ -21,7 +22,8 @@ export function asksForStored(path, told) {
 export async function show(path, told) {
   state.path = path;
   state.view = null;
-  byId("plane").hidden = true;
+  byId("plane").hidden = byId("profile").hidden = true;
+  state.picked = state.profile = null;
   if (path === null) return [];
   state.stored = asksForStored(path, told);
   const view = await ask("view", { path, ...decoding() });
@@ -144,6 +146,8 @@ export function listen(whenChanged) {
   byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked !== (state.view.origin === "lower") }));
   byId("stored").addEventListener("change", (event) => showStored(event.target.checked));
+  byId("profile-axis").addEventListener("change", (event) => profile(state.picked, Number(event.target.value)));
+  byId("profile-close").addEventListener("click", () => profile(null));
   byId("auto").addEventListener("click", () => state.stats && state.stats.low !== null && set({ low: state.stats.low, high: state.stats.high }));
   byId("in").addEventListener("click", () => plane.zoomBy(2));
   byId("out").addEventListener("click", () => plane.zoomBy(0.5));
@@ -166,7 +170,29 @@ export const plane = new Plane(byId("canvas"), {
     changed();
   },
   pointed: (element) => (element ? read(element) : byId("readout").replaceChildren()),
+  picked: (element) => element && profile(place(element)),
 });
+
+/** The indices of an element of the picture along all axes of the array. */
+function place({ row, column }) {
+  return [...state.index, state.flip ? state.view.axes.at(-2).size - 1 - row : row, column];
+}
+
+// ------------------------------------------------------------ profiles
+
+const chart = new Chart(byId("profile-chart"), { changed: () => {} });
+
+/** Shows the values through an element along an axis: by default the first one with several elements. */
+function profile(at, axis = state.profile ?? state.view.axes.findIndex(({ size }) => size > 1)) {
+  const { axes, array } = state.view;
+  Object.assign(state, { picked: at, profile: axis });
+  byId("profile").hidden = !at || axis < 0;
+  if (byId("profile").hidden) return null;
+  byId("profile-axis").replaceChildren(...axes.flatMap(({ name, size }, number) => (size > 1 ? [new Option(name, number)] : [])));
+  byId("profile-axis").value = axis;
+  byId("profile-place").textContent = axes.map((other, number) => (number === axis ? "" : `${other.name} ${coordinate(other, at[number])}`)).filter(Boolean).join(", ");
+  return chart.show({ path: array, axis: axes[axis], before: at.slice(0, axis), after: at.slice(axis + 1), decoding: decoding() });
+}
 
 function refresh() {
   const { view, index } = state;
@@ -187,7 +213,8 @@ function refresh() {
   bar();
   scale();
   changed();
-  code.forArray(view.array, view.dataset, [...index, ":", ":"]);
+  code.forArray(view.array, view.dataset, [...index, ":", ":"], decoding(), { cmap: state.cmap, low: state.low, high: state.high, scale: state.log ? "log" : "linear" });
+  if (state.picked) profile([...index, ...state.picked.slice(-2)]);
   return histogram();
 }
 
@@ -288,14 +315,13 @@ const scale = latest(async (signal) => {
 // ------------------------------------------------------------ the cursor
 
 const read = latest(async (signal, { row, column }) => {
-  const { view, index } = state;
+  const { view } = state;
   if (!view) return;
-  const [rows] = view.axes.slice(-2).map((axis) => axis.size);
-  const at = [...index, state.flip ? rows - 1 - row : row, column];
+  const at = place({ row, column });
   const [down, across] = view.axes.slice(-2);
-  const place = `${down.name} ${coordinate(down, at.at(-2))}, ${across.name} ${coordinate(across, column)}`;
+  const where = `${down.name} ${coordinate(down, at.at(-2))}, ${across.name} ${coordinate(across, column)}`;
   const elements = view.axes.some(isLabelled) ? [make("small", {}, `[${at.join(", ")}]`)] : [];
-  const say = (text) => byId("readout").replaceChildren(make("span", {}, `${place}: ${text}`), ...elements);
+  const say = (text) => byId("readout").replaceChildren(make("span", {}, `${where}: ${text}`), ...elements);
   say("…");
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
   if (signal.aborted) return;

@@ -102,7 +102,7 @@ function subtitle(node) {
 /** The facts about an array: what its values are first, how they are stored last. */
 function arrayFacts(node) {
   const { Codecs, "Chunk keys": keys, "Fill value": fill, Chunks, Shards, Size, ...rest } = node.info;
-  const facts = { "Data type": node.dtype, ...rest, "Fill value": fill, Size, [node.shards ? "Inner chunks and shards" : "Chunks"]: `${Chunks ?? Shards} of ${summary.chunks(node) || "1 element"}` };
+  const facts = { "Data type": node.dtype, ...rest, "Fill value": fill?.replace(/^\((.*?),?\)$/, "$1"), Size, [node.shards ? "Inner chunks and shards" : "Chunks"]: `${Chunks ?? Shards} of ${summary.chunks(node) || "1 element"}` };
   return Object.entries({ ...facts, Codecs, "Chunk keys": keys, "Zarr format": node.format }).filter(([, text]) => text !== undefined);
 }
 

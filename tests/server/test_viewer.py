@@ -221,11 +221,17 @@ async def test_the_tree_by_keys_and_by_search(page, base):
     await page.get_by_role("treeitem", name="wave").press("ArrowLeft")
     await page.keyboard.press("ArrowLeft")
     await playwright.expect(page.get_by_role("treeitem", name="field")).to_have_attribute("aria-expanded", "false")
-    await page.get_by_role("searchbox").fill("numb")
+    await page.get_by_role("searchbox").fill("OD")
     await playwright.expect(page.get_by_role("treeitem", name="field")).to_be_hidden()
-    await page.get_by_role("treeitem", name="numbers").click()
+    await playwright.expect(page.locator("#found li")).to_have_text(
+        ["/field/<b>odd & name<i>"]
+    )  # in a group that is not open
+    await page.get_by_role("searchbox").fill("numb")
+    await page.get_by_role("link", name="/numbers").click()
     await playwright.expect(page.locator("#title")).to_have_text("/numbers")
     await playwright.expect(page.locator("#plane")).to_be_hidden()
+    await page.get_by_role("searchbox").fill("")
+    await playwright.expect(page.get_by_role("treeitem", name="numbers")).to_be_visible()
 
 
 async def test_names_are_escaped(page, base):

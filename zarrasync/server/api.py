@@ -46,6 +46,8 @@ _CONTENT_TYPES = {
 _TABLES = ("csv", "arrow", "parquet")
 _COMPRESSED = ("json", "csv")
 """Formats that become smaller if they are compressed."""
+_MOST_FOUND = 200
+"""The most nodes that a search returns."""
 _SHOWN = ("well", "image")
 """The kinds of related nodes of which the viewer shows pictures."""
 
@@ -60,7 +62,7 @@ _IN_BODY = (
     "Dimension names",
     "Quantity",
 )
-"""Facts about an array that ``/api/node`` returns as values of their own, and the place of the store."""
+"""Facts about an array that ``/api/node`` returns in other members of its response."""
 
 _PATH = Parameter("path", "the path of a node, below the served one")
 _DECODE = Parameter("decode", "1 for the values that stored numbers stand for, 0 for the numbers", choices=("1", "0"))
@@ -73,6 +75,7 @@ _SELECT = Parameter(
 _FORMAT = Parameter("format", "the format of the values", choices=tuple(_CONTENT_TYPES))
 _INT64 = Parameter("int64", "whether 64-bit integers in JSON are numbers or strings", choices=("number", "string"))
 _BINS = Parameter("bins", "the number of bins of the histogram", kind="integer", default="64")
+_TEXT = Parameter("text", "a part of paths, in upper or lower case")
 _POINTS = Parameter("points", "the most points of a chart", kind="integer", default="1000")
 _STYLE = (
     Parameter("cmap", "the name of a colour map, or labels", default="viridis"),
@@ -108,6 +111,7 @@ class Api:
                 (_PATH, _SELECT, _FORMAT, _DECODE, _INT64, *_STYLE),
                 tuple(_CONTENT_TYPES.values()),
             ),
+            Route("search", "/api/search", self.search, "Nodes whose paths contain a string", (_TEXT,)),
             Route("axes", "/api/axes", self.axes, "The axes of a node, with their coordinates", (_PATH,)),
             Route("chart", "/api/chart", self.chart, "The values along one axis", (_PATH, _SELECT, _POINTS, _DECODE)),
             Route("stats", "/api/stats", self.stats, "Statistics of a plane", (_PATH, _INDEX, _BINS, _DECODE)),
@@ -160,6 +164,17 @@ class Api:
             return json_response(request, body, self._max_age)
 
         return await self._service.chunks.compute(respond)  # a group may have thousands of members
+
+    async def search(self, request: Request) -> Response:
+        """Return the nodes whose paths contain a string, in the whole hierarchy."""
+        text = request.query.get("text", "").lower()
+        nodes = await self._service.hierarchy.descendants()
+        found = [(path, node) for path, node in nodes or () if text in path.lower()]
+        body = {
+            "nodes": [_summary(path, node) for path, node in sorted(found[:_MOST_FOUND], key=lambda item: item[0])],
+            "is_complete": nodes is not None and len(found) <= _MOST_FOUND,
+        }
+        return json_response(request, body, self._max_age)
 
     # -------------------------------------------------------------- values
 

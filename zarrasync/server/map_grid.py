@@ -57,7 +57,7 @@ class TileMatrixSet:
         crs: The coordinate reference system.
         uri: Its name in documents of WMTS.
         bounds: The covered area.
-        columns: Tiles next to each other at zoom 0, where there is one row.
+        columns: The number of columns at zoom 0, which has one row.
         metres: Metres per unit of the coordinates, for scales.
     """
 
@@ -268,7 +268,7 @@ class Window:
             places: The places of elements along the axis.
             centres: The coordinates of the centres of the pixels.
             edges: The coordinates of the edges of the pixels.
-            resampling: How values of pixels follow from those of elements.
+            resampling: The method by which elements become pixels.
         """
         middle = places.positions(centres)
         is_inside = np.isfinite(middle)
@@ -326,7 +326,7 @@ def resample(
         values: The values of the elements of two windows, of shape (rows, columns). NaN and masked ones are missing.
         rows: The elements of the rows of pixels.
         columns: The elements of the columns of pixels.
-        resampling: How values of pixels follow from those of elements.
+        resampling: The method by which elements become pixels.
 
     Returns:
         Values of shape (height, width), masked outside of the array and where all values are missing.

@@ -49,7 +49,7 @@ _SEL = Parameter(
 _NODATA = Parameter("nodata", "a value that is missing", kind="number")
 _RESAMPLING = Parameter(
     "resampling",
-    "how values of pixels follow from those of elements; by default the average where a pixel covers several elements, and "
+    "the method by which elements become pixels; by default the average where a pixel covers several elements, and "
     "the nearest one of flags and labels",
     choices=get_args(Resampling),
 )

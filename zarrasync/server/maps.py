@@ -57,7 +57,7 @@ class MapRequest:
         low: The value of its first colour; ``None`` for one that suits the values.
         high: The value of its last colour; ``None`` for one that suits the values.
         nodata: A value that is missing.
-        resampling: How values of pixels follow from those of elements; empty for the average where a pixel covers several
+        resampling: The method by which elements become pixels; empty for the average where a pixel covers several
             elements and the limits allow to read them, or else the nearest one.
     """
 
@@ -114,7 +114,7 @@ class Maps:
         """Return the picture of an area as a PNG. Pixels without values are transparent.
 
         Args:
-            request: What it shows.
+            request: The variable and its colours.
             grid: Its pixels.
 
         Raises:
@@ -201,7 +201,7 @@ class Maps:
 
         Raises:
             SelectionError: If its last two axes have no coordinates on the earth.
-            Unsupported: If its coordinate reference system is neither that of longitudes nor of maps on the web.
+            Unsupported: If its coordinate reference system is not supported.
         """
         array = pyramid.levels[0].array
         return await self._hierarchy.cached(("place", self._hierarchy.version_key(array)), partial(self._place, array))
@@ -259,7 +259,7 @@ class Maps:
         return axis.coordinates(size)
 
     async def index(self, pyramid: Pyramid, request: MapRequest) -> tuple[int, ...]:
-        """Return the indices of the axes before the last two: those of labels, or else the first ones."""
+        """Return the indices of labels on the axes before the last two; by default 0."""
         array = pyramid.levels[0].array
         sizes, names = array.shape[:-2], pyramid.names[:-2]
         labels = dict(request.labels)

@@ -106,6 +106,22 @@ function arrayFacts(node) {
   return Object.entries({ ...facts, Codecs, "Chunk keys": keys, "Zarr format": node.format }).filter(([, text]) => text !== undefined);
 }
 
+// ------------------------------------------------------------ the search
+
+/** Shows links to the nodes whose paths contain a string, instead of the tree. */
+const search = latest(async (signal, text) => {
+  byId("tree").hidden = text !== "";
+  byId("found").hidden = text === "";
+  if (!text) return;
+  await new Promise((done) => setTimeout(done, 150)); // no requests while the user types
+  const told = signal.aborted ? null : await ask("search", { text }, { signal });
+  if (!told || signal.aborted) return;
+  const items = told.nodes.map((node) => make("li", {}, make("a", { href: linkTo(node.path), title: node.title ?? "" }, `/${node.path}`)));
+  if (!told.nodes.length) items.push(make("li", {}, "No node has such a name."));
+  if (!told.is_complete) items.push(make("li", {}, "The list is not complete: the store has too many nodes, or cannot list them."));
+  byId("found").replaceChildren(...items);
+});
+
 // ------------------------------------------------------------ the address
 
 let remembering = null;
@@ -149,11 +165,12 @@ const follow = latest(async (signal, told) => {
 // ------------------------------------------------------------ start
 
 const chart = new Chart(byId("chart"), { changed: remember });
-const tree = new Tree(byId("tree"), byId("search"), { load: (path) => ask("node", { path }), pick: go });
+const tree = new Tree(byId("tree"), { load: (path) => ask("node", { path }), pick: go });
 window.zarrasync = { plane: image.plane, state: image.state }; // for scripts and the console
 
 function listen() {
   image.listen(remember);
+  byId("search").addEventListener("input", () => search(byId("search").value.trim()));
   byId("copy").addEventListener("click", code.copy);
   byId("browse").addEventListener("click", () => {
     const isOpen = document.body.classList.toggle("browsing");

@@ -353,8 +353,8 @@ def _sums(values: Floats, window: Window, axis: int) -> Floats:
     stop = np.clip(window.stop, first + 1, size)
     padded = np.concatenate([values, np.zeros_like(np.take(values, [0], axis=axis))], axis=axis)  # a place to stop at
     ranges = np.stack([first, stop], axis=1).reshape(-1)
-    sums: Floats = np.add.reduceat(padded, ranges, axis=axis)
-    return np.take(sums, np.arange(0, len(ranges), 2), axis=axis)
+    sums: Floats = np.add.reduceat(padded, ranges, axis=axis).take(np.arange(0, len(ranges), 2), axis=axis)
+    return sums
 
 
 def _between(values: Floats, window: Window, axis: int) -> Floats:

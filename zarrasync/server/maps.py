@@ -169,12 +169,14 @@ class Maps:
     ) -> npt.NDArray[Any]:
         place = await self.place(pyramid)
         centres, edges = _coordinates(grid, place.crs, edges=False), _coordinates(grid, place.crs, edges=True)
-        level = _level(pyramid, place, edges)
+        steps = _steps(place, edges)
+        level = _level(pyramid, steps)
         sizes = level.array.shape[-2:]
         axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
         presentation = await self._described.presentation(level.array)
         is_category = presentation.encoding.flags is not None or pyramid.labels is not None
-        choices: Sequence[Resampling] = ["nearest"] if is_category else ["average", "nearest"]
+        is_nearest = is_category or _is_magnified(level, steps)
+        choices: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
         for method in [request.resampling] if request.resampling else choices:
             windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
             if not all(len(window.elements) for window in windows):
@@ -283,19 +285,31 @@ def _coordinates(grid: PixelGrid, crs: str, *, edges: bool) -> tuple[npt.NDArray
     return converted(rows, "y", grid.crs, crs), converted(columns, "x", grid.crs, crs)
 
 
-def _level(pyramid: Pyramid, place: Place, edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]) -> Level:
-    """Return the coarsest level whose elements are not larger than pixels."""
-    per_pixel = []
-    for places, pixels in zip((place.y, place.x), edges, strict=True):
-        steps = np.abs(np.diff(places.positions(pixels)))
-        known = steps[np.isfinite(steps)]
-        per_pixel.append(float(known.max()) if len(known) else 1.0)
+def _steps(
+    place: Place, edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+) -> list[npt.NDArray[np.float64]]:
+    """Return the elements of the finest level that pixels cover, for rows and columns inside of the array."""
+    steps = [
+        np.abs(np.diff(places.positions(pixels))) for places, pixels in zip((place.y, place.x), edges, strict=True)
+    ]
+    known = [item[np.isfinite(item)] for item in steps]
+    return [item if len(item) else np.ones(1) for item in known]
+
+
+def _level(pyramid: Pyramid, steps: Sequence[npt.NDArray[np.float64]]) -> Level:
+    """Return the coarsest level whose elements are not larger than most pixels."""
+    per_pixel = [float(np.median(item)) for item in steps]
     fine_enough = [
         level
         for level in pyramid.levels
         if all(factor <= pixel * _TOLERANCE for factor, pixel in zip(level.factors[-2:], per_pixel, strict=True))
     ]
     return fine_enough[-1] if fine_enough else pyramid.levels[0]
+
+
+def _is_magnified(level: Level, steps: Sequence[npt.NDArray[np.float64]]) -> bool:
+    """Return whether all pixels are smaller than elements, so that their average is the nearest element."""
+    return all(item.max() < factor for item, factor in zip(steps, level.factors[-2:], strict=True))
 
 
 def _as_slice(elements: npt.NDArray[np.intp]) -> slice | npt.NDArray[np.intp]:

@@ -139,6 +139,22 @@ async def test_a_click_shows_a_profile_and_slices_can_be_downloaded(page, url):
     async with page.expect_download() as waiting:
         await page.get_by_role("link", name="npy").click()
     np.testing.assert_allclose(np.load(await (await waiting.value).path()), await array[40])
+    await page.get_by_role("link", name="Show on a map").click()
+    await page.locator("#canvas[aria-busy=false]").wait_for()
+    box = await page.locator("#canvas").bounding_box()
+    await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    readout = page.locator("#readout")
+    await readout.filter(has_text=": ").filter(has_not_text="…").wait_for()
+    _, latitude, longitude, kelvin = re.fullmatch(
+        r"(([\d.]+)°[NS]?, ([\d.]+)°E): ([\d.]+) K", await readout.text_content()
+    ).groups()
+    south, east = round(float(latitude) / 3), round(float(longitude) / 3)
+    assert float(kelvin) in (
+        values_at := [float(f"{await array[40, 30 + sign * south, east]:.6g}") for sign in (-1, 1)]
+    ), values_at
+    await page.go_back()
+    await canvas.wait_for()
+    await canvas.click(position={"x": 100, "y": 100})
     await page.get_by_role("button", name="close the profile").click()
     await expect(page.locator("#profile")).to_be_hidden()
 

@@ -19,7 +19,7 @@ from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import axes_of_array, axis_facts, is_south_first
+from zarrasync.server.coordinates import axes_of_array, axis_facts, is_latitude, is_longitude, is_south_first
 from zarrasync.server.described import Described
 from zarrasync.server.images import Style, render
 from zarrasync.server.label_colours import flag_labels
@@ -116,6 +116,7 @@ class Planes:
             "array": relative_path(finest),
             "axes": axes,
             "origin": _origin(located),
+            "is_map": is_latitude(located[-2]) and is_longitude(located[-1]),
             "dtype": finest.metadata.dtype.name,
             "tile": TILE,
             "max_zoom": pyramid.max_zoom,

@@ -178,6 +178,18 @@ function place({ row, column }) {
   return [...state.index, state.flip ? state.view.axes.at(-2).size - 1 - row : row, column];
 }
 
+/** Links to the map of the slice, if its axes are latitudes and longitudes. */
+function mapLink() {
+  const { view, index, low, high, cmap } = state;
+  if (!view.is_map || state.stored) return;
+  const query = new URLSearchParams({ variable: state.path, rescale: `${low},${high}`, colormap_name: cmap });
+  view.axes.slice(0, -2).forEach(({ name, labels, step, origin }, axis) => {
+    const label = labels ? labels[index[axis]] : step === undefined ? index[axis] : `nearest::${origin + step * index[axis]}`;
+    query.append("sel", `${name}=${label}`);
+  });
+  byId("downloads").append("· ", make("a", { href: new URL(`WebMercatorQuad/map.html?${query}`, BASE).href }, "Show on a map"));
+}
+
 // ------------------------------------------------------------ profiles
 
 const chart = new Chart(byId("profile-chart"), { changed: () => {} });
@@ -214,6 +226,7 @@ function refresh() {
   scale();
   changed();
   code.forArray(view.array, view.dataset, [...index, ":", ":"], decoding(), { cmap: state.cmap, low: state.low, high: state.high, scale: state.log ? "log" : "linear" });
+  mapLink();
   if (state.picked) profile([...index, ...state.picked.slice(-2)]);
   return histogram();
 }

@@ -362,7 +362,6 @@ def _between(values: Floats, window: Window, axis: int) -> Floats:
     last = np.maximum(window.stop - 1, window.first)
     shape = (-1, 1) if axis == 0 else (1, -1)
     fraction = np.where(last > window.first, window.fraction, 0.0).reshape(shape)
-    return (
-        np.take(values, window.first, axis=axis) * (1 - fraction)
-        + np.take(values, last, axis=axis, mode="clip") * fraction
-    )
+    below, above = np.take(values, window.first, axis=axis), np.take(values, last, axis=axis, mode="clip")
+    result: Floats = below * (1 - fraction) + above * fraction
+    return result

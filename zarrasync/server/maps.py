@@ -176,15 +176,16 @@ class Maps:
         presentation = await self._described.presentation(level.array)
         is_category = presentation.encoding.flags is not None or pyramid.labels is not None
         is_nearest = is_category or _is_magnified(level, steps)
-        choices: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
-        for method in [request.resampling] if request.resampling else choices:
+        methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
+        if request.resampling:
+            methods = [request.resampling]
+        for method in methods:
             windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
             if not all(len(window.elements) for window in windows):
                 break
             key = (*level.index(index), *(_as_slice(window.elements) for window in windows))
             view = level.array.oindex[key]
-            is_last = method in (request.resampling, choices[-1])
-            if not is_last and not self._allows(view):
+            if method != methods[-1] and not self._allows(view):
                 continue
             return await self._chunks.read(view, partial(_resampled, presentation, request.nodata, windows, method))
         return np.ma.masked_array(np.zeros((grid.height, grid.width), np.float32), mask=True)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+import pytest_asyncio
 
 _ON_BOTH = {"test_access", "test_api", "test_caching", "test_limits", "test_served_stores"}
 
@@ -27,3 +35,32 @@ def framework(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     name = getattr(request, "param", "aiohttp")
     monkeypatch.setenv("FRAMEWORK", name)
     return name
+
+
+def chromium() -> str | None:
+    """Return the path of Chromium; ``None`` if it is not installed."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest_asyncio.fixture
+async def page(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
+    """A browser page; the test fails if its console shows errors or warnings."""
+    options = dict(getattr(request, "param", {}))
+    allowed = options.pop("allowed", "$^")  # a pattern of messages that the test provokes
+    complaints: list[str] = []
+    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+    if chromium() is None:
+        pytest.skip("there is no Chromium")
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=chromium())
+        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
+        page = await context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        folder = Path(os.environ.get("ZARRASYNC_ARTIFACTS", tmp_path))
+        folder.mkdir(parents=True, exist_ok=True)
+        await page.screenshot(path=folder / (re.sub(r"\W+", "-", request.node.name) + ".png"))
+        await browser.close()
+    assert [text for text in complaints if not re.search(allowed, text)] == []

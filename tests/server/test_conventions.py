@@ -160,7 +160,7 @@ async def test_viewer():
             await page.mouse.move(box["x"] + box["width"] / 2 + 4, box["y"] + box["height"] / 2 + 4)
             told = page.locator("#readout", has_text=": ").filter(has_not_text="…")
             await told.wait_for()
-            assert (await told.inner_text()).startswith("y 32 (16 µm), x 48 (24 µm): ")
+            assert (await told.inner_text()).startswith("y 16 µm, x 24 µm: ")
             await page.mouse.move(box["x"] + box["width"] / 2 - 4, box["y"] + box["height"] / 2 - 4)
             await page.locator("#readout", has_text=", cells 7").wait_for()
             await browser.close()

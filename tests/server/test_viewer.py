@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,8 @@ from PIL import Image
 from zarrasync import stores, sync
 from zarrasync.server import create_app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ZARRITA = os.environ.get("ZARRASYNC_ZARRITA", "")
-pytestmark = [pytest.mark.servers, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+pytestmark = pytest.mark.servers
 
 
 @pytest_asyncio.fixture
@@ -42,25 +40,6 @@ async def base() -> AsyncIterator[str]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
-
-
-@pytest_asyncio.fixture
-async def page(request: Any, tmp_path: Path, base: str) -> AsyncIterator[Any]:
-    """A browser page; the test fails if its console shows errors or warnings."""
-    options = getattr(request, "param", {})
-    complaints: list[str] = []
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM)
-        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
-        page = await context.new_page()
-        page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        yield page
-        folder = Path(os.environ.get("ZARRASYNC_ARTIFACTS", tmp_path))
-        folder.mkdir(parents=True, exist_ok=True)
-        await page.screenshot(path=folder / (re.sub(r"\W+", "-", request.node.name) + ".png"))
-        await browser.close()
-    assert complaints == []
 
 
 async def zarrita_page(request: web.Request) -> web.Response:
@@ -81,7 +60,7 @@ async def readout(page: Any, x: float, y: float) -> str:
     """Return the text that the page shows for a point of the canvas."""
     box = await page.locator("#canvas").bounding_box()
     await page.mouse.move(box["x"] + x, box["y"] + y)
-    told = page.locator("#readout")
+    told = page.locator("#readout span")
     await playwright.expect(told).to_have_text(re.compile(r"\d+.*, .+ \d+.*: [^…]"))
     return await told.text_content()
 
@@ -104,7 +83,8 @@ async def open_wave(page: Any, base: str) -> None:
 async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, base):
     await open_wave(page, base)
     await playwright.expect(page.locator("#title")).to_have_text("/field/wave")
-    await playwright.expect(page.locator("#facts")).to_contain_text("(5, 700, 1300)")
+    await playwright.expect(page.locator("#subtitle")).to_have_text("[m] · time 5 × y 700 × x 1300")
+    await playwright.expect(page.locator("#facts")).to_contain_text("5 of 1 × 100 × 130 in shards of 1 × 700 × 1300")
     for time in (0, 3):
         await page.locator("#axis-0").fill(str(time))
         await settled(page)
@@ -112,7 +92,7 @@ async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, bas
             row, column, value = await value_at(page, *place)
             assert value == pytest.approx(float(WAVE[time, row, column]), rel=1e-6)
     await page.locator("#axis-0").press("ArrowRight")
-    await playwright.expect(page.locator("#sliders output")).to_have_text("4 / 4")
+    await playwright.expect(page.locator("#sliders output")).to_have_text("4")
     await playwright.expect(page).to_have_url(re.compile("index=4"))
 
 
@@ -217,7 +197,7 @@ async def test_planes_without_values_and_those_beside(page, base):
     view, height = await page.evaluate("[window.zarrasync.plane.view, document.getElementById('canvas').clientHeight]")
     assert view["scale"] * 300 <= height + 1
     await playwright.expect(page.locator("figcaption")).to_have_text("no values")
-    await page.get_by_role("button", name="auto").click()
+    await page.get_by_role("button", name="Range of this slice").click()
     await page.locator("#axis-0").fill("1")
     await settled(page)
     await playwright.expect(page.locator("figcaption")).to_contain_text("mean")
@@ -241,11 +221,17 @@ async def test_the_tree_by_keys_and_by_search(page, base):
     await page.get_by_role("treeitem", name="wave").press("ArrowLeft")
     await page.keyboard.press("ArrowLeft")
     await playwright.expect(page.get_by_role("treeitem", name="field")).to_have_attribute("aria-expanded", "false")
-    await page.get_by_role("searchbox").fill("numb")
+    await page.get_by_role("searchbox").fill("OD")
     await playwright.expect(page.get_by_role("treeitem", name="field")).to_be_hidden()
-    await page.get_by_role("treeitem", name="numbers").click()
+    await playwright.expect(page.locator("#found li")).to_have_text(
+        ["/field/<b>odd & name<i>"]
+    )  # in a group that is not open
+    await page.get_by_role("searchbox").fill("numb")
+    await page.get_by_role("link", name="/numbers").click()
     await playwright.expect(page.locator("#title")).to_have_text("/numbers")
     await playwright.expect(page.locator("#plane")).to_be_hidden()
+    await page.get_by_role("searchbox").fill("")
+    await playwright.expect(page.get_by_role("treeitem", name="numbers")).to_be_visible()
 
 
 async def test_names_are_escaped(page, base):
@@ -290,8 +276,9 @@ async def test_the_demo_dataset(page, tmp_path):
     for _ in range(5):
         await page.mouse.wheel(0, -240)
         await settled(page)
-    found = re.fullmatch(r"latitude (\d+) \(.+°\), longitude (\d+) \(.+°\): (\w+)", await readout(page, 500, 121))
-    assert found[3] == str(bool(mask[int(found[1]), int(found[2])])).lower()
+    found = re.fullmatch(r"latitude \S+°, longitude \S+°: (\w+)", await readout(page, 500, 121))
+    row, column = json.loads(await page.locator("#readout small").text_content())
+    assert found[1] == str(bool(mask[row, column])).lower()
     await runner.cleanup()
 
 
@@ -313,12 +300,12 @@ async def test_packed_values_dates_and_flags(page):
     base = f"http://127.0.0.1:{runner.addresses[0][1]}"
     await page.goto(f"{base}/#path=t2m&index=1")
     await settled(page)
-    await playwright.expect(page.locator("#sliders output")).to_have_text("1 / 1 (2024-02-29)")
+    await playwright.expect(page.locator("#sliders output")).to_have_text("2024-02-29")
     await playwright.expect(page.locator("#unit")).to_have_text("K")
     await playwright.expect(page.locator("figcaption")).to_have_text(re.compile("mean 285.49 K, .+, 1,200 missing"))
     box = await page.locator("#canvas").bounding_box()
     middle, above, below = box["width"] / 2, box["height"] / 4, 3 * box["height"] / 4
-    assert re.fullmatch(r"lat 3\d \(3\d °N\), lon \d+: 285.49 K", await readout(page, middle, above))
+    assert re.fullmatch(r"lat 3\d°N, lon \d+: 285.49 K", await readout(page, middle, above))
     assert (await readout(page, middle, below)).endswith(": missing")
     await page.locator("#stored").check()
     await page.wait_for_url("**stored=1*")

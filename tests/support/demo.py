@@ -51,6 +51,44 @@ def store_with_waves() -> dict[str, bytes]:
     return store
 
 
+def store_with_weather() -> dict[str, bytes]:
+    """Return a store with packed temperatures on a globe, flags, series, and arrays that are no pictures."""
+    store: dict[str, bytes] = {}
+    root = sync.create_group(store, attributes={"title": "Weather of 2024", "Conventions": "CF-1.10"})
+    days, lat, lon = np.arange(366), np.arange(90.0, -91, -3), np.arange(0.0, 360, 3)
+    mean = 288 - 45 * np.sin(np.deg2rad(lat)) ** 2
+    seasons = 8 * np.sin(2 * np.pi * days / 366)[:, None] * np.sin(np.deg2rad(lat))
+    waves = 4 * np.cos(np.deg2rad(lat))[:, None] * np.cos(3 * np.deg2rad(lon))
+    kelvin = (mean + seasons)[:, :, None] + waves
+    packing = {"units": "K", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}
+    globe = ("latitude", "longitude")
+    root.create_array(
+        "t2m",
+        data=np.rint((kelvin - 273.15) / 0.01).astype("i2"),
+        chunks=(30, 61, 120),
+        dimension_names=("time", *globe),
+        attributes={"long_name": "temperature at 2 m", **packing},
+    )
+    flags = {"flag_values": [0, 1], "flag_meanings": "sea land", "flag_colors": "#3f7fbf #8fae5f"}
+    land = (np.cos(np.deg2rad(lat))[:, None] * np.cos(2 * np.deg2rad(lon)) > 0.2).astype("u1")
+    root.create_array("mask", data=land, dimension_names=globe, attributes={"long_name": "land mask", **flags})
+    series = {"units": "K", "long_name": "mean of all places"}
+    root.create_array("mean", data=kelvin.mean((1, 2)).astype("f4"), dimension_names=("time",), attributes=series)
+    root.create_array("time", data=days, dimension_names=("time",), attributes={"units": "days since 2024-01-01"})
+    for name, values, unit in (("latitude", lat, "degrees_north"), ("longitude", lon, "degrees_east")):
+        root.create_array(name, data=values, dimension_names=(name,), attributes={"units": unit})
+    root.create_array("version", data=np.array(7), attributes={"long_name": "number of the release"})
+    walk = np.cumsum(np.random.default_rng(0).normal(size=400_000)).astype("f4")
+    root.create_array("walk", data=walk, chunks=(50_000,))
+    names, site = np.array(["Oslo", "Bern", "Lima", "Quito"]), np.zeros(4, [("height", "f4"), ("number", "i4")])
+    site["height"], site["number"] = [23, 540, 161, 2850], [1492, 6631, 84628, 84071]
+    spectrum = np.exp((1j / 20 - 1 / 200) * np.arange(500))
+    for name, data in (("name", names), ("site", site), ("spectrum", spectrum)):
+        axis = "frequency" if name == "spectrum" else "name"
+        root.create_array(f"stations/{name}", data=data, dimension_names=(axis,))
+    return store
+
+
 def store_with_two_sources() -> dict[str, bytes]:
     """Return a store with waves from two sources, for pictures."""
     store: dict[str, bytes] = {}

@@ -91,8 +91,12 @@ class Proxies:
         self._networks = [ipaddress.ip_network(item, strict=False) for item in sorted(items - {"unix"})]
 
     def resolve(self, request: Request) -> Request:
-        """Return a request with the address of its client: the last one that no trusted proxy has."""
-        if not self._is_trusted(request.client) or not (forwarded := request.headers.get("x-forwarded-for", "")):
+        """Return a request with the scheme and the address of its client: the last one that no trusted proxy has."""
+        if not self._is_trusted(request.client):
+            return request
+        if request.headers.get("x-forwarded-proto") in ("http", "https"):
+            request = replace(request, scheme=request.headers["x-forwarded-proto"])
+        if not (forwarded := request.headers.get("x-forwarded-for", "")):
             return request
         addresses = [address.strip() for address in forwarded.split(",")][::-1]
         client = next((address for address in addresses if not self._is_trusted(address)), addresses[-1])

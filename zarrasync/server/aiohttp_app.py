@@ -79,6 +79,7 @@ def _as_request(request: web.Request) -> Request:
         str(address[0]) if isinstance(address, tuple) else "",
         whole[: len(whole) - len(path)],
         (request.version.major, request.version.minor),
+        scheme=request.scheme,
     )
 
 

@@ -18,11 +18,12 @@ from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.projection import in_c_order
 from zarrasync.metadata.conventions import axis_names, meaning_of
+from zarrasync.metadata.conventions.cf_attributes import unit_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.server.hierarchy import InvalidMember, Member
-from zarrasync.server.images import render
+from zarrasync.server.images import palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request, Response
@@ -45,8 +46,23 @@ _CONTENT_TYPES = {
 _TABLES = ("csv", "arrow", "parquet")
 _COMPRESSED = ("json", "csv")
 """Formats that become smaller if they are compressed."""
+_MOST_FOUND = 200
+"""The most nodes that a search returns."""
 _SHOWN = ("well", "image")
 """The kinds of related nodes of which the viewer shows pictures."""
+
+_IN_BODY = (
+    "Name",
+    "Type",
+    "Zarr format",
+    "Data type",
+    "Shape",
+    "Chunk shape",
+    "Shard shape",
+    "Dimension names",
+    "Quantity",
+)
+"""Facts about an array that ``/api/node`` returns in other members of its response."""
 
 _PATH = Parameter("path", "the path of a node, below the served one")
 _DECODE = Parameter("decode", "1 for the values that stored numbers stand for, 0 for the numbers", choices=("1", "0"))
@@ -59,6 +75,8 @@ _SELECT = Parameter(
 _FORMAT = Parameter("format", "the format of the values", choices=tuple(_CONTENT_TYPES))
 _INT64 = Parameter("int64", "whether 64-bit integers in JSON are numbers or strings", choices=("number", "string"))
 _BINS = Parameter("bins", "the number of bins of the histogram", kind="integer", default="64")
+_TEXT = Parameter("text", "a part of paths, in upper or lower case")
+_POINTS = Parameter("points", "the most points of a chart", kind="integer", default="1000")
 _STYLE = (
     Parameter("cmap", "the name of a colour map, or labels", default="viridis"),
     Parameter("low", "the value of the first colour", kind="number"),
@@ -93,8 +111,12 @@ class Api:
                 (_PATH, _SELECT, _FORMAT, _DECODE, _INT64, *_STYLE),
                 tuple(_CONTENT_TYPES.values()),
             ),
+            Route("search", "/api/search", self.search, "Nodes whose paths contain a string", (_TEXT,)),
+            Route("axes", "/api/axes", self.axes, "The axes of a node, with their coordinates", (_PATH,)),
+            Route("chart", "/api/chart", self.chart, "The values along one axis", (_PATH, _SELECT, _POINTS, _DECODE)),
             Route("stats", "/api/stats", self.stats, "Statistics of a plane", (_PATH, _INDEX, _BINS, _DECODE)),
             Route("view", "/api/view", self.view, "Axes, zooms, unit and range of an array", (_PATH, _DECODE)),
+            Route("colours", "/api/colours", self.colours, "The colours of a colour map", (_STYLE[0],)),
             Route(
                 "tile",
                 tile,
@@ -114,6 +136,8 @@ class Api:
         body = _summary(path, node)
         body["attributes"] = value_text.strict(node.attrs)
         body["format"] = node.zarr_format
+        if not path.strip("/"):
+            body["store"] = self._service.name
         members: Iterable[tuple[str, Member | InvalidMember]] | None = ()
         if isinstance(node, AsyncGroup):
             meaning = meaning_of(node.metadata)
@@ -125,8 +149,11 @@ class Api:
             members = None if members is None else members[:most]
         else:
             presentation = await self._service.described.presentation(node)
+            body["has_dates"] = presentation.has_dates or node.dtype.kind == "M"
+            body["dataset"] = await self._service.described.dataset(path.strip("/"))
             inherited = encoding_facts(presentation.encoding)  # by bounds
-            body["info"] = {name: text for name, text in node.info.items.items() if name != "Store"} | inherited
+            facts = {name: text for name, text in node.info.items.items() if name not in (*_IN_BODY, "Store")}
+            body["info"] = facts | inherited
 
         def respond() -> Response:
             if isinstance(node, AsyncGroup):
@@ -137,6 +164,17 @@ class Api:
             return json_response(request, body, self._max_age)
 
         return await self._service.chunks.compute(respond)  # a group may have thousands of members
+
+    async def search(self, request: Request) -> Response:
+        """Return the nodes whose paths contain a string, in the whole hierarchy."""
+        text = request.query.get("text", "").lower()
+        nodes = await self._service.hierarchy.descendants()
+        found = [(path, node) for path, node in nodes or () if text in path.lower()]
+        body = {
+            "nodes": [_summary(path, node) for path, node in sorted(found[:_MOST_FOUND], key=lambda item: item[0])],
+            "is_complete": nodes is not None and len(found) <= _MOST_FOUND,
+        }
+        return json_response(request, body, self._max_age)
 
     # -------------------------------------------------------------- values
 
@@ -178,6 +216,22 @@ class Api:
         if kind == "bin" and (view.dtype.hasobject or view.dtype.kind == "T"):
             raise BadQuery(f"{view.dtype} elements vary in size and have no raw bytes; request json or npy")
 
+    async def axes(self, request: Request) -> Response:
+        """Return the axes of a node."""
+        axes = await self._service.axes(request.query.get("path", ""))
+        return json_response(request, {"axes": value_text.strict(axes)}, self._max_age)
+
+    async def chart(self, request: Request) -> Response:
+        """Return the values along one axis."""
+        query = request.query
+        facts = await self._service.chart(
+            query.get("path", ""),
+            query.get("select", "..."),
+            points=integer_of(query, "points", 1000, 1, 10_000),
+            decode=decodes(query),
+        )
+        return json_response(request, facts, self._max_age)
+
     # -------------------------------------------------------------- planes
 
     async def stats(self, request: Request) -> Response:
@@ -193,6 +247,12 @@ class Api:
         """Return the axes, levels and zooms of an array or a pyramid."""
         facts = await self._service.view(request.query.get("path", ""), decode=decodes(request.query))
         return json_response(request, facts, self._max_age)
+
+    async def colours(self, request: Request) -> Response:
+        """Return the colours of a colour map, from the one of the least value on."""
+        palette = np.frombuffer(palette_of(request.query.get("cmap", "viridis")), np.uint8).reshape(-1, 3)
+        colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in palette[1::2].tolist()]
+        return json_response(request, {"colours": colours}, self._max_age)
 
     async def tile(self, request: Request) -> Response:
         """Return a tile."""
@@ -219,16 +279,24 @@ def _summary(path: str, node: Member | InvalidMember) -> dict[str, Any]:
         return {"path": path.strip("/"), "name": node.name, "kind": "broken"}
     summary: dict[str, Any] = {"path": path.strip("/"), "name": node.basename}
     if isinstance(node, AsyncGroup):
-        return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels)}
+        return {**summary, "kind": "group", "pyramid": bool(meaning_of(node.metadata).levels), "title": _title(node)}
     return {
         **summary,
         "kind": "array",
+        "title": _title(node),
+        "unit": meaning_of(node.metadata).unit or unit_of(node.attrs),
         "shape": list(node.shape),
         "dtype": node.metadata.dtype.name,
         **chunk_shapes(node.metadata),
         "dimension_names": axis_names(node.metadata),
         "fill_value": format_fill_value(node.fill_value),
     }
+
+
+def _title(node: Member) -> str:
+    """Return what a node contains, in words: its title, long name or standard name."""
+    texts = (node.attrs.get(name) for name in ("title", "long_name", "standard_name"))
+    return next((text for text in texts if isinstance(text, str) and text), "")
 
 
 # ------------------------------------------------------------------ formats of values
@@ -242,6 +310,8 @@ def _json(selection: Selection, axes: list[Column], query: Query, stored: npt.ND
     shown = selection.presentation.show(stored)
     values = shown.values
     facts = {"shape": list(values.shape), "dtype": _type_name(selection, shown), **shown.facts}
+    if values.dtype.names:
+        facts["fields"] = list(values.dtype.names)
     quote_int64 = query.get("int64") == "string"
 
     def pieces() -> Iterable[bytes]:

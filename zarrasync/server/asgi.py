@@ -161,4 +161,5 @@ def _as_request(scope: Scope) -> Request:
         str(server[0]) if server and server[1] is not None else "",
         root,
         (int(major), int(minor or 0)),
+        scheme=scope.get("scheme", "http"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,23 @@ from zarrasync.display.presentation import Presentation, with_short_dates
 from zarrasync.display.tables import Column
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.indexing.labels import Position
-from zarrasync.metadata.conventions import Axis
+from zarrasync.metadata.conventions import Axis, axes_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["NOTE", "coordinate_columns", "is_south_first", "with_stored_coordinates"]
+__all__ = [
+    "NOTE",
+    "axes_of_array",
+    "axes_of_group",
+    "axis_facts",
+    "coordinate_columns",
+    "is_latitude",
+    "is_longitude",
+    "is_south_first",
+]
 
 NOTE = "note"
 """The attribute of an axis with the reason why its times are numbers."""
@@ -31,28 +41,80 @@ _MOST_ELEMENTS = 100_000
 """The most elements of a coordinate that is read."""
 _MOST_LABELS = 10_000
 """The most elements of a coordinate of dates, or without regular steps."""
+_MOST_AXES = 64
+"""The most axes of a group whose coordinates are read."""
 _TOLERANCE = 1e-3
 """How much a step may differ from the mean one, as a share of it."""
 _NORTH = ("degreesnorth", "degreenorth", "degreen", "degreesn")
 """Units of latitudes, without underscores."""
+_EAST = ("degreeseast", "degreeeast", *(f"{word}e" for word in ("degree", "degrees")))
+"""Units of longitudes, without underscores."""
 _NORTHWARD = ("latitude", "grid_latitude", "projection_y_coordinate")
 """Standard names of coordinates that increase to the north."""
 
 
-async def with_stored_coordinates(
-    described: Described, chunks: ChunkReader, path: str, axes: Sequence[Axis], shape: Sequence[int]
-) -> list[Axis]:
-    """Return the axes of an array with the coordinates in arrays of the same group that have the axes' names.
+async def axes_of_array(described: Described, chunks: ChunkReader, array: AsyncArray) -> list[Axis]:
+    """Return the axes of an array, with the coordinates in arrays of the same group that have the axes' names.
+
+    If conventions specify coordinates, these are returned.
 
     Args:
         described: The conventions of the served hierarchy.
         chunks: Reads its arrays.
-        path: The path of the array.
-        axes: The axes. If conventions specify coordinates, they are kept.
-        shape: The shape of the array.
+        array: The array.
     """
-    group = path.rpartition("/")[0]
-    return await gather([partial(_locate, described, chunks, group, *item) for item in zip(axes, shape, strict=True)])
+    path = described.hierarchy.relative_path(array)
+
+    async def locate() -> list[Axis]:
+        axes = axes_of(array.metadata, (await described.meaning(path)).axes)
+        return await _located(described, chunks, path.rpartition("/")[0], list(zip(axes, array.shape, strict=True)))
+
+    return await described.hierarchy.cached(("axes", described.hierarchy.version_key(array)), locate)
+
+
+async def axes_of_group(described: Described, chunks: ChunkReader, path: str) -> list[tuple[Axis, int]]:
+    """Return the named axes of the arrays in a group with their sizes, each once.
+
+    Args:
+        described: The conventions of the served hierarchy.
+        chunks: Reads its arrays.
+        path: The path of the group.
+    """
+    found: dict[tuple[str, int], Axis] = {}
+    members = await described.hierarchy.members(path) or ()
+    arrays = [(name, member) for name, member in members if isinstance(member, AsyncArray)]
+    for name, array in sorted(arrays, key=lambda item: -item[1].ndim):  # in the order of the axes of the largest one
+        axes = axes_of(array.metadata, (await described.meaning(join(path, name))).axes)
+        for axis, size in zip(axes, array.shape, strict=True):
+            if axis.name:
+                found.setdefault((axis.name, size), axis)
+    items = [(axis, size) for (_, size), axis in islice(found.items(), _MOST_AXES)]
+    return list(zip(await _located(described, chunks, path, items), (size for _, size in items), strict=True))
+
+
+async def _located(
+    described: Described, chunks: ChunkReader, group: str, items: Sequence[tuple[Axis, int]]
+) -> list[Axis]:
+    return await gather([partial(_locate, described, chunks, group, *item) for item in items])
+
+
+def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) -> dict[str, Any]:
+    """Return an axis as JSON.
+
+    Args:
+        number: The number of the axis.
+        axis: The axis.
+        size: The number of its elements.
+        with_labels: Whether to return all labels, instead of the first and the last one.
+    """
+    body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
+    if axis.has_coordinates or (axis.step is not None and axis.unit):
+        body |= {"step": axis.step, "origin": axis.origin}
+    if NOTE in axis.attributes:
+        body[NOTE] = axis.attributes[NOTE]
+    if axis.labels:
+        body["labels"] = list(axis.labels if with_labels else axis.labels[:: max(len(axis.labels) - 1, 1)])
+    return body
 
 
 async def coordinate_columns(
@@ -91,6 +153,21 @@ def _with_axis(index: Position, size: int) -> slice | npt.NDArray[np.intp]:
     return slice(index % size, index % size + 1) if isinstance(index, int) else index
 
 
+def is_latitude(axis: Axis) -> bool:
+    """Return whether the coordinates of an axis are latitudes, by their unit or standard name, or else the name."""
+    return _is_degrees(axis, _NORTH, "latitude", ("lat", "latitude"))
+
+
+def is_longitude(axis: Axis) -> bool:
+    """Return whether the coordinates of an axis are longitudes, by their unit or standard name, or else the name."""
+    return _is_degrees(axis, _EAST, "longitude", ("lon", "longitude"))
+
+
+def _is_degrees(axis: Axis, units: Sequence[str], standard_name: str, names: Sequence[str]) -> bool:
+    unit, own = axis.unit.lower().replace("_", ""), axis.attributes.get("standard_name")
+    return unit in units or own == standard_name or (not unit and own is None and axis.name.lower() in names)
+
+
 def is_south_first(axis: Axis) -> bool:
     """Return whether the coordinates of an axis of rows increase to the north, so that the first row is at the bottom."""
     name, letter = axis.attributes.get("standard_name"), axis.attributes.get("axis")
@@ -107,11 +184,11 @@ def _is_increasing(labels: Sequence[str]) -> bool:
 
 
 async def _locate(described: Described, chunks: ChunkReader, group: str, axis: Axis, size: int) -> Axis:
-    if not axis.name or axis.has_coordinates or axis.labels or not 1 < size <= _MOST_ELEMENTS:
+    if not axis.name or axis.has_coordinates or axis.labels or not 1 <= size <= _MOST_ELEMENTS:
         return axis
     try:
         node = await described.hierarchy.node(join(group, axis.name))
-        if not isinstance(node, AsyncArray) or node.shape != (size,) or node.dtype.kind not in "iuf":
+        if not isinstance(node, AsyncArray) or node.shape != (size,) or node.dtype.kind not in "iufMOTUS":
             return axis
         presentation = await described.presentation(node)
         return await chunks.read(node.view[:], partial(_described, presentation, _named(axis, node, presentation)))
@@ -128,17 +205,24 @@ def _named(axis: Axis, node: AsyncArray, presentation: Presentation) -> Axis:
 
 
 def _described(presentation: Presentation, axis: Axis, stored: npt.NDArray[Any]) -> Axis:
-    """Return an axis with coordinates: dates and irregular ones as the text of each element, others as a step."""
-    if presentation.has_dates and len(stored) <= _MOST_LABELS:
+    """Return an axis with coordinates: dates, strings and irregular ones as labels of all elements, others as a step."""
+    is_short = len(stored) <= _MOST_LABELS
+    if presentation.has_dates and is_short:
         shown = presentation.show(stored)
         if shown.is_decoded:
-            return replace(axis, labels=tuple(map(str, with_short_dates(shown.values))), unit="")
+            return replace(axis, labels=_texts(with_short_dates(shown.values)), unit="")
         axis = replace(axis, attributes={**axis.attributes, NOTE: shown.note})
+    if stored.dtype.kind not in "iuf":
+        return replace(axis, labels=_texts(with_short_dates(stored))) if is_short else axis
     numbers = np.ma.filled(presentation.numbers(stored).astype(np.float64), np.nan)
-    steps = np.diff(numbers)
-    step = float(numbers[-1] - numbers[0]) / len(steps)
     if not np.isfinite(numbers).all():
         return axis
+    steps = np.diff(numbers)
+    step = float(numbers[-1] - numbers[0]) / max(len(steps), 1)
     if step and np.abs(steps - step).max() <= _TOLERANCE * abs(step):
         return replace(axis, step=step, origin=float(numbers[0]))
-    return replace(axis, labels=tuple(f"{value:g}" for value in numbers)) if len(numbers) <= _MOST_LABELS else axis
+    return replace(axis, labels=tuple(f"{value:g}" for value in numbers)) if is_short else axis
+
+
+def _texts(values: npt.NDArray[Any]) -> tuple[str, ...]:
+    return tuple(value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values)

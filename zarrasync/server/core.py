@@ -21,6 +21,7 @@ from zarrasync._concurrency import clock
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.limits import CLIENT, MethodNotAllowed, NotFound, Overloaded, RequestQueue
+from zarrasync.server.map_routes import MapRoutes
 from zarrasync.server.messages import LARGE_BYTES, Request, Response
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.origins import Origins
@@ -151,6 +152,7 @@ class Core:
         kinds = ("application/octet-stream", "application/json")
         return [
             *Api(service).routes,
+            *MapRoutes(service).routes,
             Route(
                 "zarr",
                 "/zarr/{key}",

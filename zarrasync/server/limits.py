@@ -21,6 +21,7 @@ __all__ = [
     "Overloaded",
     "RequestQueue",
     "TooMuch",
+    "Unsupported",
 ]
 
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
@@ -49,6 +50,10 @@ class MethodNotAllowed(ZarrError):
 
 class TooMuch(ZarrError):
     """A request exceeds the limits."""
+
+
+class Unsupported(ZarrError):
+    """A request is valid, but this server cannot respond to it."""
 
 
 class Overloaded(ZarrError):

@@ -35,6 +35,7 @@ class Request:
         root: The path of the application as clients see it, such as ``/data``.
         version: The version of HTTP.
         parameters: Parts of the path, by the names in a route's template.
+        scheme: The scheme of URLs, ``http`` or ``https``.
     """
 
     method: str
@@ -47,6 +48,12 @@ class Request:
     root: str = ""
     version: tuple[int, int] = (1, 1)
     parameters: Mapping[str, str] = field(default_factory=dict)
+    scheme: str = "http"
+
+    @property
+    def origin(self) -> str:
+        """The scheme and the host as the client sees them: ``https://example.org``."""
+        return f"{self.scheme}://{self.hosts[0] if self.hosts else 'localhost'}"
 
     @property
     def items(self) -> tuple[tuple[str, str], ...]:

@@ -19,7 +19,7 @@ from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import NOTE, is_south_first, with_stored_coordinates
+from zarrasync.server.coordinates import axes_of_array, axis_facts, is_latitude, is_longitude, is_south_first
 from zarrasync.server.described import Described
 from zarrasync.server.images import Style, render
 from zarrasync.server.label_colours import flag_labels
@@ -39,6 +39,9 @@ _MOST_LEVELS = 32
 _MOST_LABELS = 10_000
 """Number of labels whose properties the viewer gets."""
 
+_MOST_LEGEND = 64
+"""Number of labels whose colours the viewer gets."""
+
 TileNumber = tuple[int, int, int]
 """Zoom, column and row of a tile."""
 
@@ -49,18 +52,21 @@ class Planes:
     Args:
         described: The conventions of the served hierarchy.
         chunks: Reads its arrays.
-        cache_bytes: Bytes of tiles to cache.
+        cache_bytes: Bytes of pictures to cache.
+
+    Attributes:
+        tiles: The cache of pictures.
     """
 
     def __init__(self, described: Described, chunks: ChunkReader, cache_bytes: int) -> None:
         self._hierarchy, self._chunks, self._described = described.hierarchy, chunks, described
-        self._tiles: Cache[bytes] = Cache(cache_bytes, self._hierarchy.max_age, lambda tile: len(tile) + 500)
+        self.tiles: Cache[bytes] = Cache(cache_bytes, self._hierarchy.max_age, lambda tile: len(tile) + 500)
 
     # -------------------------------------------------------------- statistics
 
     async def statistics(self, path: str, index: str, bins: int, *, decode: bool) -> dict[str, Any]:
         """Return statistics and a histogram of a plane, from a sample of its chunks."""
-        pyramid = await self._pyramid(path)
+        pyramid = await self.pyramid(path)
         summary, presentation = await self._summary(pyramid, index_of(index, pyramid), bins, decode=decode)
         facts: dict[str, Any] = value_text.strict(statistics_facts(summary, presentation))
         return facts
@@ -97,12 +103,12 @@ class Planes:
 
     async def view(self, path: str, *, decode: bool) -> dict[str, Any]:
         """Return the axes, levels and zooms of an array or a pyramid."""
-        pyramid = await self._pyramid(path)
+        pyramid = await self.pyramid(path)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
         meaning = await self._described.meaning(path)
         presentation = await self._described.presentation(finest, decode=decode)
         located = await self._axes(pyramid)
-        axes = [_axis(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
+        axes = [axis_facts(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         summary = await self._typical_summary(pyramid, decode=decode)
         return {
@@ -110,6 +116,7 @@ class Planes:
             "array": relative_path(finest),
             "axes": axes,
             "origin": _origin(located),
+            "is_map": is_latitude(located[-2]) and is_longitude(located[-1]),
             "dtype": finest.metadata.dtype.name,
             "tile": TILE,
             "max_zoom": pyramid.max_zoom,
@@ -119,6 +126,7 @@ class Planes:
             "labels": await self._described.label_images(path),
             "is_labels": pyramid.labels is not None,
             "label_properties": _label_properties(pyramid.labels),
+            "label_colours": _label_colours(pyramid),
             "encoded": presentation.encoding.changes_values,
             "decoded": decode,
             "unit": presentation.unit or (meaning.unit if decode else ""),
@@ -140,20 +148,24 @@ class Planes:
             origin: The position of the first row: ``"upper"`` or ``"lower"``; empty for the north at the top.
             decode: Whether values are shown, instead of the stored numbers.
         """
-        pyramid = await self._pyramid(path)
+        pyramid = await self.pyramid(path)
         plane = index_of(index, pyramid)
         origin = origin or _origin(await self._axes(pyramid))
         if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
+        style = await self.style(pyramid, colours, decode=decode)
+        versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
+        key = (versions, plane, number, style, origin, decode)
+        draw = partial(self._draw, pyramid, plane, number, style, is_flipped=origin == "lower", decode=decode)
+        return await self.tiles.get(key, draw)
+
+    async def style(self, pyramid: Pyramid, colours: Colours, *, decode: bool = True) -> Style:
+        """Return the mapping of the values of a pyramid to colours. By default, it has the range of the values."""
         value_range = (0.0, 1.0)
         if not colours.has_range:
             summary = await self._typical_summary(pyramid, decode=decode)
             value_range = _value_range(summary, pyramid.levels[0].array.dtype)
-        style = colours.style(*value_range, pyramid.colours)
-        versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
-        key = (versions, plane, number, style, origin, decode)
-        draw = partial(self._draw, pyramid, plane, number, style, is_flipped=origin == "lower", decode=decode)
-        return await self._tiles.get(key, draw)
+        return colours.style(*value_range, pyramid.colours)
 
     async def _draw(
         self,
@@ -171,10 +183,7 @@ class Planes:
 
     async def _axes(self, pyramid: Pyramid) -> list[Axis]:
         """Return the axes with their coordinates."""
-        finest = pyramid.levels[0].array
-        path = self._hierarchy.relative_path(finest)
-        locate = partial(with_stored_coordinates, self._described, self._chunks, path, pyramid.axes, finest.shape)
-        return await self._hierarchy.cached(("axes", self._hierarchy.version_key(finest)), locate)
+        return await axes_of_array(self._described, self._chunks, pyramid.levels[0].array)
 
     def _min_zoom(self, pyramid: Pyramid) -> int:
         """Return the least zoom whose tiles are within the limits."""
@@ -189,7 +198,8 @@ class Planes:
 
     # -------------------------------------------------------------- pyramids
 
-    async def _pyramid(self, path: str) -> Pyramid:
+    async def pyramid(self, path: str) -> Pyramid:
+        """Return the pyramid of a node."""
         return await self._hierarchy.cached(("pyramid", path.strip("/")), partial(self._open_pyramid, path))
 
     async def _open_pyramid(self, path: str) -> Pyramid:
@@ -212,20 +222,17 @@ def _value_range(summary: Summary, dtype: np.dtype[Any]) -> tuple[float, float]:
     return (summary.low, summary.high) if summary.low < summary.high else (summary.low, summary.low + 1)
 
 
-def _axis(number: int, axis: Axis, size: int) -> dict[str, Any]:
-    """Return an axis as JSON."""
-    body: dict[str, Any] = {"name": axis.name or f"axis {number}", "size": size, "unit": axis.unit, "kind": axis.kind}
-    if axis.has_coordinates or (axis.step is not None and axis.unit):
-        body |= {"step": axis.step, "origin": axis.origin}
-    if NOTE in axis.attributes:
-        body[NOTE] = axis.attributes[NOTE]
-    return body | ({"labels": list(axis.labels)} if axis.labels else {})
-
-
 def _label_properties(labels: Labels | None) -> dict[str, str]:
     """Return properties of labels as JSON."""
     texts = labels.properties if labels is not None else {}
     return {str(label): texts[label] for label in islice(texts, _MOST_LABELS)}
+
+
+def _label_colours(pyramid: Pyramid) -> dict[str, str]:
+    """Return the colours of labels with properties as JSON, in the notation of CSS."""
+    labels = list(islice(pyramid.labels.properties if pyramid.labels is not None else {}, _MOST_LEGEND))
+    colours = pyramid.colours(np.array(labels, np.int64)).tolist()
+    return {str(label): "#" + bytes(colour).hex() for label, colour in zip(labels, colours, strict=True)}
 
 
 def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:

@@ -11,7 +11,7 @@ from zarrasync import errors
 from zarrasync.display.values import dumps
 from zarrasync.server.access import Unauthorized
 from zarrasync.server.compression import compressor
-from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFound, Overloaded, TooMuch
+from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFound, Overloaded, TooMuch, Unsupported
 from zarrasync.server.messages import Request, Response, coalesced
 from zarrasync.server.origins import UnknownHost
 
@@ -36,6 +36,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (MethodNotAllowed, 405),
     (Unauthorized, 401),
     (TooMuch, 413),
+    (Unsupported, 501),
     (Overloaded, 503),
     (UnknownHost, 421),
     (Forbidden, 403),

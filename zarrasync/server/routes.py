@@ -14,7 +14,15 @@ from zarrasync.server.messages import Handler, Request
 __all__ = ["Parameter", "Route", "Router", "openapi"]
 
 _PART = re.compile(r"\{(\w+)\}")
-_PATTERNS = {"z": r"\d{1,2}", "x": r"\d{1,9}", "y": r"\d{1,9}", "key": ".+"}
+_PATTERNS = {
+    "z": r"\d{1,2}",
+    "x": r"\d{1,9}",
+    "y": r"\d{1,9}",
+    "key": ".+",
+    "tms": "WebMercatorQuad|WorldCRS84Quad",
+    **dict.fromkeys(("lon", "lat", "minx", "miny", "maxx", "maxy"), r"[-+.\deE]{1,40}"),
+    **dict.fromkeys(("width", "height"), r"\d{1,5}"),
+}
 """Patterns of the parts of paths. Other parts are anything without a slash."""
 _MOST_SHOWN = 40
 
@@ -29,6 +37,7 @@ class Parameter:
         kind: The type in terms of JSON.
         choices: The allowed values, the first of which is the default, unless one is not specified.
         default: The default.
+        repeats: Whether it may occur more than once.
     """
 
     name: str
@@ -36,6 +45,7 @@ class Parameter:
     kind: str = "string"
     choices: tuple[str, ...] = ()
     default: str = ""
+    repeats: bool = False
 
     def check(self, value: str) -> None:
         """Check a value.
@@ -50,6 +60,8 @@ class Parameter:
     def to_openapi(self) -> dict[str, Any]:
         """Return the description for an OpenAPI document."""
         schema: dict[str, Any] = {"type": self.kind}
+        if self.repeats:
+            schema = {"type": "array", "items": schema}
         if self.choices:
             schema["enum"] = list(self.choices)
         if self.default:
@@ -96,7 +108,7 @@ class Route:
                 raise BadQuery(
                     f"{self.template} has no parameter {name[:_MOST_SHOWN]!r}; its parameters are: {names}{hint}"
                 )
-            if name in seen:
+            if name in seen and not known[name].repeats:
                 raise BadQuery(f"the parameter {name!r} occurs more than once")
             seen.add(name)
             known[name].check(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -28,13 +30,16 @@ from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.as_v3 import V3Store
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.confined import confined
-from zarrasync.server.coordinates import coordinate_columns
+from zarrasync.server.coordinates import axes_of_array, axes_of_group, axis_facts, coordinate_columns
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.labels import split_labels
 from zarrasync.server.limits import Limits
+from zarrasync.server.maps import Maps
 from zarrasync.server.planes import Planes
+from zarrasync.server.pyramid import Pyramid
 from zarrasync.server.query import Colours
+from zarrasync.server.series import curves_of, series_facts
 from zarrasync.stores import CachingStore, ObjectStore, PrefixStore, Store, StoreLike
 
 __all__ = ["SelectedValues", "Selection", "Service", "ServiceOptions"]
@@ -130,8 +135,10 @@ class Service:
         **options: Options; see ``ServiceOptions``.
 
     Attributes:
+        name: The last part of the store's path or URL; empty for other stores.
         hierarchy: The nodes.
         chunks: The decoded chunks.
+        maps: Pictures of arrays on maps.
 
     Raises:
         ValueError: If a limit is invalid.
@@ -154,9 +161,11 @@ class Service:
         source = confined(stores.resolve(store, options.get("storage_options")), follow_links=follow_links)
         path, config = options.get("path", ""), options.get("config")
         self.hierarchy = Hierarchy(source, path=path, limits=self.limits, max_age=max_age, config=config)
+        self.name = _name_of(store, path)
         self.chunks = ChunkReader(self.hierarchy, cache_bytes // 2)
         self.described = Described(self.hierarchy)
         self._planes = Planes(self.described, self.chunks, cache_bytes // 4)
+        self.maps = Maps(self.described, self.chunks, self._planes)
         self._stored_bytes = cache_bytes // 8
         self._as_v3 = V3Store(self.hierarchy, self.chunks, self._stored_bytes)
 
@@ -318,6 +327,59 @@ class Service:
         path = self.hierarchy.relative_path(selection.array)
         return await coordinate_columns(self.described, self.chunks, path, selection.names, selection.indices)
 
+    async def axes(self, path: str) -> list[dict[str, Any]]:
+        """Return the axes of an array, or of the arrays in a group, with their coordinates.
+
+        Args:
+            path: The path of the node.
+
+        Returns:
+            The name, the size, and the unit of each axis; ``step`` and ``origin`` of coordinates with equal steps, and
+            ``labels`` of others: all labels of an array, the first and the last one of a group.
+
+        Raises:
+            NodeNotFoundError: If the node does not exist.
+        """
+        node = await self.hierarchy.node(path)
+        if isinstance(node, AsyncArray):
+            axes = await axes_of_array(self.described, self.chunks, node)
+            items = zip(axes, node.shape, strict=True)
+            return [axis_facts(number, axis, size) for number, (axis, size) in enumerate(items)]
+        found = await axes_of_group(self.described, self.chunks, path)
+        return [axis_facts(number, axis, size, with_labels=False) for number, (axis, size) in enumerate(found)]
+
+    async def chart(self, path: str, select: str = "...", *, points: int = 1000, decode: bool = True) -> dict[str, Any]:
+        """Return the values along one axis of an array for a chart.
+
+        Args:
+            path: The path of the array.
+            select: A selection with one axis.
+            points: The most points. If the axis has more elements, points have the least and the greatest of several.
+            decode: Whether to return what the stored numbers stand for.
+
+        Returns:
+            ``axis``, its number; ``start`` and ``step`` of the elements along it; ``width``, the elements of a point; the
+            ``unit`` of values; and ``curves`` with ``values``, or with ``low`` and ``high``. Complex numbers have two curves.
+
+        Raises:
+            NodeNotFoundError: If the array does not exist.
+            SelectionError: If the selection does not have one axis, or the values are not numbers.
+            TooMuch: If the selection exceeds the limits.
+        """
+        selection = await self.select(path, select, decode=decode)
+        axes = [(number, index) for number, index in enumerate(selection.indices) if isinstance(index, slice)]
+        if len(axes) != 1 or selection.view.ndim != 1:
+            shape = selection.view.shape
+            raise SelectionError(
+                f"a chart needs one axis with equal steps, found a selection of shape {shape}", shape=shape
+            )
+        number, index = axes[0]
+        start, _, step = index.indices(selection.array.shape[number])
+        width = max(-(-selection.view.size // points), 1)
+        curves = await self.chunks.read(selection.view, partial(curves_of, selection.presentation, width))
+        facts = {"axis": number, "start": start, "step": step, "width": width, "unit": selection.presentation.unit}
+        return {**facts, "curves": series_facts(curves, width)}
+
     # -------------------------------------------------------------- planes
 
     async def statistics(self, path: str, *, index: str = "", bins: int = 64, decode: bool = True) -> dict[str, Any]:
@@ -336,6 +398,15 @@ class Service:
             SelectionError: If it has no planes, or the index is invalid.
         """
         return await self._planes.statistics(path, index, bins, decode=decode)
+
+    async def pyramid(self, path: str) -> Pyramid:
+        """Return the levels of an array or a pyramid.
+
+        Raises:
+            NodeNotFoundError: If the node does not exist.
+            SelectionError: If it has no planes.
+        """
+        return await self._planes.pyramid(path)
 
     async def view(self, path: str, *, decode: bool = True) -> dict[str, Any]:
         """Return the axes, levels, zooms, unit and value range of an array or a pyramid."""
@@ -417,6 +488,13 @@ class Service:
         # Absence is not cached, as missing keys may be written at any time.
         age = None if math.isinf(self.max_age) else self.max_age
         return CachingStore(store, self._stored_bytes, max_age=age, absent=False)
+
+
+def _name_of(store: StoreLike, path: str) -> str:
+    """Return a name for users, without directories, hosts and secrets of a URL."""
+    place = os.fspath(store) if isinstance(store, str | os.PathLike) else ""
+    parts = place.partition("?")[0].replace("\\", "/").rstrip("/").split("/")
+    return path.strip("/").rpartition("/")[2] or parts[-1].rpartition("@")[2]
 
 
 def _query(label: Any, method: LabelMethod | None) -> Query:

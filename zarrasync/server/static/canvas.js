@@ -4,11 +4,12 @@ const BUSY = 8; // concurrent requests; more of them delay the first tiles
 const KEPT = 400; // tiles in memory beyond those in view
 
 export class Plane {
-  constructor(canvas, { moved, pointed }) {
+  constructor(canvas, { moved, pointed, picked = () => {} }) {
     this.canvas = canvas;
     this.pen = canvas.getContext("2d");
     this.moved = moved;
     this.pointed = pointed;
+    this.picked = picked; // by a click, or the Enter key in the middle
     this.tiles = new Map(); // url -> ImageBitmap, in the order of use
     this.loading = new Map(); // url -> AbortController
     this.failed = new Map(); // url -> time of the failure
@@ -36,8 +37,9 @@ export class Plane {
     this.canvas.setAttribute("aria-busy", "true");
     for (const abort of this.loading.values()) abort.abort();
     this.loading.clear();
-    if (same) this.draw();
-    else this.fit();
+    if (same) return this.draw();
+    this.scale = undefined; // until the canvas has a size
+    this.fit();
   }
 
   /** The view: the element in the middle, and screen pixels per element. */
@@ -97,7 +99,7 @@ export class Plane {
     const { pen, source } = this;
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    if (!source) return;
+    if (!source || !this.scale || !this.width) return;
     const ratio = this.canvas.width / this.width;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.imageSmoothingEnabled = this.scale * ratio < 1;
@@ -197,12 +199,11 @@ export class Plane {
 
   #resized() {
     const box = this.canvas.getBoundingClientRect();
-    const first = !this.width;
     this.width = box.width;
     this.height = box.height;
     this.canvas.width = Math.round(box.width * devicePixelRatio);
     this.canvas.height = Math.round(box.height * devicePixelRatio);
-    if (first || this.fitted) this.fit(); // surrounding elements may have changed its size
+    if (this.fitted || !this.scale) this.fit(); // surrounding elements may have changed its size
     else this.draw();
   }
 
@@ -231,6 +232,7 @@ export class Plane {
   #down(event) {
     this.canvas.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, this.#at(event));
+    this.pressed = this.pointers.size === 1 ? this.#at(event) : null;
   }
 
   #move(event) {
@@ -255,6 +257,10 @@ export class Plane {
 
   #up(event) {
     this.pointers.delete(event.pointerId);
+    const at = this.#at(event);
+    const isClick = event.type === "pointerup" && this.pressed && Math.hypot(at[0] - this.pressed[0], at[1] - this.pressed[1]) < 4;
+    if (isClick && this.element(at)) this.picked(this.element(at));
+    this.pressed = null;
   }
 
   #key(event) {
@@ -267,6 +273,7 @@ export class Plane {
     } else if (event.key === "+" || event.key === "=") this.zoomBy(1.5);
     else if (event.key === "-") this.zoomBy(1 / 1.5);
     else if (event.key === "0") this.fit();
+    else if (event.key === "Enter") this.picked(this.element([this.width / 2, this.height / 2]));
     else return;
     event.preventDefault();
     this.pointed(this.element([this.width / 2, this.height / 2])); // without a pointer, read the element in the middle

@@ -1,13 +1,12 @@
 // The hierarchy. Members of a group are requested when it is opened. Keys work as in other tree widgets.
 
 export class Tree {
-  constructor(list, search, { load, pick }) {
+  constructor(list, { load, pick }) {
     this.list = list;
     this.load = load;
     this.pick = pick;
     list.addEventListener("click", (event) => this.#clicked(event));
     list.addEventListener("keydown", (event) => this.#pressed(event));
-    search.addEventListener("input", () => this.#filter(search.value.trim().toLowerCase()));
   }
 
   /** Shows the nodes below the root, or the root itself if it is an array. */
@@ -119,14 +118,5 @@ export class Tree {
   /** The visible items, from top to bottom. */
   #items() {
     return [...this.list.querySelectorAll("[role=treeitem]")].filter((item) => item.offsetParent !== null);
-  }
-
-  #filter(text) {
-    for (const item of this.list.querySelectorAll("[role=treeitem]")) {
-      const own = item.dataset.path.toLowerCase().includes(text);
-      const below = [...item.querySelectorAll("[role=treeitem]")].some((one) => one.dataset.path.toLowerCase().includes(text));
-      item.hidden = !(own || below);
-      if (text && below) item.setAttribute("aria-expanded", "true");
-    }
   }
 }

@@ -1,0 +1,367 @@
+"""Geometry of maps: tiles in matrix sets, places of elements along axes, and resampling of values to pixels. No IO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.errors import SelectionError
+
+__all__ = [
+    "CRS84",
+    "MATRIX_SETS",
+    "MERCATOR",
+    "AxisPlaces",
+    "Bounds",
+    "PixelGrid",
+    "Resampling",
+    "TileMatrixSet",
+    "Window",
+    "converted",
+    "resample",
+]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Indices: TypeAlias = npt.NDArray[np.intp]
+Bounds: TypeAlias = tuple[float, float, float, float]
+"""The least x, the least y, the greatest x and the greatest y."""
+Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
+
+CRS84 = "OGC:CRS84"
+"""Longitudes and latitudes in degrees."""
+MERCATOR = "EPSG:3857"
+"""The projection of most maps on the web, in metres."""
+
+_RADIUS = 6378137.0
+"""The radius of the sphere in the projection of maps on the web."""
+_HALF = math.pi * _RADIUS
+_PIXEL = 0.00028
+"""The size of a pixel in metres, by which WMTS defines scales."""
+_METRES_PER_DEGREE = _HALF / 180
+_MOST_ZOOM = 30
+_FULL = 360.0
+_NEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class TileMatrixSet:
+    """A set of grids of tiles. Each zoom doubles the number of rows and columns.
+
+    Attributes:
+        name: The name that OGC has registered.
+        crs: The coordinate reference system.
+        uri: Its name in documents of WMTS.
+        bounds: The covered area.
+        columns: The number of columns at zoom 0, which has one row.
+        metres: Metres per unit of the coordinates, for scales.
+    """
+
+    name: str
+    crs: str
+    uri: str
+    bounds: Bounds
+    columns: int
+    metres: float
+
+    def resolution(self, zoom: int, size: int = 256) -> float:
+        """Return the units per pixel of tiles with a number of pixels along each side."""
+        return (self.bounds[2] - self.bounds[0]) / (self.columns * size * 2.0**zoom)
+
+    def scale(self, zoom: int) -> float:
+        """Return the denominator of the scale of tiles of 256 pixels, by the definition of WMTS."""
+        return self.resolution(zoom) * self.metres / _PIXEL
+
+    def tile(self, zoom: int, x: int, y: int) -> Bounds:
+        """Return the area of a tile.
+
+        Raises:
+            SelectionError: If the tile does not exist.
+        """
+        if not (0 <= zoom <= _MOST_ZOOM and 0 <= x < self.columns << zoom and 0 <= y < 1 << zoom):
+            raise SelectionError(f"{self.name} has no tile {zoom}/{x}/{y}", shape=())
+        side = self.resolution(zoom) * 256
+        west, north = self.bounds[0] + x * side, self.bounds[3] - y * side
+        return west, north - side, west + side, north
+
+
+MATRIX_SETS = {
+    item.name: item
+    for item in (
+        TileMatrixSet(
+            "WebMercatorQuad",
+            MERCATOR,
+            "http://www.opengis.net/def/crs/EPSG/0/3857",
+            (-_HALF, -_HALF, _HALF, _HALF),
+            1,
+            1.0,
+        ),
+        TileMatrixSet(
+            "WorldCRS84Quad",
+            CRS84,
+            "http://www.opengis.net/def/crs/OGC/1.3/CRS84",
+            (-180.0, -90.0, 180.0, 90.0),
+            2,
+            _METRES_PER_DEGREE,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class PixelGrid:
+    """The pixels of a picture on a map.
+
+    Attributes:
+        crs: The coordinate reference system: ``CRS84`` or ``MERCATOR``.
+        bounds: The area.
+        width: The number of columns.
+        height: The number of rows, the first of which is in the north.
+    """
+
+    crs: str
+    bounds: Bounds
+    width: int
+    height: int
+
+    def columns(self, *, edges: bool = False) -> Floats:
+        """Return the coordinates of the centres of the columns, or of their edges."""
+        return _spaced(self.bounds[0], self.bounds[2], self.width, edges=edges)
+
+    def rows(self, *, edges: bool = False) -> Floats:
+        """Return the coordinates of the centres of the rows from the north on, or of their edges."""
+        return _spaced(self.bounds[3], self.bounds[1], self.height, edges=edges)
+
+
+def _spaced(first: float, last: float, count: int, *, edges: bool) -> Floats:
+    places = np.arange(count + 1.0) if edges else np.arange(count) + 0.5
+    return first + (last - first) * (places / count)
+
+
+def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str) -> Floats:
+    """Return coordinates in another system. Between these two, each axis is converted independently.
+
+    Args:
+        values: The coordinates.
+        axis: The axis.
+        source: Their system: ``CRS84`` or ``MERCATOR``.
+        target: The other system.
+    """
+    if source == target:
+        return values
+    if axis == "x":
+        return values / _METRES_PER_DEGREE if target == CRS84 else values * _METRES_PER_DEGREE
+    if target == CRS84:
+        return np.degrees(np.arctan(np.sinh(values / _RADIUS)))
+    with np.errstate(divide="ignore"):
+        return _RADIUS * np.arcsinh(np.tan(np.radians(np.clip(values, -90.0, 90.0))))
+
+
+# ------------------------------------------------------------------ places along an axis
+
+
+@dataclass(frozen=True, eq=False)
+class AxisPlaces:
+    """The places of elements along an axis, from the coordinates of their centres.
+
+    Attributes:
+        edges: The coordinates of the edges of the elements, which increase or decrease.
+        is_cyclic: Whether the elements cover all longitudes.
+        is_longitude: Whether coordinates that differ by 360 are the same place.
+    """
+
+    edges: Floats
+    is_cyclic: bool = False
+    is_longitude: bool = False
+
+    @classmethod
+    def of(cls, centres: Floats, name: str, *, is_longitude: bool = False, is_latitude: bool = False) -> AxisPlaces:
+        """Return the places of elements.
+
+        Args:
+            centres: The coordinates of the centres.
+            name: The name of the axis, for messages.
+            is_longitude: Whether they are longitudes in degrees.
+            is_latitude: Whether they are latitudes in degrees, so that edges are at most at the poles.
+
+        Raises:
+            SelectionError: If they neither increase nor decrease, or are not finite.
+        """
+        steps = np.diff(centres)
+        if len(centres) < 2 or not np.isfinite(centres).all() or not (np.all(steps > 0) or np.all(steps < 0)):
+            raise SelectionError(
+                f"the coordinates of {name!r} must increase or decrease, and be at least two, to be shown on a map",
+                shape=centres.shape,
+            )
+        middles = centres[:-1] + steps / 2
+        edges = np.concatenate([[centres[0] - steps[0] / 2], middles, [centres[-1] + steps[-1] / 2]])
+        if is_latitude:
+            edges = np.clip(edges, -90.0, 90.0)
+        span = abs(edges[-1] - edges[0])
+        return cls(edges, is_longitude and abs(span - _FULL) <= abs(steps).max() * 1e-3, is_longitude)
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest coordinate that the elements cover."""
+        least, greatest = sorted((float(self.edges[0]), float(self.edges[-1])))
+        return least, greatest
+
+    def positions(self, coordinates: Floats) -> Floats:
+        """Return the positions of coordinates in units of elements: 2.5 is the centre of the element 2.
+
+        Positions outside of the axis are NaN. On a cyclic axis, positions go on beyond its ends, so that they increase or
+        decrease with the coordinates.
+        """
+        turns: Floats = np.zeros(np.shape(coordinates))
+        least, greatest = self.bounds
+        if self.is_longitude:
+            turns = np.floor((coordinates - least) / _FULL)
+            coordinates = coordinates - turns * _FULL
+        numbers = np.arange(len(self.edges), dtype=np.float64)
+        is_ascending = self.edges[-1] > self.edges[0]
+        edges, numbers = (self.edges, numbers) if is_ascending else (self.edges[::-1], numbers[::-1])
+        found = np.interp(coordinates, edges, numbers)
+        if self.is_cyclic:
+            return found + turns * (len(self) if is_ascending else -len(self))
+        slack = _NEAR * (greatest - least)
+        return np.where((coordinates >= least - slack) & (coordinates <= greatest + slack), found, np.nan)
+
+    def scaled(self, size: int) -> AxisPlaces:
+        """Return the places of another number of elements of equal extents in positions, such as of a coarser level."""
+        numbers = np.linspace(0, len(self), size + 1)
+        return replace(self, edges=np.interp(numbers, np.arange(len(self) + 1.0), self.edges))
+
+
+# ------------------------------------------------------------------ windows
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The elements along one axis that pixels of a picture show.
+
+    Attributes:
+        elements: The numbers of the elements that are read.
+        first: For each pixel the place of its first element in ``elements``.
+        stop: For each pixel the place after its last element.
+        fraction: For each pixel the weight of the last element, if it lies between two.
+        is_inside: Whether the pixel shows an element.
+    """
+
+    elements: Indices
+    first: Indices
+    stop: Indices
+    fraction: Floats
+    is_inside: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, places: AxisPlaces, centres: Floats, edges: Floats, resampling: Resampling) -> Window:
+        """Return the elements of pixels.
+
+        Args:
+            places: The places of elements along the axis.
+            centres: The coordinates of the centres of the pixels.
+            edges: The coordinates of the edges of the pixels.
+            resampling: The method by which elements become pixels.
+        """
+        middle = places.positions(centres)
+        is_inside = np.isfinite(middle)
+        fraction: Floats = np.zeros(len(middle))
+        safe = np.where(is_inside, middle, 0.5)
+        first = np.floor(safe).astype(np.intp)
+        stop = first + 1
+        if resampling == "average":
+            first, stop = _covered(places, edges, first)
+        elif resampling == "bilinear":
+            first = np.floor(safe - 0.5).astype(np.intp)
+            fraction = safe - 0.5 - first
+            stop = first + 2
+        return cls._numbered(places, first, stop, fraction, is_inside)
+
+    @classmethod
+    def _numbered(
+        cls, places: AxisPlaces, first: Indices, stop: Indices, fraction: Floats, is_inside: npt.NDArray[np.bool_]
+    ) -> Window:
+        """Return a window with the numbers of only those elements that are needed."""
+        size = len(places)
+        if not is_inside.any():
+            empty = np.zeros(0, np.intp)
+            return cls(empty, first * 0, first * 0, fraction, is_inside)
+        if not places.is_cyclic:
+            first, stop = np.clip(first, 0, size - 1), np.clip(stop, 1, size)
+        widths = stop - first
+        if (widths[is_inside] <= 2).all():  # single elements may be far from each other
+            unrolled = np.unique(np.concatenate([first[is_inside], stop[is_inside] - 1]))
+        else:
+            unrolled = np.arange(first[is_inside].min(), stop[is_inside].max())
+        start = np.minimum(np.searchsorted(unrolled, first), len(unrolled) - 1)
+        return cls(unrolled % size, start, start + widths, fraction, is_inside)
+
+
+def _covered(places: AxisPlaces, edges: Floats, nearest: Indices) -> tuple[Indices, Indices]:
+    """Return the first element of each pixel and the one after the last: those whose centres it covers, or the nearest."""
+    least, greatest = places.bounds
+    clipped = edges if places.is_longitude else np.clip(edges, least, greatest)
+    positions = places.positions(clipped)
+    begin, end = np.minimum(positions[:-1], positions[1:]), np.maximum(positions[:-1], positions[1:])
+    is_known = np.isfinite(begin) & np.isfinite(end)
+    first = np.where(is_known, np.ceil(np.where(is_known, begin, 0) - 0.5), nearest).astype(np.intp)
+    stop = np.where(is_known, np.ceil(np.where(is_known, end, 0) - 0.5), nearest + 1).astype(np.intp)
+    is_empty = stop <= first
+    return np.where(is_empty, nearest, first), np.where(is_empty, nearest + 1, stop)
+
+
+def resample(
+    values: npt.NDArray[np.generic], rows: Window, columns: Window, resampling: Resampling
+) -> np.ma.MaskedArray:
+    """Return the values of pixels.
+
+    Args:
+        values: The values of the elements of two windows, of shape (rows, columns). NaN and masked ones are missing.
+        rows: The elements of the rows of pixels.
+        columns: The elements of the columns of pixels.
+        resampling: The method by which elements become pixels.
+
+    Returns:
+        Values of shape (height, width), masked outside of the array and where all values are missing.
+    """
+    outside = ~(rows.is_inside[:, None] & columns.is_inside)
+    if not values.size:
+        return np.ma.masked_array(np.zeros(outside.shape, values.dtype), mask=True)
+    if resampling == "nearest":
+        return np.ma.masked_array(np.ma.asarray(values)[rows.first[:, None], columns.first], outside, keep_mask=True)
+    missing = np.ma.getmaskarray(values)
+    numbers = np.ma.getdata(values).astype(np.float64)
+    missing = missing | np.isnan(numbers)
+    weights, numbers = (~missing).astype(np.float64), np.where(missing, 0.0, numbers)
+    combine = _sums if resampling == "average" else _between
+    total, weight = (combine(combine(item, rows, 0), columns, 1) for item in (numbers, weights))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.ma.masked_array(total / weight, outside | (weight <= 0.5 * (resampling == "bilinear")))
+
+
+def _sums(values: Floats, window: Window, axis: int) -> Floats:
+    """Return the sums of the elements of each pixel. An infinite element changes only the pixels that contain it."""
+    size = values.shape[axis]
+    first = np.minimum(window.first, size - 1)
+    stop = np.clip(window.stop, first + 1, size)
+    padded = np.concatenate([values, np.zeros_like(np.take(values, [0], axis=axis))], axis=axis)  # a place to stop at
+    ranges = np.stack([first, stop], axis=1).reshape(-1)
+    sums: Floats = np.add.reduceat(padded, ranges, axis=axis).take(np.arange(0, len(ranges), 2), axis=axis)
+    return sums
+
+
+def _between(values: Floats, window: Window, axis: int) -> Floats:
+    """Return the values between two elements of each pixel."""
+    last = np.maximum(window.stop - 1, window.first)
+    shape = (-1, 1) if axis == 0 else (1, -1)
+    fraction = np.where(last > window.first, window.fraction, 0.0).reshape(shape)
+    below, above = np.take(values, window.first, axis=axis), np.take(values, last, axis=axis, mode="clip")
+    result: Floats = below * (1 - fraction) + above * fraction
+    return result

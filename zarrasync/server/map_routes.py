@@ -1,0 +1,396 @@
+"""The interface of maps over HTTP, with the paths and parameters of titiler: tiles, pictures, points, and descriptions."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any, get_args
+from urllib.parse import quote, urlencode
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from zarrasync.display.values import strict
+from zarrasync.indexing.labels import LabelMethod
+from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.server.limits import BadQuery, Unsupported
+from zarrasync.server.map_grid import (
+    CRS84,
+    MATRIX_SETS,
+    MERCATOR,
+    Bounds,
+    PixelGrid,
+    Resampling,
+    TileMatrixSet,
+    converted,
+)
+from zarrasync.server.maps import MapRequest
+from zarrasync.server.messages import Request, Response
+from zarrasync.server.pages import show_map
+from zarrasync.server.query import integer_of
+from zarrasync.server.responses import content_response, json_response
+from zarrasync.server.routes import Parameter, Route
+from zarrasync.server.service import Service
+
+__all__ = ["MapRoutes"]
+
+_METHODS = get_args(LabelMethod)
+_MOST_PIXELS = 2048
+"""The most rows or columns of a picture."""
+_PREVIEW = 1024
+_CRS = {"epsg:4326": CRS84, "ogc:crs84": CRS84, "crs84": CRS84, "epsg:3857": MERCATOR}
+_LAST_ZOOM = 22
+_VARIABLE = Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth")
+_SEL = Parameter(
+    "sel",
+    "the label of an axis before the last two: time=2024-03-01 or time=nearest::2024-03-01; may be repeated",
+    repeats=True,
+)
+_NODATA = Parameter("nodata", "a value that is missing", kind="number")
+_RESAMPLING = Parameter(
+    "resampling",
+    "the method by which elements become pixels; by default the average where a pixel covers several elements, and "
+    "the nearest one of flags and labels",
+    choices=get_args(Resampling),
+)
+_STYLE = (
+    Parameter("rescale", "the values of the first and the last colour: 250,310; by default those of typical values"),
+    Parameter("colormap_name", "the name of a colour map, or labels; by default that of flags, or viridis"),
+)
+_PICTURE = (_VARIABLE, _SEL, *_STYLE, _NODATA, _RESAMPLING)
+_SIZE = Parameter("tilesize", "the pixels of a tile along each side", kind="integer", default="256")
+_SIDES = (
+    Parameter("width", "the number of columns", kind="integer"),
+    Parameter("height", "the number of rows", kind="integer"),
+    Parameter("dst_crs", "the system of the picture", choices=("epsg:4326", "epsg:3857")),
+)
+_COORD_CRS = Parameter("coord_crs", "the system of the bounds", choices=("epsg:4326", "epsg:3857"))
+_IMAGES = {"png": "image/png", "webp": "image/webp"}
+_URNS = {MERCATOR: "urn:ogc:def:crs:EPSG::3857", CRS84: "urn:ogc:def:crs:OGC:1.3:CRS84"}
+_BINS = Parameter("histogram_bins", "the number of bins of the histogram", kind="integer", default="10")
+_FORMAT = Parameter("tile_format", "the format of tiles", choices=tuple(_IMAGES))
+
+
+class MapRoutes:
+    """Handlers of requests for maps of a service.
+
+    Args:
+        service: The service.
+
+    Attributes:
+        routes: The routes.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._maps, self._max_age = service, service.maps, service.max_age
+        tile, images = "/tiles/{tms}/{z}/{x}/{y}", tuple(_IMAGES.values())
+        tile_parameters = (*_PICTURE, _SIZE)
+        bounds = "{minx},{miny},{maxx},{maxy}"
+        self.routes = (
+            *(
+                Route(f"map_tile{n}", tile + end, self.tile, "A tile of a map", tile_parameters, images)
+                for n, end in enumerate(("", ".png", ".webp"))
+            ),
+            Route("tilejson", "/{tms}/tilejson.json", self.tilejson, "Tiles as TileJSON", (*tile_parameters, _FORMAT)),
+            Route("map", "/{tms}/map.html", show_map, "A page with a map", tile_parameters, ("text/html",)),
+            Route(
+                "wmts",
+                "/WMTSCapabilities.xml",
+                self.wmts,
+                "Tiles as WMTS",
+                (*tile_parameters, _FORMAT),
+                ("application/xml",),
+            ),
+            Route("point", "/point/{lon},{lat}", self.point, "The value at a point", (_VARIABLE, _SEL, _NODATA)),
+            *(
+                Route(
+                    f"bbox{n}",
+                    f"/bbox/{bounds}{end}",
+                    self.bbox,
+                    "A picture of an area",
+                    (*_PICTURE, *_SIDES, _COORD_CRS),
+                    images,
+                )
+                for n, end in enumerate(("/{width}x{height}.png", "/{width}x{height}.webp", ".png", ".webp"))
+            ),
+            *(
+                Route(f"preview{n}", f"/preview{end}", self.preview, "A picture of all", (*_PICTURE, *_SIDES), images)
+                for n, end in enumerate(("", ".png", ".webp"))
+            ),
+            Route("statistics", "/statistics", self.statistics, "Statistics of a plane", (_VARIABLE, _SEL, _BINS)),
+            Route("info", "/info", self.info, "Bounds, size and attributes", (_VARIABLE, _SEL)),
+        )
+
+    # -------------------------------------------------------------- pictures
+
+    async def tile(self, request: Request) -> Response:
+        """Return a tile."""
+        tms, size = _matrix_set(request), integer_of(request.query, "tilesize", 256, 16, _MOST_PIXELS)
+        zoom, x, y = (int(request.parameters[name]) for name in ("z", "x", "y"))
+        return await self._picture(request, PixelGrid(tms.crs, tms.tile(zoom, x, y), size, size))
+
+    async def bbox(self, request: Request) -> Response:
+        """Return the picture of an area."""
+        bounds = tuple(_number(request.parameters[name], name) for name in ("minx", "miny", "maxx", "maxy"))
+        crs = _CRS[request.query.get("coord_crs", "epsg:4326")]
+        return await self._area(request, bounds, crs)  # type: ignore[arg-type]  # there are four
+
+    async def preview(self, request: Request) -> Response:
+        """Return the picture of all."""
+        pyramid = await self._service.pyramid(_variable(request))
+        return await self._area(request, (await self._maps.place(pyramid)).bounds, CRS84)
+
+    async def _area(self, request: Request, bounds: Bounds, crs: str) -> Response:
+        target = _CRS[request.query.get("dst_crs", "epsg:4326")]
+        xs, ys = (
+            converted(np.array(values), axis, crs, target)  # type: ignore[arg-type]
+            for axis, values in (("x", bounds[::2]), ("y", bounds[1::2]))
+        )
+        if target == MERCATOR:
+            least, greatest = MATRIX_SETS["WebMercatorQuad"].bounds[1::2]
+            ys = np.clip(ys, least, greatest)
+        if not (xs[0] < xs[1] and ys[0] < ys[1]):
+            raise BadQuery("the bounds are the least x, the least y, the greatest x and the greatest y")
+        area = float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])
+        return await self._picture(request, PixelGrid(target, area, *_size(request, area)))
+
+    async def _picture(self, request: Request, grid: PixelGrid) -> Response:
+        body = await self._maps.picture(_map_request(request), grid)
+        kind = "webp" if request.path.endswith(".webp") else "png"
+        if kind == "webp":
+            body = await self._service.chunks.compute(lambda: _as_webp(body))
+        return content_response(request, [body], _IMAGES[kind], self._max_age, compress=False)
+
+    # -------------------------------------------------------------- values
+
+    async def point(self, request: Request) -> Response:
+        """Return the value at a point."""
+        longitude, latitude = (_number(request.parameters[name], name) for name in ("lon", "lat"))
+        wanted = _map_request(request)
+        value, unit = await self._maps.point(wanted, longitude, latitude)
+        body = {"coordinates": [longitude, latitude], "values": [value], "band_names": [wanted.path], "unit": unit}
+        return json_response(request, strict(body), self._max_age)
+
+    async def statistics(self, request: Request) -> Response:
+        """Return statistics of a plane, from a sample of its chunks if it is large."""
+        wanted = _map_request(request)
+        index = await self._maps.index(await self._service.pyramid(wanted.path), wanted)
+        bins = integer_of(request.query, "histogram_bins", 10, 1, 1024)
+        facts = await self._service.statistics(wanted.path, index=",".join(map(str, index)), bins=bins)
+        count, invalid = facts["count"], facts["invalid"]
+        edges = [] if facts["low"] is None else np.linspace(facts["low"], facts["high"], bins + 1).tolist()
+        body = {
+            "min": facts["minimum"],
+            "max": facts["maximum"],
+            "mean": facts["mean"],
+            "std": facts["std"],
+            "count": count - invalid,
+            "masked_pixels": invalid,
+            "valid_percent": 100 * (count - invalid) / count if count else 0.0,
+            "histogram": [facts["histogram"], edges],
+            "is_sample": count < facts["total"],
+            "unit": facts["unit"],
+        }
+        return json_response(request, {wanted.path: body}, self._max_age)
+
+    async def info(self, request: Request) -> Response:
+        """Return the bounds, the size and the attributes of an array."""
+        wanted = _map_request(request)
+        pyramid = await self._service.pyramid(wanted.path)
+        place, array = await self._maps.place(pyramid), pyramid.levels[0].array
+        axes = (await self._service.axes(self._service.hierarchy.relative_path(array)))[:-2]
+        rows, columns = pyramid.shape
+        body = {
+            "bounds": place.bounds,
+            "crs": CRS84,
+            "native_crs": place.crs,
+            "dtype": array.metadata.dtype.name,
+            "width": columns,
+            "height": rows,
+            "minzoom": 0,
+            "maxzoom": _max_zoom(place.bounds, pyramid.shape, MATRIX_SETS["WebMercatorQuad"]),
+            "dimensions": axes,
+            "attrs": array.attrs,
+        }
+        return json_response(request, strict(body), self._max_age)
+
+    # -------------------------------------------------------------- descriptions
+
+    async def tilejson(self, request: Request) -> Response:
+        """Return a description of tiles as TileJSON 2.2."""
+        tms, wanted = _matrix_set(request), _map_request(request)
+        pyramid = await self._service.pyramid(wanted.path)
+        bounds = (await self._maps.place(pyramid)).bounds
+        body = {
+            "tilejson": "2.2.0",
+            "name": wanted.path,
+            "version": "1.0.0",
+            "scheme": "xyz",
+            "tiles": [_tile_url(request, tms.name, "{z}/{x}/{y}")],
+            "minzoom": 0,
+            "maxzoom": _max_zoom(bounds, pyramid.shape, tms),
+            "bounds": bounds,
+            "center": [(bounds[0] + bounds[2]) / 2, (bounds[1] + bounds[3]) / 2, 0],
+        }
+        return json_response(request, body, self._max_age)
+
+    async def wmts(self, request: Request) -> Response:
+        """Return a description of tiles as WMTS 1.0.0."""
+        wanted = _map_request(request)
+        pyramid = await self._service.pyramid(wanted.path)
+        bounds = (await self._maps.place(pyramid)).bounds
+        body = _capabilities(request, wanted.path, bounds, pyramid.shape)
+        return content_response(request, [body.encode()], "application/xml", self._max_age)
+
+
+# ------------------------------------------------------------------ parameters
+
+
+def _variable(request: Request) -> str:
+    path = request.query.get("variable", "")
+    if not path:
+        raise BadQuery("the parameter variable is required: the path of an array, such as variable=t2m")
+    return path.strip("/")
+
+
+def _map_request(request: Request) -> MapRequest:
+    """Return what the parameters of a request specify.
+
+    Raises:
+        BadQuery: If one is invalid.
+    """
+    query = request.query
+    low, high = _range(query.get("rescale", ""))
+    nodata = _number(query["nodata"], "nodata", is_finite=False) if query.get("nodata") else None
+    labels = dict(_label(value) for name, value in request.items if name == "sel")
+    resampling: Any = query.get("resampling", "")
+    # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
+    nodata = None if nodata is not None and math.isnan(nodata) else nodata
+    colormap = query.get("colormap_name", "")[:64]
+    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, nodata, resampling)
+
+
+def _label(text: str) -> tuple[str, Query]:
+    """Parse ``time=2024-03-01`` or ``time=nearest::2024-03-01``."""
+    name, equals, rest = text.partition("=")
+    method, separator, label = rest.partition("::")
+    if not separator:
+        method, label = "", rest
+    if not (name and equals and label) or (method and method not in _METHODS):
+        raise BadQuery(
+            f"sel must be an axis and a label, such as time=2024-03-01 or time=nearest::2024-03-01, with one of the methods "
+            f"{', '.join(_METHODS)}; found {text[:80]!r}"
+        )
+    return name, Query(_parsed(label), method or None)
+
+
+def _parsed(label: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(label)
+        except ValueError:
+            continue
+    return label
+
+
+def _range(text: str) -> tuple[float | None, float | None]:
+    if not text:
+        return None, None
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise BadQuery(f"rescale must be two numbers, such as 250,310; found {text[:40]!r}")
+    return _number(parts[0], "rescale"), _number(parts[1], "rescale")
+
+
+def _number(text: str, name: str, *, is_finite: bool = True) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadQuery(f"{name} must be a number, found {text[:30]!r}") from None
+    if is_finite and not math.isfinite(value):
+        raise BadQuery(f"{name} must be a finite number, found {text[:30]!r}")
+    return value
+
+
+def _matrix_set(request: Request) -> TileMatrixSet:
+    return MATRIX_SETS[request.parameters["tms"]]
+
+
+def _size(request: Request, area: Bounds) -> tuple[int, int]:
+    """Return the columns and rows of a picture: requested ones, or at most 1024 in the proportions of the area."""
+    sides = {**request.query, **request.parameters}
+    aspect = (area[2] - area[0]) / (area[3] - area[1])
+    width, height = (
+        integer_of(sides, name, 0, 1, _MOST_PIXELS) if name in sides else None for name in ("width", "height")
+    )
+    if width is None and height is None:
+        width = _PREVIEW if aspect >= 1 else max(round(_PREVIEW * aspect), 1)
+    if width is None:
+        width = round((height or 1) * aspect)
+    if height is None:
+        height = round(width / aspect)
+    return min(max(width, 1), _MOST_PIXELS), min(max(height, 1), _MOST_PIXELS)
+
+
+def _as_webp(png: bytes) -> bytes:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Unsupported("WebP needs the package pillow on the server; request png") from None
+    target = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGBA").save(target, "WEBP", lossless=True)
+    return target.getvalue()
+
+
+# ------------------------------------------------------------------ documents
+
+
+def _max_zoom(bounds: Bounds, shape: tuple[int, int], tms: TileMatrixSet) -> int:
+    """Return the first zoom at which pixels are not larger than elements."""
+    west, east = (float(converted(np.array(value), "x", CRS84, tms.crs)) for value in bounds[::2])
+    step = (east - west) / shape[1]
+    return min(max(math.ceil(math.log2(tms.resolution(0) / step)), 0), _LAST_ZOOM)
+
+
+def _tile_url(request: Request, tms: str, place: str) -> str:
+    """Return the template of the URLs of tiles, with the parameters of a request."""
+    kind = request.query.get("tile_format", "png")
+    query = urlencode([(name, value) for name, value in request.items if name != "tile_format"], quote_via=quote)
+    return f"{request.origin}{request.root}/tiles/{tms}/{place}.{kind}" + (f"?{query}" if query else "")
+
+
+def _capabilities(request: Request, name: str, bounds: Bounds, shape: tuple[int, int]) -> str:
+    title, kind = escape(name), _IMAGES[request.query.get("tile_format", "png")]
+    west, south, east, north = bounds
+    layers = "".join(
+        f"<Layer><ows:Title>{title} {tms.name}</ows:Title><ows:Identifier>{title}_{tms.name}</ows:Identifier>"
+        f'<ows:WGS84BoundingBox crs="urn:ogc:def:crs:OGC:2:84"><ows:LowerCorner>{west!r} {south!r}</ows:LowerCorner>'
+        f"<ows:UpperCorner>{east!r} {north!r}</ows:UpperCorner></ows:WGS84BoundingBox>"
+        '<Style isDefault="true"><ows:Identifier>default</ows:Identifier></Style>'
+        f"<Format>{kind}</Format><TileMatrixSetLink><TileMatrixSet>{tms.name}</TileMatrixSet></TileMatrixSetLink>"
+        f'<ResourceURL format="{kind}" resourceType="tile" '
+        f"template={quoteattr(_tile_url(request, tms.name, '{TileMatrix}/{TileCol}/{TileRow}'))}/></Layer>"
+        for tms in MATRIX_SETS.values()
+    )
+    sets = "".join(_matrices(tms, _max_zoom(bounds, shape, tms)) for tms in MATRIX_SETS.values())
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<Capabilities xmlns="http://www.opengis.net/wmts/1.0" '
+        'xmlns:ows="http://www.opengis.net/ows/1.1" xmlns:xlink="http://www.w3.org/1999/xlink" version="1.0.0">'
+        "<ows:ServiceIdentification><ows:Title>Zarr</ows:Title><ows:ServiceType>OGC WMTS</ows:ServiceType>"
+        "<ows:ServiceTypeVersion>1.0.0</ows:ServiceTypeVersion></ows:ServiceIdentification>"
+        f"<Contents>{layers}{sets}</Contents></Capabilities>"
+    )
+
+
+def _matrices(tms: TileMatrixSet, last: int) -> str:
+    matrices = "".join(
+        f"<TileMatrix><ows:Identifier>{zoom}</ows:Identifier><ScaleDenominator>{tms.scale(zoom)!r}</ScaleDenominator>"
+        f"<TopLeftCorner>{tms.bounds[0]!r} {tms.bounds[3]!r}</TopLeftCorner><TileWidth>256</TileWidth>"
+        f"<TileHeight>256</TileHeight><MatrixWidth>{tms.columns << zoom}</MatrixWidth><MatrixHeight>{1 << zoom}</MatrixHeight>"
+        "</TileMatrix>"
+        for zoom in range(last + 1)
+    )
+    return (
+        f"<TileMatrixSet><ows:Identifier>{tms.name}</ows:Identifier><ows:SupportedCRS>{_URNS[tms.crs]}</ows:SupportedCRS>"
+        f"{matrices}</TileMatrixSet>"
+    )

@@ -1,0 +1,351 @@
+"""Maps of arrays: their places on the earth, tiles and pictures in the coordinate systems of maps, and values at points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zarrasync.display.presentation import Presentation
+from zarrasync.errors import NodeNotFoundError, SelectionError
+from zarrasync.metadata.conventions import CRS, Axis, meaning_of
+from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.model.paths import join
+from zarrasync.nodes.access import positions_of
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.server.chunk_reader import ChunkReader
+from zarrasync.server.coordinates import axes_of_array, is_latitude, is_longitude
+from zarrasync.server.described import Described
+from zarrasync.server.images import LABELS, render
+from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
+from zarrasync.server.map_grid import (
+    CRS84,
+    MERCATOR,
+    AxisPlaces,
+    Bounds,
+    PixelGrid,
+    Resampling,
+    Window,
+    converted,
+    resample,
+)
+from zarrasync.server.planes import Planes
+from zarrasync.server.pyramid import Level, Pyramid
+from zarrasync.server.query import Colours
+
+__all__ = ["MapRequest", "Maps", "Place"]
+
+_WEB_CODES = {"EPSG:4326": CRS84, "OGC:CRS84": CRS84, "EPSG:3857": MERCATOR, "EPSG:900913": MERCATOR}
+_COLORMAP = "viridis"
+_TOLERANCE = 1.01
+"""How much coarser a level may be than pixels, because shapes of levels are rounded."""
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """What a map shows.
+
+    Attributes:
+        path: The path of an array or a pyramid.
+        labels: Labels of the axes before the last two.
+        colormap: The name of a colour map; empty for the default: own colours of flags and labels, and viridis.
+        low: The value of its first colour; ``None`` for one that suits the values.
+        high: The value of its last colour; ``None`` for one that suits the values.
+        nodata: A value that is missing.
+        resampling: The method by which elements become pixels; empty for the average where a pixel covers several
+            elements and the limits allow to read them, or else the nearest one.
+    """
+
+    path: str
+    labels: tuple[tuple[str, Query], ...] = ()
+    colormap: str = ""
+    low: float | None = None
+    high: float | None = None
+    nodata: float | None = None
+    resampling: Resampling | Literal[""] = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The place of an array on the earth.
+
+    Attributes:
+        crs: The coordinate reference system of its axes: ``CRS84`` or ``MERCATOR``.
+        x: The places of its columns.
+        y: The places of its rows.
+    """
+
+    crs: str
+    x: AxisPlaces
+    y: AxisPlaces
+
+    @property
+    def bounds(self) -> Bounds:
+        """The covered longitudes and latitudes. Longitudes are from -180 to 180 if all are covered."""
+        west, east = (float(converted(np.array(v), "x", self.crs, CRS84)) for v in self.x.bounds)
+        south, north = (float(converted(np.array(v), "y", self.crs, CRS84)) for v in self.y.bounds)
+        if self.x.is_cyclic or east - west >= 360:
+            return -180.0, south, 180.0, north
+        turns = 360.0 * np.floor((west + 180) / 360)
+        return west - turns, south, east - turns, north
+
+
+class Maps:
+    """Pictures of arrays on maps.
+
+    Args:
+        described: The conventions of the served hierarchy.
+        chunks: Reads its arrays.
+        planes: Its planes, and the cache of pictures.
+    """
+
+    def __init__(self, described: Described, chunks: ChunkReader, planes: Planes) -> None:
+        self._described, self._chunks, self._planes = described, chunks, planes
+        self._hierarchy = described.hierarchy
+
+    # -------------------------------------------------------------- pictures
+
+    async def picture(self, request: MapRequest, grid: PixelGrid) -> bytes:
+        """Return the picture of an area as a PNG. Pixels without values are transparent.
+
+        Args:
+            request: The variable and its colours.
+            grid: Its pixels.
+
+        Raises:
+            NodeNotFoundError: If the array does not exist.
+            LabelError: If a label does not exist.
+            SelectionError: If the array has no place on the earth.
+            TooMuch: If the picture needs more than the limits allow.
+        """
+        pyramid = await self._planes.pyramid(request.path)
+        index = await self.index(pyramid, request)
+        cmap = request.colormap or (LABELS if pyramid.labels is not None else _COLORMAP)
+        style = await self._planes.style(pyramid, Colours(cmap, request.low, request.high))
+        versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
+        key = ("map", versions, index, style, grid, request.nodata, request.resampling)
+
+        async def make() -> bytes:
+            values = await self._values(pyramid, index, grid, request)
+            return await self._chunks.compute(lambda: render(values, style))
+
+        return await self._planes.tiles.get(key, make)
+
+    async def point(self, request: MapRequest, longitude: float, latitude: float) -> tuple[Any, str]:
+        """Return the value of the element at a point, ``None`` if it is missing, and its unit.
+
+        Raises:
+            NodeNotFoundError: If the array does not exist.
+            SelectionError: If the array has no place on the earth, or does not cover the point.
+        """
+        pyramid = await self._planes.pyramid(request.path)
+        place, index = await self.place(pyramid), await self.index(pyramid, request)
+        x = converted(np.array([longitude]), "x", CRS84, place.crs)
+        y = converted(np.array([latitude]), "y", CRS84, place.crs)
+        positions = place.y.positions(y)[0], place.x.positions(x)[0]
+        if not np.isfinite(positions).all():
+            raise SelectionError(
+                f"{request.path!r} does not cover longitude {longitude:g} and latitude {latitude:g}; bounds: "
+                f"{', '.join(f'{number:g}' for number in place.bounds)}",
+                shape=pyramid.shape,
+            )
+        row, column = (min(int(position), size - 1) for position, size in zip(positions, pyramid.shape, strict=True))
+        array = pyramid.levels[0].array
+        presentation = await self._described.presentation(array)
+        view = array.view[(*index, row, column % len(place.x))]
+        numbers = await self._chunks.read(view, partial(_with_nodata, presentation, request.nodata))
+        value = (
+            None if np.ma.getmaskarray(numbers).any() or np.isnan(np.ma.getdata(numbers)).any() else numbers[()].item()
+        )
+        return value, presentation.unit
+
+    async def _values(
+        self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest
+    ) -> npt.NDArray[Any]:
+        place = await self.place(pyramid)
+        centres, edges = _coordinates(grid, place.crs, edges=False), _coordinates(grid, place.crs, edges=True)
+        steps = _steps(place, edges)
+        level = _level(pyramid, steps)
+        sizes = level.array.shape[-2:]
+        axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
+        presentation = await self._described.presentation(level.array)
+        is_category = presentation.encoding.flags is not None or pyramid.labels is not None
+        is_nearest = is_category or _is_magnified(level, steps)
+        methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
+        if request.resampling:
+            methods = [request.resampling]
+        for method in methods:
+            windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
+            if not all(len(window.elements) for window in windows):
+                break
+            key = (*level.index(index), *(_as_slice(window.elements) for window in windows))
+            view = level.array.oindex[key]
+            if method != methods[-1] and not self._allows(view):
+                continue
+            return await self._chunks.read(view, partial(_resampled, presentation, request.nodata, windows, method))
+        return np.ma.masked_array(np.zeros((grid.height, grid.width), np.float32), mask=True)
+
+    def _allows(self, view: AsyncSelection) -> bool:
+        try:
+            self._chunks.check(view)
+        except TooMuch:
+            return False
+        return True
+
+    # -------------------------------------------------------------- places
+
+    async def place(self, pyramid: Pyramid) -> Place:
+        """Return the place of the finest level of a pyramid.
+
+        Raises:
+            SelectionError: If its last two axes have no coordinates on the earth.
+            Unsupported: If its coordinate reference system is not supported.
+        """
+        array = pyramid.levels[0].array
+        return await self._hierarchy.cached(("place", self._hierarchy.version_key(array)), partial(self._place, array))
+
+    async def _place(self, array: AsyncArray) -> Place:
+        rows, columns = (await axes_of_array(self._described, self._chunks, array))[-2:]
+        crs = CRS84 if is_latitude(rows) and is_longitude(columns) else await self._crs(array, rows, columns)
+        is_degrees = crs == CRS84
+        group = self._hierarchy.relative_path(array).rpartition("/")[0]
+        y = await self._centres(group, rows, array.shape[-2])
+        x = await self._centres(group, columns, array.shape[-1])
+        return Place(
+            crs,
+            AxisPlaces.of(x, columns.name, is_longitude=is_degrees),
+            AxisPlaces.of(y, rows.name, is_latitude=is_degrees),
+        )
+
+    async def _crs(self, array: AsyncArray, rows: Axis, columns: Axis) -> str:
+        path = self._hierarchy.relative_path(array)
+        meaning = await self._described.meaning(path)
+        crs = meaning.crs
+        for link in meaning.links:
+            if crs is None and link.kind == "grid mapping":
+                try:
+                    node = await self._hierarchy.node(join(path.rpartition("/")[0], link.path))
+                except NodeNotFoundError:
+                    continue
+                crs = meaning_of(node.metadata).crs
+        if crs is None:
+            raise SelectionError(
+                f"{array.name} has no place on a map: its last two axes {rows.name!r} and {columns.name!r} need latitudes and "
+                "longitudes (with the units degrees_north and degrees_east), or the array a coordinate reference system",
+                shape=array.shape,
+            )
+        code = _code(crs)
+        if code not in _WEB_CODES:
+            raise Unsupported(
+                f"{array.name} has the coordinate reference system {crs.label}; maps support longitudes and latitudes "
+                "(EPSG:4326) and EPSG:3857"
+            )
+        return _WEB_CODES[code]
+
+    async def _centres(self, group: str, axis: Axis, size: int) -> npt.NDArray[np.float64]:
+        """Return the coordinates of the centres of elements: stored ones, or those that conventions specify."""
+        try:
+            node = await self._hierarchy.node(join(group, axis.name)) if axis.name else None
+        except NodeNotFoundError:
+            node = None
+        if isinstance(node, AsyncArray) and node.shape == (size,) and node.dtype.kind in "iuf":
+            presentation = await self._described.presentation(node)
+            numbers = await self._chunks.read(node.view[:], presentation.numbers)
+            return np.ma.filled(np.ma.asarray(numbers).astype(np.float64), np.nan)
+        if axis.step is None:
+            raise SelectionError(f"the axis {axis.name!r} has no coordinates", shape=(size,))
+        return axis.coordinates(size)
+
+    async def index(self, pyramid: Pyramid, request: MapRequest) -> tuple[int, ...]:
+        """Return the indices of labels on the axes before the last two; by default 0."""
+        array = pyramid.levels[0].array
+        sizes, names = array.shape[:-2], pyramid.names[:-2]
+        labels = dict(request.labels)
+        if unknown := [name for name in labels if name not in names]:
+            known = ", ".join(name for name in names if name) or "none"
+            raise BadQuery(f"sel of {', '.join(unknown)} is not possible: the axes before the last two are: {known}")
+        found = await positions_of(array, labels) if labels else {}
+        indices = []
+        for name, size in zip(names, sizes, strict=True):
+            position = found.get(name, 0) if name else 0
+            elements = np.arange(size)[position].reshape(-1)
+            if len(elements) != 1:
+                raise BadQuery(f"sel of {name!r} must select one element, found {len(elements)}")
+            indices.append(int(elements[0]))
+        return tuple(indices)
+
+
+def _coordinates(grid: PixelGrid, crs: str, *, edges: bool) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the coordinates of the rows and the columns of pixels in another system."""
+    rows, columns = grid.rows(edges=edges), grid.columns(edges=edges)
+    return converted(rows, "y", grid.crs, crs), converted(columns, "x", grid.crs, crs)
+
+
+def _steps(
+    place: Place, edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+) -> list[npt.NDArray[np.float64]]:
+    """Return the elements of the finest level that pixels cover, for rows and columns inside of the array."""
+    steps = [
+        np.abs(np.diff(places.positions(pixels))) for places, pixels in zip((place.y, place.x), edges, strict=True)
+    ]
+    known = [item[np.isfinite(item)] for item in steps]
+    return [item if len(item) else np.ones(1) for item in known]
+
+
+def _level(pyramid: Pyramid, steps: Sequence[npt.NDArray[np.float64]]) -> Level:
+    """Return the coarsest level whose elements are not larger than most pixels."""
+    per_pixel = [float(np.median(item)) for item in steps]
+    fine_enough = [
+        level
+        for level in pyramid.levels
+        if all(factor <= pixel * _TOLERANCE for factor, pixel in zip(level.factors[-2:], per_pixel, strict=True))
+    ]
+    return fine_enough[-1] if fine_enough else pyramid.levels[0]
+
+
+def _is_magnified(level: Level, steps: Sequence[npt.NDArray[np.float64]]) -> bool:
+    """Return whether all pixels are smaller than elements, so that their average is the nearest element."""
+    return all(item.max() < factor for item, factor in zip(steps, level.factors[-2:], strict=True))
+
+
+def _as_slice(elements: npt.NDArray[np.intp]) -> slice | npt.NDArray[np.intp]:
+    """Return adjacent elements as a slice, which is faster to read."""
+    is_range = len(elements) == 1 or bool((np.diff(elements) == 1).all())
+    return slice(int(elements[0]), int(elements[-1]) + 1) if is_range else elements
+
+
+def _with_nodata(presentation: Presentation, nodata: float | None, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    values = presentation.numbers(stored)
+    if values.dtype.kind not in "biuf":
+        raise SelectionError(f"a map needs real numbers, found {values.dtype}", shape=values.shape)
+    return values if nodata is None else np.ma.masked_equal(values, nodata)
+
+
+def _resampled(
+    presentation: Presentation,
+    nodata: float | None,
+    windows: Sequence[Window],
+    method: Resampling,
+    stored: npt.NDArray[Any],
+) -> npt.NDArray[Any]:
+    return resample(_with_nodata(presentation, nodata, stored), windows[0], windows[1], method)
+
+
+def _code(crs: CRS) -> str:
+    """Return the authority and the code of a coordinate reference system; empty if they are unknown."""
+    if crs.code:
+        return crs.code.upper()
+    identifier: Mapping[str, Any] = (crs.projjson or {}).get("id") or {}
+    if identifier:
+        return f"{identifier.get('authority')}:{identifier.get('code')}".upper()
+    tail = crs.wkt.replace(" ", "").upper()[-40:]
+    for name in _WEB_CODES:
+        authority, _, code = name.partition(":")
+        if tail.endswith((f'AUTHORITY["{authority}","{code}"]]', f'ID["{authority}",{code}]]')):
+            return name
+    return ""

@@ -1,0 +1,68 @@
+// A map of one array, for pages that embed it, and to look at tiles without other programs.
+
+import { Plane } from "./canvas.js";
+import { byId, latest, notice, trimmed, withUnit } from "./page.js";
+
+const BASE = new URL("..", import.meta.url);
+const DEEPER = 3; // zooms beyond the one at which pixels are elements
+const name = location.pathname.split("/").at(-2);
+const query = location.search;
+const world = { WebMercatorQuad: 1, WorldCRS84Quad: 2 }[name]; // columns of tiles at zoom 0
+
+/** The longitude and the latitude at a pixel of the last zoom. */
+function place({ row, column }, zoom) {
+  const side = 256 * 2 ** zoom;
+  const [x, y] = [(column + 0.5) / side, (row + 0.5) / side];
+  return name === "WorldCRS84Quad" ? [x * 180 - 180, 90 - y * 180] : [x * 360 - 180, (Math.atan(Math.sinh(Math.PI * (1 - 2 * y))) * 180) / Math.PI];
+}
+
+/** The pixel of the last zoom at a longitude and a latitude. */
+function pixel([longitude, latitude], zoom) {
+  const side = 256 * 2 ** zoom;
+  if (name === "WorldCRS84Quad") return { column: ((longitude + 180) / 180) * side, row: ((90 - latitude) / 180) * side };
+  const y = Math.asinh(Math.tan((Math.max(-85.05, Math.min(85.05, latitude)) * Math.PI) / 180));
+  return { column: ((longitude + 180) / 360) * side, row: (1 - y / Math.PI) * (side / 2) };
+}
+
+const read = latest(async (signal, zoom, element) => {
+  const [longitude, latitude] = place(element, zoom).map((value) => Number(value.toFixed(4)));
+  const where = `${withUnit(latitude, "degrees_north")}, ${withUnit(longitude, "degrees_east")}`;
+  byId("readout").textContent = `${where}: …`;
+  await new Promise((done) => setTimeout(done, 40));
+  if (signal.aborted) return;
+  const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "nodata"].includes(key)));
+  try {
+    const answer = await fetch(new URL(`point/${longitude},${latitude}?${known}`, BASE), { signal });
+    const told = await answer.json();
+    const [value] = told.values ?? [null];
+    const text = !answer.ok ? "no value" : value === null ? "missing" : withUnit(typeof value === "number" ? trimmed(value) : value, told.unit);
+    byId("readout").textContent = `${where}: ${text}`;
+  } catch (error) {
+    if (error.name !== "AbortError") byId("readout").textContent = where;
+  }
+});
+
+async function begin() {
+  const answer = await fetch(new URL(`${name}/tilejson.json${query}`, BASE));
+  const told = await answer.json();
+  if (!answer.ok) return notice(told.message);
+  byId("name").textContent = document.title = told.name;
+  const zoom = told.maxzoom + DEEPER;
+  const side = 256 * 2 ** zoom;
+  const plane = new Plane(byId("canvas"), { moved: () => {}, pointed: (element) => (element ? read(zoom, element) : (byId("readout").textContent = "")) });
+  const url = (z, x, y) => told.tiles[0].replace("{z}", z).replace("{x}", x).replace("{y}", y);
+  const [west, south, east, north] = told.bounds;
+  const all = () => {
+    const [first, last] = [pixel([west, north], zoom), pixel([east, south], zoom)];
+    const scale = 0.96 * Math.min(plane.width / (last.column - first.column), plane.height / (last.row - first.row));
+    plane.view = { row: (first.row + last.row) / 2, column: (first.column + last.column) / 2, scale };
+  };
+  plane.show({ name, rows: side, columns: world * side, tile: 256, minZoom: 0, maxZoom: zoom, url });
+  requestAnimationFrame(() => requestAnimationFrame(all));
+  byId("in").addEventListener("click", () => plane.zoomBy(2));
+  byId("out").addEventListener("click", () => plane.zoomBy(0.5));
+  byId("fit").addEventListener("click", all);
+  window.zarrasync = { plane };
+}
+
+begin();

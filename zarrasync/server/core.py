@@ -20,7 +20,9 @@ from zarrasync import __version__
 from zarrasync._concurrency import clock
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
-from zarrasync.server.limits import CLIENT, MethodNotAllowed, NotFound, Overloaded, RequestQueue
+from zarrasync.server.edr import Edr
+from zarrasync.server.edr_query import as_query_string
+from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.messages import LARGE_BYTES, Request, Response
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.origins import Origins
@@ -40,7 +42,7 @@ _CLIENT_CLOSED = 499
 """The status in logs and metrics of a request whose client has disconnected."""
 _HEALTH_SECONDS = 5.0
 """Seconds in which the store must respond to a health check."""
-_METHODS = ("GET", "HEAD")
+_MOST_BODY_BYTES = 4 << 20
 _OPEN = frozenset({"livez", "readyz", "healthz"})
 """Routes that need no token."""
 _REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -151,6 +153,7 @@ class Core:
         kinds = ("application/octet-stream", "application/json")
         return [
             *Api(service).routes,
+            *Edr(service, self.admit).routes,
             Route(
                 "zarr",
                 "/zarr/{key}",
@@ -241,15 +244,16 @@ class Core:
 
     async def _checked(self, request: Request, found: tuple[str, Route, Request] | None) -> Response:
         """Return the response to a request, or the one to its error."""
+        store, route, inner = found or ("", _NOTHING, request)
         try:
             self._origins.check_host(request)
             if request.method == "OPTIONS":  # the preflight request of a browser, which has no token
-                return Response(204, {"Allow": MethodNotAllowed.allowed})
-            store, route, inner = found or ("", _NOTHING, request)
+                return Response(204, {"Allow": route.allowed})
             if route.name not in _OPEN:
                 self._tokens.check(request, store)
-            if request.method not in _METHODS:
-                raise MethodNotAllowed(f"the method {request.method[:20]!r} is not supported; use GET or HEAD")
+            if request.method not in route.methods:
+                message = f"the method {request.method[:20]!r} is not supported here; use {route.allowed}"
+                raise MethodNotAllowed(message, route.allowed)
             if not request.path:
                 return await _redirect(request)
             CLIENT.set(request.client)
@@ -257,7 +261,7 @@ class Core:
         except ConnectionError:
             raise
         except Exception as error:
-            response = error_response(error)
+            response = error_response(error, is_ogc=route.is_ogc)
             if response is None:
                 log.exception("%s %r failed", request.method, request.path)
                 return message_response(500, "InternalError", "internal server error")
@@ -266,13 +270,31 @@ class Core:
             return response
 
     async def _handle(self, route: Route, request: Request) -> Response:
+        if request.method == "POST":
+            request = replace(request, query_string=await self._with_body(request))
         route.check(request)
-        if not route.is_limited:
-            return await route.handle(request)
-        response: Response = await self.admit(lambda: route.handle(request))
+        response: Response = await (
+            self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
+        )
         if request.method != "HEAD":
             self._track(response)
         return response
+
+    async def _with_body(self, request: Request) -> str:
+        """Return the parameters in the URL and the body of a request as a query string.
+
+        Raises:
+            BadQuery: If the body is invalid or does not arrive in time.
+            TooMuch: If it is too large.
+        """
+        assert request.receive is not None
+        try:
+            async with asyncio.timeout(self.limits.head_timeout):
+                body = await request.receive(_MOST_BODY_BYTES)
+        except TimeoutError:
+            raise BadQuery(f"the body did not arrive within {self.limits.head_timeout:g} s") from None
+        in_body = as_query_string(body, request.headers.get("content-type", ""))
+        return "&".join(filter(None, (request.query_string, in_body)))
 
     def _track(self, response: Response) -> None:
         """Count the bytes of a large response until it is sent.
@@ -281,7 +303,7 @@ class Core:
             Overloaded: If too many bytes are pending.
         """
         size = response.length
-        if size < LARGE_BYTES:
+        if size < LARGE_BYTES or response.stream is not None:
             return
         if self._pending and self._pending + size > self.limits.max_pending_bytes:
             raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")

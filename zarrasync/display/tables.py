@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.display.values import as_json, dumps, json_pieces
-from zarrasync.errors import UnsupportedOperation
 
 __all__ = ["Column", "ParquetPieces", "Table"]
 
@@ -91,9 +90,9 @@ class Table:
         """Return the table as a stream of Arrow IPC.
 
         Raises:
-            UnsupportedOperation: If pyarrow is not installed.
+            ImportError: If pyarrow is not installed.
         """
-        table, sink = self._arrow(), io.BytesIO()
+        table, sink = self.to_arrow(), io.BytesIO()
         with _pyarrow().ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return sink.getvalue()
@@ -102,12 +101,17 @@ class Table:
         """Return the table as a Parquet file.
 
         Raises:
-            UnsupportedOperation: If pyarrow is not installed.
+            ImportError: If pyarrow is not installed.
         """
         writer = ParquetPieces()
         return writer.add(self) + writer.finish()
 
-    def _arrow(self) -> Any:
+    def to_arrow(self) -> Any:
+        """Return the table as a ``pyarrow.Table``.
+
+        Raises:
+            ImportError: If pyarrow is not installed.
+        """
         pyarrow = _pyarrow()
         places = self._places(0, self.row_count)
         coordinates = [axis.values[place] for axis, place in zip(self._coordinates, places, strict=True)]
@@ -126,9 +130,9 @@ class ParquetPieces:
         """Return the bytes of the rows of a table.
 
         Raises:
-            UnsupportedOperation: If pyarrow is not installed.
+            ImportError: If pyarrow is not installed.
         """
-        rows = table._arrow()
+        rows = table.to_arrow()
         if self._writer is None:
             from pyarrow import parquet
 
@@ -165,7 +169,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise UnsupportedOperation("Arrow and Parquet need pyarrow: pip install pyarrow") from error
+        raise ImportError("Arrow and Parquet need pyarrow: pip install pyarrow") from error
     return pa
 
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.tables import Column, Table
-from zarrasync.errors import UnsupportedOperation
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis
 from zarrasync.server.edr_plan import Plan, Span
+from zarrasync.server.limits import Unavailable
 
 __all__ = [
     "CONFORMANCE",
@@ -337,13 +337,14 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
     """Return values as a NetCDF file, with CF attributes.
 
     Raises:
-        UnsupportedOperation: If xarray or h5netcdf are not installed.
+        ImportError: If xarray or h5netcdf are not installed.
+        Unavailable: If no number is left for missing values.
     """
     try:
         import h5netcdf  # noqa: F401  # xarray uses it
         import xarray as xr
     except ImportError as error:
-        raise UnsupportedOperation("NetCDF needs xarray and h5netcdf: pip install xarray h5netcdf") from error
+        raise ImportError("NetCDF needs xarray and h5netcdf: pip install xarray h5netcdf") from error
     plan, variables, coordinates = plans[0], {}, {}
     names = {role: "point" if role == "composite" else plan.axis(role).name for role in plan.roles}
     for role, values in {**plan.coordinates, **plan.points}.items():
@@ -357,7 +358,7 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
         if np.ma.isMA(block) and block.dtype.kind in "iu":
             fill = np.iinfo(block.dtype).min if block.dtype.kind == "i" else np.iinfo(block.dtype).max
             if bool((np.ma.getdata(block)[~np.ma.getmaskarray(block)] == fill).any()):
-                raise UnsupportedOperation(f"{item.name!r} has no number left that NetCDF can use for missing values")
+                raise Unavailable(f"{item.name!r} has no number left that NetCDF can use for missing values")
             values, encoding = block.filled(fill), {"_FillValue": fill}
         dims = [names[role] for role in item.roles]
         attributes = _cf_attributes(item.array.attrs, "")

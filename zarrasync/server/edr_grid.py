@@ -14,12 +14,11 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation
-from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.labels import CyclicLabels
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.server.limits import BadQuery, NotFound
+from zarrasync.server.limits import BadQuery, NotFound, Unavailable
 from zarrasync.server.service import Service
 
 __all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_collection", "path_of"]
@@ -301,13 +300,11 @@ def _grid_axis(
 ) -> GridAxis:
     shown = presentation.show(stored)
     if role == "t" and not shown.is_decoded:
-        raise UnsupportedOperation(f"the times of {name!r} cannot be represented as dates: {shown.note}")
+        raise Unavailable(f"the times of {name!r} cannot be represented as dates: {shown.note}")
     coordinate = Coordinate.of(name, presentation.encoding, stored)
     values = np.ma.filled(shown.values.astype(np.float64), np.nan) if np.ma.isMA(shown.values) else shown.values
     if role in ("x", "y") and (not coordinate.labels.direction or not coordinate.labels.is_unique):
-        raise UnsupportedOperation(
-            f"the coordinate {name!r} neither increases nor decreases, so it is not one of a grid"
-        )
+        raise Unavailable(f"the coordinate {name!r} neither increases nor decreases, so it is not one of a grid")
     is_longitude = role == "x" and _is_longitude(name, attributes)
     return GridAxis(role, coordinate, values, shown.unit, shown.calendar, is_longitude, dict(attributes))
 
@@ -332,13 +329,13 @@ async def open_collection(service: Service, identifier: str) -> Collection:
     Raises:
         NodeNotFoundError: If there is no group.
         NotFound: If it has no arrays on a grid.
-        UnsupportedOperation: If the store cannot list the group.
+        Unavailable: If the store cannot list the group.
     """
     path = path_of(identifier)
     node = await service.hierarchy.node(path)
     members = await service.hierarchy.members(path)
     if members is None:
-        raise UnsupportedOperation("this store cannot list the arrays of a group; consolidate its metadata")
+        raise Unavailable("this store cannot list the arrays of a group; consolidate its metadata")
     arrays = {name: member for name, member in members if isinstance(member, AsyncArray)}
     found = Collection.of(path, node.attrs, arrays)
     if found is None:
@@ -350,13 +347,11 @@ async def collections_of(service: Service) -> list[Collection]:
     """Return all collections of a service.
 
     Raises:
-        UnsupportedOperation: If the store cannot list its nodes, or there are too many.
+        Unavailable: If the store cannot list its nodes, or there are too many.
     """
     nodes = await service.hierarchy.descendants()
     if nodes is None:
-        raise UnsupportedOperation(
-            "the nodes of this store cannot be listed, or are too many; consolidate its metadata"
-        )
+        raise Unavailable("the nodes of this store cannot be listed, or are too many; consolidate its metadata")
     attributes: dict[str, Mapping[str, Any]] = {"": (await service.hierarchy.node("")).attrs}
     members: dict[str, dict[str, AsyncArray]] = {}
     for path, node in nodes:

@@ -56,7 +56,7 @@ class Plan:
         axes: The axes of the array; ``None`` for those without coordinates.
         indices: The selected positions of each axis. Those of points have the same length for all axes of points.
         coordinates: The coordinates of the selected cells by role; the numbers of points are those of ``"composite"``.
-        points: The coordinates of each point by role; empty if cells are a grid.
+        points: The requested coordinates of each point by role, but heights of the grid; empty if cells are a grid.
         is_single: Whether the only cell of a grid is a point.
         mask: Which cells of a grid are inside of a polygon; ``None`` for all.
     """
@@ -262,16 +262,15 @@ def _of_points(
             indices[numbers[role]] = slice(int(cell[0]), int(cell[0]) + 1)
         x = _axis(axes[numbers["x"]]).near(cells["x"], where.x)
         return Plan(name, array, axes, tuple(indices), {**_columns(axes, indices, numbers), "x": x}, is_single=True)
-    shown_x = _axis(axes[numbers["x"]]).near(cells["x"], where.x)
+    points = {"x": where.x, "y": where.y}  # as requested: two points in one cell are not the same
     if "z" in numbers and "z" not in cells:  # all heights of the first point, then of the second one
         heights = np.arange(array.shape[numbers["z"]])[indices[numbers["z"]]]
-        cells = {role: np.repeat(cell, len(heights)) for role, cell in cells.items()}
-        cells["z"], shown_x = np.tile(heights, len(where.x)), np.repeat(shown_x, len(heights))
+        cells, points = ({role: np.repeat(item, len(heights)) for role, item in old.items()} for old in (cells, points))
+        cells["z"] = np.tile(heights, len(where.x))
     for role, cell in cells.items():
         indices[numbers[role]] = cell
-    points = {role: np.asarray(_axis(axes[numbers[role]]).values)[cell] for role, cell in cells.items()} | {
-        "x": shown_x
-    }
+    if "z" in cells:
+        points["z"] = np.asarray(_axis(axes[numbers["z"]]).values)[cells["z"]]
     coordinates: dict[str, npt.NDArray[Any]] = {"composite": np.arange(len(cells["x"]))}
     if "t" in numbers:
         coordinates["t"] = _axis(axes[numbers["t"]]).values[indices[numbers["t"]]]

@@ -21,6 +21,7 @@ __all__ = [
     "Overloaded",
     "RequestQueue",
     "TooMuch",
+    "Unavailable",
 ]
 
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
@@ -49,6 +50,10 @@ class MethodNotAllowed(ZarrError):
     def __init__(self, message: str, allowed: str = allowed) -> None:
         super().__init__(message)
         self.allowed = allowed
+
+
+class Unavailable(ZarrError):
+    """A request needs what the store cannot provide."""
 
 
 class TooMuch(ZarrError):

@@ -11,7 +11,7 @@ from zarrasync import errors
 from zarrasync.display.values import dumps
 from zarrasync.server.access import Unauthorized
 from zarrasync.server.compression import compressor
-from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFound, Overloaded, TooMuch
+from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFound, Overloaded, TooMuch, Unavailable
 from zarrasync.server.messages import Request, Response, coalesced
 from zarrasync.server.origins import UnknownHost
 
@@ -38,6 +38,8 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (Unauthorized, 401),
     (TooMuch, 413),
     (Overloaded, 503),
+    (Unavailable, 501),
+    (ImportError, 501),  # of a package for a format
     (UnknownHost, 421),
     (Forbidden, 403),
     (TimeoutError, 504),

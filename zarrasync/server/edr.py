@@ -359,13 +359,8 @@ class _Answer:
         found = []
         for plan in plans:
             blocks = [await self._read(plan, span, lambda values: values) for span in plan.spans(self._limits)]
-            found.append(
-                blocks[0]
-                if len(blocks) == 1
-                else np.ma.concatenate(blocks)
-                if any(map(np.ma.isMA, blocks))
-                else np.concatenate(blocks)
-            )
+            join: Any = np.ma.concatenate if any(map(np.ma.isMA, blocks)) else np.concatenate
+            found.append(blocks[0] if len(blocks) == 1 else join(blocks))
         return found
 
     async def _geojson(self) -> AsyncIterator[bytes]:

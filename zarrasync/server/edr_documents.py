@@ -344,7 +344,7 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
         import h5netcdf  # noqa: F401  # xarray uses it
         import xarray as xr
     except ImportError as error:
-        raise ImportError("NetCDF needs xarray and h5netcdf: pip install xarray h5netcdf") from error
+        raise ImportError("NetCDF needs xarray and h5netcdf: pip install 'zarrasync[netcdf]'") from error
     plan, variables, coordinates = plans[0], {}, {}
     names = {role: "point" if role == "composite" else plan.axis(role).name for role in plan.roles}
     for role, values in {**plan.coordinates, **plan.points}.items():

@@ -217,9 +217,8 @@ class Collection:
             return None
         x = {dim for array in arrays.values() for dim in dims_of(array) if roles.get(dim) == "x"}
         is_global = all(_is_longitude(name, coordinates[name].attrs) for name in x)
-        wkt = next(
-            filter(None, (meaning_of(array.metadata).crs.wkt for array in members.values() if _has_crs(array))), ""
-        )
+        systems = (meaning_of(array.metadata).crs for array in members.values() if not array.ndim)
+        wkt = next((crs.wkt for crs in systems if crs is not None and crs.wkt), "")
         return cls(
             path, attributes, arrays, coordinates, roles, CRS84 if is_global else "native", "" if is_global else wkt
         )
@@ -267,10 +266,6 @@ class Collection:
 def dims_of(array: AsyncArray) -> list[str]:
     """Return the names of an array's dimensions; empty for one without a name."""
     return [name or "" for name in axis_names(array.metadata) or [None] * array.ndim]
-
-
-def _has_crs(array: AsyncArray) -> bool:
-    return array.ndim == 0 and meaning_of(array.metadata).crs is not None
 
 
 def _is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:

@@ -19,8 +19,9 @@ from zarrasync.server.edr_grid import Collection, GridAxis, dims_of
 from zarrasync.server.edr_query import Points, Region
 from zarrasync.server.labels import split_labels
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
+from zarrasync.server.service import axis_of_points
 
-__all__ = ["Plan", "Request", "Span", "make_plan", "points_first"]
+__all__ = ["Plan", "Request", "Span", "make_plan"]
 
 Index = slice | npt.NDArray[np.intp]
 Span = tuple[int, int]
@@ -153,22 +154,28 @@ class Plan:
     def parts(self, span: Span, limits: Limits) -> Iterator[tuple[npt.NDArray[np.intp], AsyncSelection]]:
         """Yield the elements of some points at a time, with the numbers of the points. No chunk is in two parts."""
         key = self._key(span)
-        axes = [number for number, item in enumerate(key) if isinstance(item, np.ndarray)]
-        chunks = [np.searchsorted(chunk_starts(self.array, axis), key[axis], "right") for axis in axes]
+        cells = {axis: item for axis, item in enumerate(key) if isinstance(item, np.ndarray)}
+        chunks = [np.searchsorted(chunk_starts(self.array, axis), item, "right") for axis, item in cells.items()]
         order = np.lexsort(chunks).astype(np.intp)
         changes = np.any([np.diff(chunk[order]) != 0 for chunk in chunks], axis=0)
         starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
-        one = self.array.view[_picked(key, axes, order[:1])].explain()
+
+        def view(points: npt.NDArray[np.intp]) -> AsyncSelection:
+            return self.array.view[
+                tuple(cells[axis][points] if axis in cells else item for axis, item in enumerate(key))
+            ]
+
+        one = view(order[:1]).explain()
         most = min(limits.max_decoded_bytes // 4 // max(one.decoded_bytes, 1), limits.max_chunks // max(one.chunks, 1))
         for first in range(0, len(starts), max(most, 1)):
             following = first + max(most, 1)
             points = order[starts[first] : starts[following] if following < len(starts) else None]
-            yield points, self.array.view[_picked(key, axes, points)]
+            yield points, view(points)
 
     def arranged(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values of a view with their axes in the order of ``roles``."""
         if self.is_points:
-            values = np.moveaxis(values, points_first(self.indices), -1)
+            values = np.moveaxis(values, axis_of_points(self.indices), -1)
             return values.reshape(-1, values.shape[-1]) if "t" in self.coordinates else values.reshape(-1)
         kept = [self._number(role) for role in self.roles]
         values = values.transpose(*kept, *(n for n in range(values.ndim) if n not in kept))
@@ -181,12 +188,6 @@ class Plan:
         if values.dtype.kind == "f" and not np.ma.isMA(values):
             return np.where(self.mask, values, values.dtype.type(np.nan))
         return np.ma.masked_array(values, np.ma.getmaskarray(values) | ~self.mask)
-
-
-def points_first(indices: Sequence[Any]) -> int:
-    """Return the axis of points in a result of NumPy: in the place of their axes if these are adjacent, and else the first."""
-    axes = [number for number, index in enumerate(indices) if not isinstance(index, slice)]
-    return axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
 
 
 def chunk_starts(array: AsyncArray, axis: int) -> npt.NDArray[np.int64]:
@@ -206,10 +207,6 @@ def _joined(cuts: Sequence[int], most: int) -> list[Span]:
         else:
             spans.append((start, stop))
     return spans
-
-
-def _picked(key: Sequence[Index], axes: Sequence[int], points: npt.NDArray[np.intp]) -> Any:
-    return tuple(item[points] if number in axes else item for number, item in enumerate(key))
 
 
 # ------------------------------------------------------------------ planning
@@ -262,10 +259,14 @@ def _of_points(
             indices[numbers[role]] = slice(int(cell[0]), int(cell[0]) + 1)
         x = _axis(axes[numbers["x"]]).near(cells["x"], where.x)
         return Plan(name, array, axes, tuple(indices), {**_columns(axes, indices, numbers), "x": x}, is_single=True)
-    points = {"x": where.x, "y": where.y}  # as requested: two points in one cell are not the same
+    points: dict[str, npt.NDArray[Any]] = {
+        "x": where.x,
+        "y": where.y,
+    }  # as requested: two points in one cell are not the same
     if "z" in numbers and "z" not in cells:  # all heights of the first point, then of the second one
         heights = np.arange(array.shape[numbers["z"]])[indices[numbers["z"]]]
-        cells, points = ({role: np.repeat(item, len(heights)) for role, item in old.items()} for old in (cells, points))
+        cells = {role: np.repeat(cell, len(heights)) for role, cell in cells.items()}
+        points = {role: np.repeat(values, len(heights)) for role, values in points.items()}
         cells["z"] = np.tile(heights, len(where.x))
     for role, cell in cells.items():
         indices[numbers[role]] = cell

@@ -132,7 +132,8 @@ def parse_coords(text: str, kinds: Sequence[str]) -> Points | Region:
                 "each ring of a polygon in coords needs at least four positions, and ends with the first one"
             )
     every = np.concatenate(rings)
-    return Region(*map(float, (*every.min(0), *every.max(0))), rings=rings)
+    (west, south), (east, north) = every.min(0).tolist(), every.max(0).tolist()
+    return Region(west, south, east, north, rings)
 
 
 def _positions(text: str, more: str, whole: str, kinds: Sequence[str]) -> Floats:
@@ -204,8 +205,9 @@ def parse_heights(text: str) -> Query | None:
                 raise TooMuch(f"z has {count:,} heights, more than the limit of {_MOST_HEIGHTS:,}")
             return Query(float(parts[1]) + float(parts[2]) * np.arange(count))
         if len(parts) == 2:
-            ends = [None if part in ("", "..") else float(part) for part in parts]
-            return Query(slice(*(sorted(ends) if None not in ends else ends)))  # type: ignore[type-var]
+            low, high = (None if part in ("", "..") else float(part) for part in parts)
+            is_reversed = low is not None and high is not None and low > high
+            return Query(slice(high, low) if is_reversed else slice(low, high))
         heights = np.array([float(item) for item in text.split(",")])
     except ValueError:
         raise BadQuery(f"z must be heights such as 850, 1000,850 or 100/500, found {text[:_MOST_SHOWN]!r}") from None

@@ -163,14 +163,15 @@ async def start(*arguments: str) -> tuple[Any, str]:
 
 
 @pytest.mark.processes
-async def test_workers_with_https(tmp_path, certificate):
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+async def test_workers_with_https(tmp_path, certificate, program):
     """Killed workers are replaced, and all end with the first process."""
     cert, _ = certificate
     sync.create_array(tmp_path / "x.zarr", name="a", data=np.arange(3))
     (tmp_path / "token").write_text("t\n")
     key = str(cert.parent / "key.pem")
-    options = ["--tls-cert", str(cert), "--tls-key", key, "--token-file", str(tmp_path / "token"), "--workers", "2"]
-    process, url = await start(str(tmp_path / "x.zarr"), "--port", "0", *options)
+    options = ["--tls-cert", str(cert), "--tls-key", key, "--token-file", str(tmp_path / "token")]
+    process, url = await start(str(tmp_path / "x.zarr"), "--port", "0", *options, "--workers", "2", "--server", program)
     try:
         assert url.startswith("https://")
 
@@ -203,11 +204,14 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.processes
-async def test_unix_socket_and_metrics_port(tmp_path):
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+async def test_unix_socket_and_metrics_port(tmp_path, program):
     sync.create_array(tmp_path / "x.zarr", name="a", data=np.arange(3))
     sync.create_array(tmp_path / "y.zarr", name="a", data=np.arange(4))
     path, names = str(tmp_path / "socket"), [f"first={tmp_path / 'x.zarr'}", str(tmp_path / "y.zarr")]
-    process, address = await start(*names, "--unix-socket", path, "--metrics-port", "0", "--root-path", "/data")
+    process, address = await start(
+        *names, "--unix-socket", path, "--metrics-port", "0", "--root-path", "/data", "--server", program
+    )
     try:
         assert address == path
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
@@ -216,12 +220,35 @@ async def test_unix_socket_and_metrics_port(tmp_path):
                     assert len((await answer.json())["data"]) == size
             async with session.get("http://any.example/y", allow_redirects=False) as answer:
                 assert answer.headers["Location"] == "/data/y/"
-                assert "/" not in answer.headers["Server"]
+                assert "/" not in answer.headers.get("Server", "")
             async with session.get("http://any.example/metrics") as answer:
                 assert answer.status == 404
     finally:
         process.kill()
         await process.wait()
+
+
+@pytest.mark.servers
+async def test_spans():
+    """Of requests in the traces of clients."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider())
+    trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[attr-defined]
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    async with serving(make_store([1, 2]), spans=True) as client:
+        await client.get("/api/data?path=a", traceparent=parent)
+        await client.get("/api/data?path=b")
+    first, second = exporter.get_finished_spans()
+    assert (first.name, first.attributes["http.response.status_code"]) == ("GET data", 200)
+    assert (first.context.trace_id, first.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
+    assert (second.parent, second.attributes["http.response.status_code"]) == (None, 404)
 
 
 @pytest.mark.processes

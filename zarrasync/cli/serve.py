@@ -53,6 +53,7 @@ def add(command: Commands) -> None:
     )
     serve.add_argument("--active", type=int, default=32, metavar="N", help="concurrent requests (default: 32)")
     serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time per request (default: 60)")
+    serve.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
     bench.add(command)
 
@@ -238,6 +239,7 @@ def _settings(args: argparse.Namespace) -> _Settings:
         "root_path": args.root_path,
         "redirects": args.redirects,
         "metrics": args.metrics_port is None,
+        "spans": args.spans,
     }
     tls = (args.tls_cert, args.tls_key) if args.tls_cert else None
     return _Settings(

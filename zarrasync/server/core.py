@@ -31,6 +31,7 @@ from zarrasync.server.raw_keys import RawKeys
 from zarrasync.server.responses import error_response, json_response, message_response
 from zarrasync.server.routes import Route, Router, openapi
 from zarrasync.server.service import Service, ServiceOptions
+from zarrasync.server.spans import no_span, request_span
 from zarrasync.stores import StoreLike
 
 __all__ = ["Core", "CoreOptions", "ServerOptions", "make_core"]
@@ -67,6 +68,7 @@ class CoreOptions(TypedDict, total=False):
         redirects: Redirect requests for stored keys to URLs that the store signs for some minutes, if it can. Clients then
             receive the values from the object store, after this server has checked their tokens.
         metrics: Serve ``/metrics``, which is the default.
+        spans: Make a span of OpenTelemetry for each request, in the trace of its ``traceparent`` header.
     """
 
     allow_hosts: Iterable[str] | None
@@ -77,6 +79,7 @@ class CoreOptions(TypedDict, total=False):
     root_path: str
     redirects: bool
     metrics: bool
+    spans: bool
 
 
 class ServerOptions(CoreOptions, ServiceOptions, total=False):
@@ -117,6 +120,7 @@ class Core:
         metrics: Metrics of responses.
 
     Raises:
+        ImportError: If spans are requested and ``opentelemetry-api`` is not installed.
         ValueError: If an option is invalid.
     """
 
@@ -128,6 +132,7 @@ class Core:
         self._tokens = Tokens(options.get("tokens"))
         self._proxies = Proxies(options.get("trusted_proxies", ()))
         self._root_path = _checked_root(options.get("root_path", ""))
+        self._span = request_span() if options.get("spans", False) else no_span
         self._queue = RequestQueue(self.limits)
         self.metrics = Metrics(self.services.values(), self._queue)
         self._pending = 0
@@ -230,7 +235,9 @@ class Core:
             found = self._find(request)
             if found is not None:
                 name = found[1].name
-            response = await self._checked(request, found)
+            with self._span(request, name) as set_status:
+                response = await self._checked(request, found)
+                set_status(response.status)
             self._add_headers(request, response, found)
             response.headers["X-Request-Id"] = number
             status, sent = response.status, 0 if request.method == "HEAD" else response.length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -225,9 +226,11 @@ class Edr:
         if not plan.is_points:
             finish = partial(_rendered, plan, presentation, render)
             return await self._admit(lambda: self._service.chunks.read(plan.view(span), finish))
-        limits = self._service.limits
+        # Few points share the cache of decoded chunks. Many of them would replace all of it with chunks that are read once.
+        is_few, limits = math.prod(plan.shape) <= _SMALL_CELLS, self._service.limits
+        most_bytes = self._service.chunks.cache.read_bytes if is_few else 0
         parts: list[tuple[npt.NDArray[np.intp], npt.NDArray[Any]]] = []
-        for points, view in plan.parts(span, limits):
+        for points, view in plan.parts(span, most_bytes or limits.max_decoded_bytes // 4, limits.max_chunks):
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))

@@ -151,8 +151,16 @@ class Plan:
         key = tuple(self._key(span))
         return self.array.view[key] if all(isinstance(item, slice) for item in key) else self.array.view.oindex[key]
 
-    def parts(self, span: Span, limits: Limits) -> Iterator[tuple[npt.NDArray[np.intp], AsyncSelection]]:
-        """Yield the elements of some points at a time, with the numbers of the points. No chunk is in two parts."""
+    def parts(
+        self, span: Span, most_bytes: int, most_chunks: int
+    ) -> Iterator[tuple[npt.NDArray[np.intp], AsyncSelection]]:
+        """Yield the elements of some points at a time, with the numbers of the points. No chunk is in two parts.
+
+        Args:
+            span: The times.
+            most_bytes: Decoded bytes of the chunks of a part, unless one point needs more.
+            most_chunks: Chunks of a part, unless one point needs more.
+        """
         key = self._key(span)
         cells = {axis: item for axis, item in enumerate(key) if isinstance(item, np.ndarray)}
         chunks = [np.searchsorted(chunk_starts(self.array, axis), item, "right") for axis, item in cells.items()]
@@ -166,7 +174,7 @@ class Plan:
             ]
 
         one = view(order[:1]).explain()
-        most = min(limits.max_decoded_bytes // 4 // max(one.decoded_bytes, 1), limits.max_chunks // max(one.chunks, 1))
+        most = min(most_bytes // max(one.decoded_bytes, 1), most_chunks // max(one.chunks, 1))
         for first in range(0, len(starts), max(most, 1)):
             following = first + max(most, 1)
             points = order[starts[first] : starts[following] if following < len(starts) else None]

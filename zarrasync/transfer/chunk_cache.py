@@ -124,9 +124,14 @@ class ChunkCache:
             return False
         return self._fits(chunks, transform.size * chunks.metadata.dtype.numpy.itemsize)
 
+    @property
+    def read_bytes(self) -> int:
+        """The most bytes of decoded chunks that one read takes from the cache."""
+        return self.max_bytes // _SHARE
+
     def _fits(self, chunks: Chunks, nbytes: int) -> bool:
         limit = chunks.config.max_read_bytes
-        return nbytes * _SHARE <= self.max_bytes and not 0 < limit < nbytes
+        return nbytes <= self.read_bytes and not 0 < limit < nbytes
 
     # -------------------------------------------------------------- reading
 

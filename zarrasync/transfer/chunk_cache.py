@@ -35,6 +35,8 @@ _ENTRY = 200
 """Bytes of an entry besides its values."""
 _SMALL = 1 << 18
 """Bytes of a result that is put together on an event loop."""
+_FEW = 8
+"""Chunks of a small selection that is placed by the event loop."""
 _SHARE = 4
 """A selection whose chunks need more than this fraction of the cache is read without it."""
 Coords: TypeAlias = tuple[int, ...]
@@ -158,7 +160,7 @@ class ChunkCache:
         with self._lock:
             self._hits += len(selection.runs) - len(missing)
         place = partial(_placed, selection, present)
-        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL
+        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL and len(selection.runs) <= _FEW
         return place() if is_small else await compute(place)
 
     def read_at_once(self, chunks: Chunks, transform: Transform) -> Array | None:

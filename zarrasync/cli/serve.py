@@ -83,7 +83,7 @@ def _add_address(serve: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NETWORK",
-        help="an address or network of proxies whose X-Forwarded-For names clients; 'unix' for a Unix socket (repeatable)",
+        help="an address or network of proxies whose X-Forwarded-For and -Proto are used; 'unix' for a Unix socket (repeatable)",
     )
 
 

@@ -63,7 +63,8 @@ class CoreOptions(TypedDict, total=False):
             default none for connections from this machine, and all for others.
         hidden: Serve keys with names that begin with a dot, besides Zarr's own.
         tokens: The token that clients need, or the tokens of stores by name.
-        trusted_proxies: Addresses and networks of proxies whose ``X-Forwarded-For`` is used; ``"unix"`` for a Unix socket.
+        trusted_proxies: Addresses and networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            used; ``"unix"`` for a Unix socket.
         root_path: The path below which clients see the application, if a proxy removes it from requests.
         redirects: Redirect requests for stored keys to URLs that the store signs for some minutes, if it can. Clients then
             receive the values from the object store, after this server has checked their tokens.

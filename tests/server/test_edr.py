@@ -325,6 +325,9 @@ async def test_wrong_requests():
             assert words in document["description"] == document["message"], (path, document)
         found = await client.json("/edr/collections/members/position?coords=POINT(8%2047)&select=number=1")
         assert values_of(found, "p").astype("f4") == WIND[1, 0, 4, 1]
+        assert (await client.json(f"{ROOT}/")) == await client.json(ROOT)
+        assert (await client.get("/edr/"))[0] == 200
+        assert (await client.get("/api/node/?path="))[0] == 404
         status, body, headers = await client.get(ROOT, method="POST")
         assert (status, headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
         status, _, headers = await client.get(f"{ROOT}/position", method="OPTIONS")
@@ -424,6 +427,7 @@ async def test_streams_that_fail_or_are_left():
         settled = client.upstream
         await asyncio.sleep(0.5)
         assert client.upstream == settled < 150
+        assert client.core._pending == 0
         assert b"zarrasync_active_requests 0.0" in client.core.metrics.text()
 
 

@@ -14,7 +14,7 @@ except ImportError as error:
     raise ImportError("zarrasync.server.asgi needs Starlette: pip install starlette") from error
 
 from zarrasync.server.core import Core, ServerOptions, make_core
-from zarrasync.server.messages import LARGE_BYTES, Request, check_body, send_body
+from zarrasync.server.messages import LARGE_BYTES, Request, Response, check_body, send_body
 from zarrasync.server.service import Service
 from zarrasync.stores import StoreLike
 
@@ -97,6 +97,13 @@ class _Endpoint:
     async def _respond(self, scope: Scope, send: Send, exchange: _Exchange) -> None:
         request = _as_request(scope, exchange)
         response = await self._core.respond(request)
+        try:
+            await self._send(request, response, send)
+        finally:
+            if response.release is not None:
+                response.release()
+
+    async def _send(self, request: Request, response: Response, send: Send) -> None:
         if response.status not in (204, 304) and response.has_length:
             response.headers.setdefault("Content-Length", str(response.length))
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]

@@ -44,6 +44,8 @@ _CLIENT_CLOSED = 499
 _HEALTH_SECONDS = 5.0
 """Seconds in which the store must respond to a health check."""
 _MOST_BODY_BYTES = 4 << 20
+_STREAM_BYTES = 8 << 20
+"""Memory for the pieces of a response that is sent while it is made."""
 _OPEN = frozenset({"livez", "readyz", "healthz"})
 """Routes that need no token."""
 _REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -214,6 +216,9 @@ class Core:
         if not path:
             return name, _TO_PAGE, inner
         found = self._routers[name].find(inner)
+        if found is None and path.endswith("/"):  # a slash at the end means the same in OGC API
+            found = self._routers[name].find(replace(inner, path=path[:-1]))
+            found = found if found is not None and found[0].is_ogc else None
         return None if found is None else (name, *found)
 
     async def close(self) -> None:
@@ -310,8 +315,8 @@ class Core:
         Raises:
             Overloaded: If too many bytes are pending.
         """
-        size = response.length
-        if size < LARGE_BYTES or response.stream is not None:
+        size = response.length if response.has_length else _STREAM_BYTES
+        if size < LARGE_BYTES or (response.stream is not None and response.has_length):
             return
         if self._pending and self._pending + size > self.limits.max_pending_bytes:
             raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")

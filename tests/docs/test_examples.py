@@ -182,7 +182,7 @@ async def test_fastapi_service_under_load(weather):
                 async with asyncio.timeout(patience):
                     status, told = await answer(session, f"{base}/t2m/series?row={row}&column={column}")
                     assert status == 200, told
-                    answers.append((row, column, told["values"]))
+                    answers.append((int(row), int(column), told["values"]))
 
     try:
         base = f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""The dataset of serving_values.py behind xpublish-edr. Run by serving.py with uvicorn, in an environment of its own."""
+"""The dataset of serving_values.py behind xpublish-edr. Run by serving.py with uvicorn, in another environment."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _joined_parts(
     presentation: Presentation,
     render: Callable[[npt.NDArray[Any]], Any],
 ) -> Any:
-    """Return the rendered values of points, whose order is that of the request."""
+    """Return the rendered values of points, in the order of the request."""
     first = parts[0][1]
     stored = np.empty((*first.shape[:-1], sum(len(points) for points, _ in parts)), first.dtype)
     for points, values in parts:
@@ -271,7 +271,7 @@ class _Answer:
     Args:
         edr: Reads values.
         collection: The collection.
-        plans: What is read of each array.
+        plans: The plan for each array.
         presentations: How the numbers of arrays are shown, by name.
         url: The URL of the interface.
     """

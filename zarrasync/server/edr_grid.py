@@ -25,8 +25,8 @@ __all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_co
 
 _ROOT = "root"
 """The identifier of the collection of the served group."""
-_LONGITUDES = ("degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee")
-_LATITUDES = ("degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen")
+_LONGITUDES = ("degrees_east", "degree_east", "degrees_e", "degree_e")
+_LATITUDES = ("degrees_north", "degree_north", "degrees_n", "degree_n")
 _STANDARD_NAMES = {
     "longitude": "x",
     "projection_x_coordinate": "x",
@@ -122,7 +122,7 @@ class GridAxis:
     def between(self, low: float, high: float) -> tuple[slice | npt.NDArray[np.intp], npt.NDArray[Any]]:
         """Return the cells with centres in an interval, and their coordinates, which are sorted.
 
-        Longitudes are those of the interval, which may cross the antimeridian.
+        Longitudes have the range of the interval, which may cross the antimeridian.
         """
         values = np.asarray(self.values)
         turns = np.zeros(len(values))
@@ -322,7 +322,7 @@ async def open_collection(service: Service, identifier: str) -> Collection:
     """Return a collection.
 
     Raises:
-        NodeNotFoundError: If there is no group.
+        NodeNotFoundError: If the group does not exist.
         NotFound: If it has no arrays on a grid.
         Unavailable: If the store cannot list the group.
     """

@@ -55,8 +55,8 @@ class Plan:
         name: The name of the parameter.
         array: The array.
         axes: The axes of the array; ``None`` for those without coordinates.
-        indices: The selected positions of each axis. Those of points have the same length for all axes of points.
-        coordinates: The coordinates of the selected cells by role; the numbers of points are those of ``"composite"``.
+        indices: The selected positions of each axis. For points, they have the same length on all horizontal axes.
+        coordinates: The coordinates of the selected cells by role; ``"composite"`` has the numbers of points.
         points: The requested coordinates of each point by role, but heights of the grid; empty if cells are a grid.
         is_single: Whether the only cell of a grid is a point.
         mask: Which cells of a grid are inside of a polygon; ``None`` for all.
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def domain(self) -> tuple[Any, ...]:
-        """What is equal for arrays with the same coordinates."""
+        """A key that arrays with the same coordinates share."""
         names = {axis.role: axis.name for axis in self.axes if axis is not None and axis.role}
         return tuple(sorted(names.items())), self.shape
 

@@ -23,6 +23,8 @@ from zarrasync import sync
 from zarrasync.cli import make_parser
 
 PAGE = (ROOT / "docs" / "guides" / "deploy.md").read_text()
+JOINED = PAGE.replace("\\\n", " ")
+"""The page with commands on one line each."""
 
 
 def recipe(language: str, word: str) -> str:
@@ -64,7 +66,7 @@ async def test_nginx(tmp_path, certificate):
     values = np.arange(2_000_000.0)
     sync.create_array(tmp_path / "data.zarr", name="a", data=values)
     line = next(
-        line for line in PAGE.splitlines() if "--unix-socket" in line and line.startswith("zarrasync serve data.zarr")
+        line for line in JOINED.splitlines() if "--unix-socket" in line and line.startswith("zarrasync serve data.zarr")
     )
     arguments = shlex.split(
         line.replace("/run/zarrasync/http", str(socket)).replace("data.zarr", str(tmp_path / "data.zarr"))
@@ -100,7 +102,7 @@ async def test_nginx(tmp_path, certificate):
 def test_systemd(tmp_path):
     """The unit is valid, and its command has existing options."""
     unit = recipe("ini", "[Service]")
-    command = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    command = next(line for line in unit.replace("\\\n", " ").splitlines() if line.startswith("ExecStart="))
     check_arguments(shlex.split(command.partition("=")[2])[1:])
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not installed")
@@ -133,5 +135,5 @@ def test_containers():
     }
     assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
     folders = [mount["mountPath"] for mount in container["volumeMounts"]]
-    token = container["args"][container["args"].index("--token-file") + 1]
+    (token,) = (text.partition("=")[2] for text in container["args"] if text.startswith("--token-file="))
     assert str(Path(token).parent) in folders

@@ -20,6 +20,7 @@ PATH = os.environ["SERVED"]
 app = FastAPI()
 store = LocalStore(PATH, read_only=True)
 array = zarr.open_array(store, path="field", mode="r")
+weather = zarr.open_array(store, path="weather/t2m", mode="r")
 ROWS, COLUMNS = array.shape
 MOST = int(np.ceil(np.log2(max(ROWS, COLUMNS) / TILE)))
 
@@ -32,6 +33,26 @@ def tile(z: int, x: int, y: int, low: float, high: float) -> Response:
     columns = slice(x * TILE * step + first, (x + 1) * TILE * step, step)
     picture = render(np.asarray(array[rows, columns]), Style("viridis", low, high), (TILE, TILE))
     return Response(picture, media_type="image/png")
+
+
+def numbers(text: str) -> list[int]:
+    return [int(item) for item in text.split(",")]
+
+
+@app.get("/points")
+def points(rows: str, columns: str) -> dict[str, object]:
+    places = zip(numbers(rows), numbers(columns), strict=True)
+    return {"values": [np.asarray(weather[:, row, column]).tolist() for row, column in places]}
+
+
+@app.get("/plane")
+def plane(day: int) -> dict[str, object]:
+    return {"values": np.asarray(weather[day]).tolist()}
+
+
+@app.get("/livez")
+async def livez() -> dict[str, str]:
+    return {"status": "ok"}
 
 
 @app.get("/zarr/{key:path}")

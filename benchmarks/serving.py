@@ -1,9 +1,12 @@
-"""Measures the server with many clients, in comparison with a service of FastAPI and zarr-python.
+"""Measures the server with many clients, in comparison with other services.
 
     python benchmarks/serving.py [--seconds N] [--clients N] [--only SETTING …] [--out DIRECTORY] [--write-docs]
 
-Each client requests tiles and chunks of one array on local files, one after the other. Half of the requests are for a
-tenth of the array, as people look at some places more than at others. Prints a table and writes serving.json and serving.md.
+The services are FastAPI with zarr-python and, with the Python of another environment in the variable SERVING_PEERS,
+titiler-xarray and xpublish-edr. Each client requests tiles and chunks of one array on local files, or series and planes of
+another one, one after the other. Half of the requests for tiles and chunks are for a tenth of the array, as people look at
+some places more than at others. Values of each service are compared before its load. The lag is the time of a request
+that needs no data, during the load. Prints a table and writes serving.json and serving.md.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import serving_values
 from harness import make_parser, markdown_table, parse_publishable, save
 
 HERE = Path(__file__).parent
@@ -29,13 +33,20 @@ SETTINGS = {
     "mixed": "tiles and chunks, with repetitions",
     "tiles": "tiles, no two alike",
     "chunks": "chunks alone",
+    **serving_values.SETTINGS,
 }
+OURS = [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"]
+UVICORN = ["-m", "uvicorn", "--port", "0", "--no-access-log", "--log-level", "info"]
+PEERS = os.environ.get("SERVING_PEERS", "")
 ENGINES = {
-    "zarrasync": [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"],
-    "FastAPI + zarr-python": [
-        *(sys.executable, "-m", "uvicorn", "peer_service:app", "--port", "0", "--no-access-log", "--log-level", "info")
-    ],
+    "zarrasync": OURS,
+    "zarrasync without caches": [*OURS, "--cache", "0"],
+    "FastAPI + zarr-python": [sys.executable, *UVICORN, "peer_service:app"],
+    **({"xpublish-edr": [PEERS, *UVICORN, "peer_xpublish:app"]} if PEERS else {}),
+    **({"titiler-xarray": [PEERS, *UVICORN, "peer_titiler:app"]} if PEERS else {}),
 }
+LAG_SECONDS = 0.05
+"""Time between two requests that measure the lag."""
 
 
 def make(path: Path) -> None:
@@ -49,6 +60,7 @@ def make(path: Path) -> None:
     for row in range(0, SIDE, CHUNK):
         y = np.arange(row, row + CHUNK, dtype="f4")[:, None] / 200
         array[row : row + CHUNK] = np.round(np.sin(x) * np.cos(y) + rng.normal(0, 0.02, (CHUNK, SIDE)), 2)
+    serving_values.make(group)
 
 
 class Client(asyncio.Protocol):
@@ -94,9 +106,19 @@ class Client(asyncio.Protocol):
         self.done.set_result(None)
 
 
-def paths(setting: str, seed: int) -> Any:
+def supports(engine: str, setting: str) -> bool:
+    """Return whether an engine is measured in a setting."""
+    if setting in serving_values.SETTINGS:
+        return engine in serving_values.PATHS[setting]
+    return engine in ("zarrasync", "FastAPI + zarr-python")
+
+
+def paths(engine: str, setting: str, seed: int) -> Any:
     """Yield the paths that a client requests."""
     choose = random.Random(seed)
+    if setting in serving_values.SETTINGS:
+        while True:
+            yield serving_values.request(engine, setting, choose)[0]
     most = (SIDE // 256).bit_length() - 1
 
     def position(count: int) -> int:
@@ -113,20 +135,38 @@ def paths(setting: str, seed: int) -> Any:
         yield f"/api/tiles/{zoom}/{position(2**zoom)}/{position(2**zoom)}.png?path=field&low=-1&high={high}"
 
 
-async def load(url: str, setting: str, clients: int, seconds: float, seed: int) -> dict[str, Any]:
+async def lag(host: str, port: int, done: asyncio.Event) -> list[float]:
+    """Return the seconds of requests that need no data, until the load is done."""
+    seconds = []
+    while not done.is_set():
+        begin = time.perf_counter()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(f"GET /livez HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
+        seconds.append(time.perf_counter() - begin)
+        await asyncio.sleep(LAG_SECONDS)
+    return seconds
+
+
+async def load(engine: str, url: str, setting: str, clients: int, seconds: float, seed: int) -> dict[str, Any]:
     host, port = url.removeprefix("http://").rstrip("/").split(":")
     begin = time.perf_counter()
-    connections = [Client(paths(setting, seed * 10_000 + n), begin + seconds, host) for n in range(clients)]
+    connections = [Client(paths(engine, setting, seed * 10_000 + n), begin + seconds, host) for n in range(clients)]
+    done = asyncio.Event()
+    lags = asyncio.ensure_future(lag(host, int(port), done))
     for client in connections:
         await asyncio.get_running_loop().create_connection(lambda client=client: client, host, int(port))
     await asyncio.gather(*(client.done for client in connections))
     took = time.perf_counter() - begin
+    done.set()
     times = np.array([t for client in connections for t in client.times])
     return {
         "requests": len(times),
         "per_second": len(times) / took,
         "p50": float(np.percentile(times, 50)) * 1000,
         "p99": float(np.percentile(times, 99)) * 1000,
+        "lag": float(np.percentile(await lags, 99)) * 1000,
         "MB_per_second": sum(client.nbytes for client in connections) / took / 1e6,
         "errors": sum(client.errors for client in connections),
     }
@@ -164,14 +204,17 @@ class Server:
 
 def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int) -> dict[str, dict[str, Any]]:
     """Measure all servers in turns."""
-    results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
-    servers = {engine: Server(engine, path) for engine in ENGINES}
+    engines = [engine for engine in ENGINES if supports(engine, setting)]
+    results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in engines}
+    servers = {engine: Server(engine, path) for engine in engines}
     try:
-        for server in servers.values():
-            asyncio.run(load(server.url, setting, 20, 2, 99))
+        for engine, server in servers.items():
+            if setting in serving_values.SETTINGS:
+                serving_values.verify(engine, server.url, setting)
+            asyncio.run(load(engine, server.url, setting, 20, 2, 99))
         for number in range(rounds):
             for engine, server in servers.items():
-                result = asyncio.run(load(server.url, setting, clients, seconds / rounds, number))
+                result = asyncio.run(load(engine, server.url, setting, clients, seconds / rounds, number))
                 results[engine].append({**result, "memory": server.memory()})
                 print(setting, engine, results[engine][-1], flush=True)
     finally:
@@ -190,7 +233,7 @@ def table(section: dict[str, Any]) -> str:
     """Return rates, percentiles, and memory as Markdown."""
 
     def cells(r: dict[str, Any]) -> list[str]:
-        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "MB_per_second")]
+        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "lag", "MB_per_second")]
         return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
 
     head = [
@@ -199,6 +242,7 @@ def table(section: dict[str, Any]) -> str:
         "requests/s",
         "p50, ms",
         "p99, ms",
+        "lag p99, ms",
         "MB/s",
         "memory, MiB",
         "errors",

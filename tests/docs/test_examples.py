@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from aiohttp import web
 import zarrasync as za
 from tests.support import ROOT
 from tests.support.examples import load_example
+from tests.support.servers import free_port
 from zarrasync import stores, sync
 from zarrasync.testing import LatencyStore
 
@@ -147,3 +150,64 @@ async def test_fastapi_service_cancels_abandoned_work(weather):
         settled = counts.requests
         await asyncio.sleep(0.3)
         assert counts.requests == settled < 25
+
+
+WRITER = """
+import sys, time
+import numpy as np
+from zarrasync import sync
+array, end = sync.open_array(sys.argv[1], path="t2m", mode="r+"), time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    array.append(np.full((1, 20, 30), len(array), "f4"))
+    time.sleep(0.1)
+"""
+
+
+async def test_fastapi_service_under_load(weather):
+    """Two workers, fifty clients of which some leave, and a process that appends: no errors, right values."""
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    port, seconds, done = free_port(), 3.0, asyncio.Event()
+    command = ["uvicorn", "fastapi_service:app", "--app-dir", str(EXAMPLES), "--workers", "2", "--port", str(port)]
+    environment = {**os.environ, "ZARR_URL": weather, "ZARR_MAX_AGE": "0.5"}
+    service = await asyncio.create_subprocess_exec(sys.executable, "-m", *command, env=environment)
+    answers: list[tuple[int, int, list[float]]] = []
+
+    async def client(session: aiohttp.ClientSession, number: int) -> None:
+        choose = np.random.default_rng(number)
+        while not done.is_set():
+            row, column = choose.integers(20), choose.integers(30)
+            patience = 0.01 if choose.random() < 0.2 else 60
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    status, told = await answer(session, f"{base}/t2m/series?row={row}&column={column}")
+                    assert status == 200, told
+                    answers.append((int(row), int(column), told["values"]))
+
+    try:
+        base = f"http://127.0.0.1:{port}"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            async with asyncio.timeout(60):
+                while not await responds(session, f"{base}/browse/livez"):
+                    await asyncio.sleep(0.1)
+            writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, weather, str(seconds))
+            clients = [asyncio.ensure_future(client(session, number)) for number in range(50)]
+            assert await writer.wait() == 0
+            await asyncio.sleep(2)  # until the last rows are seen
+            done.set()
+            await asyncio.gather(*clients)
+    finally:
+        service.terminate()
+        await service.wait()
+    assert len(answers) > 100
+    longest = max(len(values) for _, _, values in answers)
+    assert longest > 55
+    for row, column, values in answers:
+        assert values == [*VALUES[:, row, column].tolist(), *map(float, range(50, len(values)))]
+
+
+async def responds(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        return (await answer(session, url))[0] == 200
+    except aiohttp.ClientError:
+        return False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-_ON_BOTH = {"test_access", "test_api", "test_caching", "test_limits", "test_served_stores"}
+_ON_BOTH = {"test_access", "test_api", "test_caching", "test_edr", "test_limits", "test_served_stores"}
 
 
 _CONNECTIONS = {"test_malformed_requests", "test_changed_requests"}

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("cmap", reason="the server's extra is not installed")
 import aiohttp
+from yarl import URL
 
 from tests.support.server_client import serving
 from zarrasync import sync
@@ -151,6 +152,47 @@ async def test_redirects_to_an_object_store(s3):
         assert (await client.get("/zarr/a/c/1", method="HEAD", **bearer))[0] == 200
 
 
+@pytest.mark.servers
+@pytest.mark.parametrize("service", ["azure", "google"])
+async def test_redirects_to_other_services(service, request):
+    """URLs with a signature, which Azure's emulator checks; clients of the server need no credentials."""
+    if service == "azure":
+        url, options = request.getfixturevalue("azure")
+        shared = options
+    else:
+        google = request.getfixturevalue("google")
+        url, options = "gs://bucket/signed", google.options()
+        shared = google.options(google_service_account_key=service_account(google.url))
+    values = np.arange(4.0)
+    sync.create_group(f"{url}/x", storage_options=options).create_array("a", data=values, chunks=2, compressors=None)
+    async with serving(f"{url}/x", storage_options=shared, redirects=True) as client:
+        status, _, headers = await client.get("/raw/a/c/1")
+        location = headers["Location"]
+        assert (status, headers["Cache-Control"]) == (307, "no-store")
+        assert {"azure": "sig=", "google": "X-Goog-Signature="}[service] in location
+        async with aiohttp.ClientSession() as session:
+            async with session.get(URL(location, encoded=True)) as answer:
+                assert await answer.read() == values[2:].tobytes()
+            if service == "azure":
+                changed = location.replace("/c/1?", "/c/0?")
+                assert changed != location
+                async with session.get(URL(changed, encoded=True)) as answer:
+                    assert answer.status == 403  # it is for one key
+                found = await asyncio.to_thread(lambda: sync.open_array(f"{client.base}/zarr/a")[...])
+                np.testing.assert_array_equal(found, values)  # documents come from the server, chunks by redirects
+
+
+def service_account(url: str) -> str:
+    """Return the key of a service account of Google, as JSON."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(*form).decode()
+    account = {"client_email": "me@example.org", "private_key": key, "private_key_id": "1", "gcs_base_url": url}
+    return json.dumps(account)
+
+
 # ------------------------------------------------------------------ processes
 
 
@@ -163,14 +205,15 @@ async def start(*arguments: str) -> tuple[Any, str]:
 
 
 @pytest.mark.processes
-async def test_workers_with_https(tmp_path, certificate):
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+async def test_workers_with_https(tmp_path, certificate, program):
     """Killed workers are replaced, and all end with the first process."""
     cert, _ = certificate
     sync.create_array(tmp_path / "x.zarr", name="a", data=np.arange(3))
     (tmp_path / "token").write_text("t\n")
     key = str(cert.parent / "key.pem")
-    options = ["--tls-cert", str(cert), "--tls-key", key, "--token-file", str(tmp_path / "token"), "--workers", "2"]
-    process, url = await start(str(tmp_path / "x.zarr"), "--port", "0", *options)
+    options = ["--tls-cert", str(cert), "--tls-key", key, "--token-file", str(tmp_path / "token")]
+    process, url = await start(str(tmp_path / "x.zarr"), "--port", "0", *options, "--workers", "2", "--server", program)
     try:
         assert url.startswith("https://")
 
@@ -203,11 +246,14 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.processes
-async def test_unix_socket_and_metrics_port(tmp_path):
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+async def test_unix_socket_and_metrics_port(tmp_path, program):
     sync.create_array(tmp_path / "x.zarr", name="a", data=np.arange(3))
     sync.create_array(tmp_path / "y.zarr", name="a", data=np.arange(4))
     path, names = str(tmp_path / "socket"), [f"first={tmp_path / 'x.zarr'}", str(tmp_path / "y.zarr")]
-    process, address = await start(*names, "--unix-socket", path, "--metrics-port", "0", "--root-path", "/data")
+    process, address = await start(
+        *names, "--unix-socket", path, "--metrics-port", "0", "--root-path", "/data", "--server", program
+    )
     try:
         assert address == path
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
@@ -216,12 +262,35 @@ async def test_unix_socket_and_metrics_port(tmp_path):
                     assert len((await answer.json())["data"]) == size
             async with session.get("http://any.example/y", allow_redirects=False) as answer:
                 assert answer.headers["Location"] == "/data/y/"
-                assert "/" not in answer.headers["Server"]
+                assert "/" not in answer.headers.get("Server", "")
             async with session.get("http://any.example/metrics") as answer:
                 assert answer.status == 404
     finally:
         process.kill()
         await process.wait()
+
+
+@pytest.mark.servers
+async def test_spans():
+    """Of requests in the traces of clients."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider())
+    trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[attr-defined]
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    async with serving(make_store([1, 2]), spans=True) as client:
+        await client.get("/api/data?path=a", traceparent=parent)
+        await client.get("/api/data?path=b")
+    first, second = exporter.get_finished_spans()
+    assert (first.name, first.attributes["http.response.status_code"]) == ("GET data", 200)
+    assert (first.context.trace_id, first.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
+    assert (second.parent, second.attributes["http.response.status_code"]) == (None, 404)
 
 
 @pytest.mark.processes

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -74,38 +75,85 @@ async def test_requests_under_way_end_when_the_server_is_terminated(tmp_path):
         process.stdout.close()
 
 
-async def test_two_hundred_clients(tmp_path):
-    """Tiles and chunks for some seconds, without errors and without growing memory."""
+HEALTH = """
+import http.client, sys, time
+host, seconds, times = sys.argv[1], float(sys.argv[2]), []
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    begin = time.perf_counter()
+    connection = http.client.HTTPConnection(host, timeout=30)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+    times.append(time.perf_counter() - begin)
+    time.sleep(0.05)
+print(*times)
+"""
+
+
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+@pytest.mark.parametrize("seconds", [5, pytest.param(20, marks=pytest.mark.slow)])
+async def test_two_hundred_clients(tmp_path, seconds, program):
+    """Tiles, chunks, series and tables. A fifth of the requests are left early. No errors, flat memory, quick health."""
     field = np.round(np.sin(np.arange(2048) / 100) * np.cos(np.arange(2048) / 80)[:, None], 2).astype("f4")
-    sync.create_array(tmp_path, name="f", data=field, chunks=(256, 256))
-    command = [sys.executable, "-m", "zarrasync", "serve", str(tmp_path), "--port", "0", "--cache", "16"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    statuses: list[int] = []
+    group = sync.create_group(tmp_path)
+    group.create_array("f", data=field, chunks=(256, 256), dimension_names=["lat", "lon"])
+    for name, unit in {"lat": "degrees_north", "lon": "degrees_east"}.items():
+        values = np.arange(2048) * 0.04
+        group.create_array(name, data=values, dimension_names=[name], attributes={"units": unit})
+    command = ["serve", str(tmp_path), "--port", "0", "--cache", "16", "--server", program, "--active", "8"]
+    process = subprocess.Popen([sys.executable, "-m", "zarrasync", *command], stdout=subprocess.PIPE, text=True)
+    statuses: Counter[int] = Counter()
+    left = 0
 
     def memory() -> int:
         with open(f"/proc/{process.pid}/status") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) * 1024
 
-    async def client(session: aiohttp.ClientSession, number: int) -> None:
+    def path(choose: np.random.Generator) -> str:
+        x, y, kind = *choose.integers(8, size=2), choose.integers(4)
+        if kind == 0:
+            return f"api/tiles/3/{x}/{y}.png?path=f&low=-1&high={choose.random()}"
+        if kind == 1:
+            return f"edr/collections/root/position?coords=POINT({x * 10 + choose.random()}%20{y * 10})"
+        if kind == 2:
+            return f"api/data?path=f&select={y * 256}:{y * 256 + 20},{x * 256}:{x * 256 + 200}&format=csv"
+        return f"zarr/f/c/{y}/{x}"
+
+    async def client(session: aiohttp.ClientSession, number: int, end: float) -> None:
+        nonlocal left
         choose = np.random.default_rng(number)
         while time.monotonic() < end:
-            x, y, high = choose.integers(8), choose.integers(8), choose.random()
-            path = f"api/tiles/3/{x}/{y}.png?path=f&low=-1&high={high}" if number % 3 else f"zarr/f/c/{y}/{x}"
-            async with session.get(url + path) as answer:
-                statuses.append(answer.status)
-                await answer.read()
+            patience = choose.random() * 0.05 if choose.random() < 0.2 else 60.0
+            try:
+                async with asyncio.timeout(patience), session.get(url + path(choose)) as answer:
+                    await answer.read()
+                statuses[answer.status] += 1
+            except TimeoutError:
+                assert patience < 60
+                left += 1
 
     try:
         url = (await asyncio.to_thread(process.stdout.readline)).split()[-1]
+        host = url.removeprefix("http://").rstrip("/")
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            end = time.monotonic() + 1
-            await asyncio.gather(*(client(session, n) for n in range(200)))
-            before, end = memory(), time.monotonic() + 4
-            await asyncio.gather(*(client(session, n) for n in range(200)))
-        assert set(statuses) == {200}
-        assert len(statuses) > 500
+            warm_up = time.monotonic() + 2
+            await asyncio.gather(*(client(session, n, warm_up) for n in range(200)))
+            before, end = memory(), time.monotonic() + seconds
+            asked = [sys.executable, "-c", HEALTH, host, str(seconds)]
+            health = await asyncio.create_subprocess_exec(*asked, stdout=subprocess.PIPE)
+            await asyncio.gather(*(client(session, n, end) for n in range(200)))
+            times = np.array((await health.communicate())[0].split(), float)
+            async with session.get(f"{url}metrics") as answer:
+                metrics = await answer.text()
+        assert statuses.keys() == {200}
+        assert statuses[200] > 500
+        assert left > 50
+        assert 'status="5' not in metrics
+        assert "zarrasync_active_requests 0.0" in metrics
         assert memory() - before < 48 << 20
+        assert np.median(times) < 0.1, np.quantile(times, [0.5, 0.9, 1])
     finally:
         process.kill()
         process.wait()

@@ -9,18 +9,16 @@ import re
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zarrasync import sync
 from zarrasync._util.redact import redact
 from zarrasync.cli import bench
 from zarrasync.cli.arguments import Commands, count, options, port
 from zarrasync.cli.console import Console
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 __all__ = ["add"]
 
@@ -55,6 +53,7 @@ def add(command: Commands) -> None:
     )
     serve.add_argument("--active", type=int, default=32, metavar="N", help="concurrent requests (default: 32)")
     serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time per request (default: 60)")
+    serve.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
     bench.add(command)
 
@@ -63,6 +62,12 @@ def _add_address(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
     serve.add_argument("--port", type=port, default=8000, help="the port; 0 for a free one (default: 8000)")
     serve.add_argument("--unix-socket", metavar="PATH", help="listen on a Unix socket instead")
+    serve.add_argument(
+        "--server",
+        choices=("aiohttp", "uvicorn"),
+        default="aiohttp",
+        help="the program that handles connections (default: aiohttp)",
+    )
     serve.add_argument("--workers", type=count, default=1, metavar="N", help="processes (default: 1)")
     serve.add_argument(
         "--metrics-port",
@@ -78,7 +83,7 @@ def _add_address(serve: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NETWORK",
-        help="an address or network of proxies whose X-Forwarded-For names clients; 'unix' for a Unix socket (repeatable)",
+        help="an address or network of proxies whose X-Forwarded-For and -Proto are used; 'unix' for a Unix socket (repeatable)",
     )
 
 
@@ -130,6 +135,7 @@ class _Settings:
         of_run: Options of ``run``.
         tls: The files with certificates and their key.
         logs: Whether each request is logged.
+        program: ``"aiohttp"`` or ``"uvicorn"``.
     """
 
     stores: dict[str, str]
@@ -138,14 +144,23 @@ class _Settings:
     of_run: dict[str, Any] = field(default_factory=dict)
     tls: tuple[str, str | None] | None = None
     logs: bool = False
+    program: str = "aiohttp"
 
-    def make_app(self) -> web.Application:
+    def make_app(self) -> Any:
         """Return the application."""
-        from zarrasync.server import Service, create_app
+        from zarrasync.server import Service, asgi, create_app
 
         # Several services share the memory for caches.
         share = {**self.of_service, "cache_bytes": self.of_service["cache_bytes"] // len(self.stores)}
-        return create_app({name: Service(url, **share) for name, url in self.stores.items()}, **self.of_server)
+        services = {name: Service(url, **share) for name, url in self.stores.items()}
+        return (asgi.create_app if self.program == "uvicorn" else create_app)(services, **self.of_server)
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """The function that runs the application."""
+        from zarrasync.server.running import run, run_asgi
+
+        return run_asgi if self.program == "uvicorn" else run
 
     def run_options(self) -> dict[str, Any]:
         """Return the options of ``run``."""
@@ -160,7 +175,6 @@ class _Settings:
 
 
 def _serve(args: argparse.Namespace, console: Console) -> int:
-    from zarrasync.server import run
     from zarrasync.server.running import listen, run_processes
 
     settings = _settings(args)
@@ -170,7 +184,9 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
     served = ", ".join(redact(url) for url in settings.stores.values())
     if args.workers == 1:
         where = {"path": args.unix_socket, "host": args.host, "port": args.port}
-        run(app, **where, **settings.run_options(), print=lambda line: _announce(served, args.unix_socket or line))
+        settings.run(
+            app, **where, **settings.run_options(), print=lambda line: _announce(served, args.unix_socket or line)
+        )
         return 0
     sock = listen(args.host, args.port, args.unix_socket)
     scheme = "http" if settings.tls is None else "https"
@@ -182,12 +198,10 @@ def _serve(args: argparse.Namespace, console: Console) -> int:
 
 def _work(number: int, sock: socket.socket, settings: _Settings) -> None:
     """Serve in a worker process."""
-    from zarrasync.server import run
-
     run_options = settings.run_options()
     if run_options.get("metrics_port"):
         run_options = {**run_options, "metrics_port": run_options["metrics_port"] + number}
-    run(settings.make_app(), sock=sock, print=None, **run_options)
+    settings.run(settings.make_app(), sock=sock, print=None, **run_options)
 
 
 def _announce(served: str, line: Any) -> None:
@@ -225,9 +239,12 @@ def _settings(args: argparse.Namespace) -> _Settings:
         "root_path": args.root_path,
         "redirects": args.redirects,
         "metrics": args.metrics_port is None,
+        "spans": args.spans,
     }
     tls = (args.tls_cert, args.tls_key) if args.tls_cert else None
-    return _Settings(_stores(args.url), service, server, {"metrics_port": args.metrics_port}, tls, args.log)
+    return _Settings(
+        _stores(args.url), service, server, {"metrics_port": args.metrics_port}, tls, args.log, args.server
+    )
 
 
 def _stores(items: list[str]) -> dict[str, str]:

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.display.values import as_json, dumps, json_pieces
-from zarrasync.errors import UnsupportedOperation
 
-__all__ = ["Column", "Table"]
+__all__ = ["Column", "ParquetPieces", "Table"]
 
 _PIECE_ROWS = 1 << 14
 """Rows that are formatted at a time."""
@@ -61,9 +60,14 @@ class Table:
         names = {column.name for column in self.variables}
         return [axis for axis in self.axes if axis.name not in names]
 
-    def csv_pieces(self) -> Iterator[bytes]:
-        """Yield the pieces of the table as CSV (RFC 4180) with a header. Missing values are empty, and times ISO 8601."""
-        yield b",".join(_quoted(name) for name in self.names) + b"\n"
+    def csv_pieces(self, *, header: bool = True) -> Iterator[bytes]:
+        """Yield the pieces of the table as CSV (RFC 4180). Missing values are empty, and times ISO 8601.
+
+        Args:
+            header: Whether the first line contains the names of the columns.
+        """
+        if header:
+            yield b",".join(_quoted(name) for name in self.names) + b"\n"
         coordinates = [np.array(_fields(axis.values), object) for axis in self._coordinates]
         for start in range(0, self.row_count, _PIECE_ROWS):
             places = self._places(start, min(start + _PIECE_ROWS, self.row_count))
@@ -86,9 +90,9 @@ class Table:
         """Return the table as a stream of Arrow IPC.
 
         Raises:
-            UnsupportedOperation: If pyarrow is not installed.
+            ImportError: If pyarrow is not installed.
         """
-        table, sink = self._arrow(), io.BytesIO()
+        table, sink = self.to_arrow(), io.BytesIO()
         with _pyarrow().ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return sink.getvalue()
@@ -97,15 +101,17 @@ class Table:
         """Return the table as a Parquet file.
 
         Raises:
-            UnsupportedOperation: If pyarrow is not installed.
+            ImportError: If pyarrow is not installed.
         """
-        table, sink = self._arrow(), io.BytesIO()
-        from pyarrow import parquet
+        writer = ParquetPieces()
+        return writer.add(self) + writer.finish()
 
-        parquet.write_table(table, sink, compression="zstd")
-        return sink.getvalue()
+    def to_arrow(self) -> Any:
+        """Return the table as a ``pyarrow.Table``.
 
-    def _arrow(self) -> Any:
+        Raises:
+            ImportError: If pyarrow is not installed.
+        """
         pyarrow = _pyarrow()
         places = self._places(0, self.row_count)
         coordinates = [axis.values[place] for axis, place in zip(self._coordinates, places, strict=True)]
@@ -113,11 +119,57 @@ class Table:
         return pyarrow.table([_as_arrow(pyarrow, values) for values in columns], self.names)
 
 
+class ParquetPieces:
+    """A Parquet file that is written and passed on in pieces, with one row group for each table."""
+
+    def __init__(self) -> None:
+        self.closed, self._position, self._pieces = False, 0, list[bytes]()
+        self._writer: Any = None
+
+    def add(self, table: Table) -> bytes:
+        """Return the bytes of the rows of a table.
+
+        Raises:
+            ImportError: If pyarrow is not installed.
+        """
+        rows = table.to_arrow()
+        if self._writer is None:
+            from pyarrow import parquet
+
+            self._writer = parquet.ParquetWriter(self, rows.schema, compression="zstd")
+        self._writer.write_table(rows)
+        return self._taken()
+
+    def finish(self) -> bytes:
+        """Return the end of the file."""
+        self._writer.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        taken, self._pieces = b"".join(self._pieces), []
+        return taken
+
+    # The interface of a file, which pyarrow writes to.
+
+    def write(self, data: Any) -> int:
+        """Take some bytes."""
+        self._pieces.append(bytes(data))
+        self._position += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def tell(self) -> int:
+        """Return the number of bytes that were written."""
+        return self._position
+
+    def flush(self) -> None:
+        """Do nothing: all bytes are taken at once."""
+
+
 def _pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise UnsupportedOperation("Arrow and Parquet need pyarrow: pip install pyarrow") from error
+        raise ImportError("Arrow and Parquet need pyarrow: pip install pyarrow") from error
     return pa
 
 

@@ -91,11 +91,12 @@ class Proxies:
         self._networks = [ipaddress.ip_network(item, strict=False) for item in sorted(items - {"unix"})]
 
     def resolve(self, request: Request) -> Request:
-        """Return a request with the scheme and the address of its client: the last one that no trusted proxy has."""
+        """Return a request as its client sent it to a trusted proxy: the last address that no proxy has, and the scheme."""
         if not self._is_trusted(request.client):
             return request
-        if request.headers.get("x-forwarded-proto") in ("http", "https"):
-            request = replace(request, scheme=request.headers["x-forwarded-proto"])
+        scheme = request.headers.get("x-forwarded-proto", "").lower()
+        if scheme in ("http", "https"):
+            request = replace(request, scheme=scheme)
         if not (forwarded := request.headers.get("x-forwarded-for", "")):
             return request
         addresses = [address.strip() for address in forwarded.split(",")][::-1]

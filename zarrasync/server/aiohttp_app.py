@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 from aiohttp import hdrs, web
 from aiohttp.payload import Payload
 
 from zarrasync.server.core import Core, ServerOptions, make_core
-from zarrasync.server.messages import LARGE_BYTES, Request, Response, SlowClient, send_body
+from zarrasync.server.messages import LARGE_BYTES, Request, Response, SlowClient, check_body, send_body
 from zarrasync.server.service import Service
 from zarrasync.stores import StoreLike
 
@@ -27,6 +28,7 @@ def create_app(store: StoreLike | Service | Mapping[str, Service], **options: Un
     * ``/``: the viewer, a page that shows arrays;
     * ``/zarr/…``: the hierarchy in format 3, whatever its format is; ``/raw/…``: the store's keys, unchanged;
     * ``/api/node``, ``/api/data``, ``/api/stats``, ``/api/view``, ``/api/tiles/{z}/{x}/{y}.png``;
+    * ``/edr``: the values at points, in polygons and in boxes, as OGC API EDR;
     * ``/openapi.json``, ``/livez``, ``/readyz``, ``/healthz`` and ``/metrics``.
 
     Several services are below their names, as ``/era5/api/node``, and ``/`` is a page with links to them.
@@ -80,7 +82,16 @@ def _as_request(request: web.Request) -> Request:
         whole[: len(whole) - len(path)],
         (request.version.major, request.version.minor),
         scheme=request.scheme,
+        receive=partial(_receive, request),
     )
+
+
+async def _receive(request: web.Request, most: int) -> bytes:
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        check_body(len(body), most)
+    return bytes(body)
 
 
 def _as_response(request: web.Request, response: Response, timeout: float) -> web.Response:
@@ -97,7 +108,8 @@ class _Body(Payload):
 
     def __init__(self, response: Response, transport: Any, timeout: float) -> None:
         super().__init__(response, content_type=response.headers["Content-Type"])
-        self._size, self._transport, self._timeout = response.length, transport, timeout
+        self._size = response.length if response.has_length else None  # then it is sent in chunks
+        self._transport, self._timeout = transport, timeout
         if response.release is not None:
             weakref.finalize(self, response.release)  # also if it is never sent
 

@@ -14,7 +14,7 @@ except ImportError as error:
     raise ImportError("zarrasync.server.asgi needs Starlette: pip install starlette") from error
 
 from zarrasync.server.core import Core, ServerOptions, make_core
-from zarrasync.server.messages import LARGE_BYTES, Request, send_body
+from zarrasync.server.messages import LARGE_BYTES, Request, Response, check_body, send_body
 from zarrasync.server.service import Service
 from zarrasync.stores import StoreLike
 
@@ -81,7 +81,7 @@ class _Endpoint:
         exchange = _Exchange(task)
         watcher = asyncio.ensure_future(exchange.watch(receive))
         try:
-            await self._respond(scope, send)
+            await self._respond(scope, send, exchange)
         except asyncio.CancelledError:
             if not exchange.has_left or task.uncancel():
                 raise
@@ -94,10 +94,17 @@ class _Endpoint:
             exchange.is_done = True
             watcher.cancel()
 
-    async def _respond(self, scope: Scope, send: Send) -> None:
-        request = _as_request(scope)
+    async def _respond(self, scope: Scope, send: Send, exchange: _Exchange) -> None:
+        request = _as_request(scope, exchange)
         response = await self._core.respond(request)
-        if response.status not in (204, 304):
+        try:
+            await self._send(request, response, send)
+        finally:
+            if response.release is not None:
+                response.release()
+
+    async def _send(self, request: Request, response: Response, send: Send) -> None:
+        if response.status not in (204, 304) and response.has_length:
             response.headers.setdefault("Content-Length", str(response.length))
         headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
@@ -129,17 +136,34 @@ class _Exchange:
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self._task = task
         self.is_done = self.has_left = False
+        self._pieces: list[bytes] = []
+        self._size, self._has_arrived = 0, asyncio.Event()
 
     async def watch(self, receive: Receive) -> None:
-        """Cancel the task when the client disconnects."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        """Keep a body of moderate size, and cancel the task when the client disconnects."""
+        while (message := await receive())["type"] != "http.disconnect":
+            piece = message.get("body", b"")
+            self._size += len(piece)
+            if self._size <= LARGE_BYTES:
+                self._pieces.append(piece)
+            if self._size > LARGE_BYTES or not message.get("more_body", False):
+                self._has_arrived.set()
         if not self.is_done:
             self.has_left = True
             self._task.cancel()
 
+    async def receive(self, most: int) -> bytes:
+        """Return the body.
 
-def _as_request(scope: Scope) -> Request:
+        Raises:
+            TooMuch: If it is too large.
+        """
+        await self._has_arrived.wait()
+        check_body(self._size, min(most, LARGE_BYTES))
+        return b"".join(self._pieces)
+
+
+def _as_request(scope: Scope, exchange: _Exchange) -> Request:
     headers: dict[str, str] = {}
     hosts = []
     for raw_name, raw_value in scope["headers"]:
@@ -162,4 +186,5 @@ def _as_request(scope: Scope) -> Request:
         root,
         (int(major), int(minor or 0)),
         scheme=scope.get("scheme", "http"),
+        receive=exchange.receive,
     )

@@ -20,7 +20,9 @@ from zarrasync import __version__
 from zarrasync._concurrency import clock
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
-from zarrasync.server.limits import CLIENT, MethodNotAllowed, NotFound, Overloaded, RequestQueue
+from zarrasync.server.edr import Edr
+from zarrasync.server.edr_query import as_query_string
+from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.map_routes import MapRoutes
 from zarrasync.server.messages import LARGE_BYTES, Request, Response
 from zarrasync.server.metrics import Metrics
@@ -30,6 +32,7 @@ from zarrasync.server.raw_keys import RawKeys
 from zarrasync.server.responses import error_response, json_response, message_response
 from zarrasync.server.routes import Route, Router, openapi
 from zarrasync.server.service import Service, ServiceOptions
+from zarrasync.server.spans import no_span, request_span
 from zarrasync.stores import StoreLike
 
 __all__ = ["Core", "CoreOptions", "ServerOptions", "make_core"]
@@ -41,7 +44,9 @@ _CLIENT_CLOSED = 499
 """The status in logs and metrics of a request whose client has disconnected."""
 _HEALTH_SECONDS = 5.0
 """Seconds in which the store must respond to a health check."""
-_METHODS = ("GET", "HEAD")
+_MOST_BODY_BYTES = 4 << 20
+_STREAM_BYTES = 8 << 20
+"""Memory for the pieces of a response that is sent while it is made."""
 _OPEN = frozenset({"livez", "readyz", "healthz"})
 """Routes that need no token."""
 _REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -61,11 +66,13 @@ class CoreOptions(TypedDict, total=False):
             default none for connections from this machine, and all for others.
         hidden: Serve keys with names that begin with a dot, besides Zarr's own.
         tokens: The token that clients need, or the tokens of stores by name.
-        trusted_proxies: Addresses and networks of proxies whose ``X-Forwarded-For`` is used; ``"unix"`` for a Unix socket.
+        trusted_proxies: Addresses and networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            used; ``"unix"`` for a Unix socket.
         root_path: The path below which clients see the application, if a proxy removes it from requests.
         redirects: Redirect requests for stored keys to URLs that the store signs for some minutes, if it can. Clients then
             receive the values from the object store, after this server has checked their tokens.
         metrics: Serve ``/metrics``, which is the default.
+        spans: Make a span of OpenTelemetry for each request, in the trace of its ``traceparent`` header.
     """
 
     allow_hosts: Iterable[str] | None
@@ -76,6 +83,7 @@ class CoreOptions(TypedDict, total=False):
     root_path: str
     redirects: bool
     metrics: bool
+    spans: bool
 
 
 class ServerOptions(CoreOptions, ServiceOptions, total=False):
@@ -116,6 +124,7 @@ class Core:
         metrics: Metrics of responses.
 
     Raises:
+        ImportError: If spans are requested and ``opentelemetry-api`` is not installed.
         ValueError: If an option is invalid.
     """
 
@@ -127,6 +136,7 @@ class Core:
         self._tokens = Tokens(options.get("tokens"))
         self._proxies = Proxies(options.get("trusted_proxies", ()))
         self._root_path = _checked_root(options.get("root_path", ""))
+        self._span = request_span() if options.get("spans", False) else no_span
         self._queue = RequestQueue(self.limits)
         self.metrics = Metrics(self.services.values(), self._queue)
         self._pending = 0
@@ -153,6 +163,7 @@ class Core:
         return [
             *Api(service).routes,
             *MapRoutes(service).routes,
+            *Edr(service, self.admit).routes,
             Route(
                 "zarr",
                 "/zarr/{key}",
@@ -207,6 +218,9 @@ class Core:
         if not path:
             return name, _TO_PAGE, inner
         found = self._routers[name].find(inner)
+        if found is None and path.endswith("/"):  # a slash at the end means the same in OGC API
+            found = self._routers[name].find(replace(inner, path=path[:-1]))
+            found = found if found is not None and found[0].is_ogc else None
         return None if found is None else (name, *found)
 
     async def close(self) -> None:
@@ -229,7 +243,9 @@ class Core:
             found = self._find(request)
             if found is not None:
                 name = found[1].name
-            response = await self._checked(request, found)
+            with self._span(request, name) as set_status:
+                response = await self._checked(request, found)
+                set_status(response.status)
             self._add_headers(request, response, found)
             response.headers["X-Request-Id"] = number
             status, sent = response.status, 0 if request.method == "HEAD" else response.length
@@ -243,15 +259,16 @@ class Core:
 
     async def _checked(self, request: Request, found: tuple[str, Route, Request] | None) -> Response:
         """Return the response to a request, or the one to its error."""
+        store, route, inner = found or ("", _NOTHING, request)
         try:
             self._origins.check_host(request)
             if request.method == "OPTIONS":  # the preflight request of a browser, which has no token
-                return Response(204, {"Allow": MethodNotAllowed.allowed})
-            store, route, inner = found or ("", _NOTHING, request)
+                return Response(204, {"Allow": route.allowed})
             if route.name not in _OPEN:
                 self._tokens.check(request, store)
-            if request.method not in _METHODS:
-                raise MethodNotAllowed(f"the method {request.method[:20]!r} is not supported; use GET or HEAD")
+            if request.method not in route.methods:
+                message = f"the method {request.method[:20]!r} is not supported here; use {route.allowed}"
+                raise MethodNotAllowed(message, route.allowed)
             if not request.path:
                 return await _redirect(request)
             CLIENT.set(request.client)
@@ -259,7 +276,7 @@ class Core:
         except ConnectionError:
             raise
         except Exception as error:
-            response = error_response(error)
+            response = error_response(error, is_ogc=route.is_ogc)
             if response is None:
                 log.exception("%s %r failed", request.method, request.path)
                 return message_response(500, "InternalError", "internal server error")
@@ -268,13 +285,31 @@ class Core:
             return response
 
     async def _handle(self, route: Route, request: Request) -> Response:
+        if request.method == "POST":
+            request = replace(request, query_string=await self._with_body(request))
         route.check(request)
-        if not route.is_limited:
-            return await route.handle(request)
-        response: Response = await self.admit(lambda: route.handle(request))
+        response: Response = await (
+            self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
+        )
         if request.method != "HEAD":
             self._track(response)
         return response
+
+    async def _with_body(self, request: Request) -> str:
+        """Return the parameters in the URL and the body of a request as a query string.
+
+        Raises:
+            BadQuery: If the body is invalid or does not arrive in time.
+            TooMuch: If it is too large.
+        """
+        assert request.receive is not None
+        try:
+            async with asyncio.timeout(self.limits.head_timeout):
+                body = await request.receive(_MOST_BODY_BYTES)
+        except TimeoutError:
+            raise BadQuery(f"the body did not arrive within {self.limits.head_timeout:g} s") from None
+        in_body = as_query_string(body, request.headers.get("content-type", ""))
+        return "&".join(filter(None, (request.query_string, in_body)))
 
     def _track(self, response: Response) -> None:
         """Count the bytes of a large response until it is sent.
@@ -282,8 +317,8 @@ class Core:
         Raises:
             Overloaded: If too many bytes are pending.
         """
-        size = response.length
-        if size < LARGE_BYTES:
+        size = response.length if response.has_length else _STREAM_BYTES
+        if size < LARGE_BYTES or (response.stream is not None and response.has_length):
             return
         if self._pending and self._pending + size > self.limits.max_pending_bytes:
             raise Overloaded(f"{self._pending:,} bytes of responses are waiting for slow clients; try again later")

@@ -47,6 +47,10 @@ class MethodNotAllowed(ZarrError):
 
     allowed = "GET, HEAD, OPTIONS"
 
+    def __init__(self, message: str, allowed: str = allowed) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class TooMuch(ZarrError):
     """A request exceeds the limits."""
@@ -70,6 +74,7 @@ class Limits:
 
     Attributes:
         max_cells: Elements of a JSON or CSV response.
+        max_streamed_cells: Elements of a parameter in a response of OGC API EDR, which is sent while it is read.
         max_result_bytes: Bytes of a response's elements in memory.
         max_decoded_bytes: Bytes of chunks to decode for one response, and of the result of one read.
         max_chunks: Chunks to visit for one response.
@@ -88,6 +93,7 @@ class Limits:
     """
 
     max_cells: int = 1_000_000
+    max_streamed_cells: int = 100_000_000
     max_result_bytes: int = 64 * MiB
     max_decoded_bytes: int = 256 * MiB
     max_chunks: int = 10_000

@@ -10,12 +10,15 @@ from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from zarrasync.codecs.spec import Buffer
+from zarrasync.server.limits import TooMuch
 
-__all__ = ["LARGE_BYTES", "Handler", "Request", "Response", "SlowClient", "coalesced", "send_body"]
+__all__ = ["LARGE_BYTES", "Handler", "Request", "Response", "SlowClient", "check_body", "coalesced", "send_body"]
 
 LARGE_BYTES = 4 << 20
 """Minimum size in bytes of bodies that are sent in pieces. The operating system buffers most of a smaller one."""
 
+_LONG_QUERY = 4 << 10
+"""Characters of a query from which it is not cached after it is parsed."""
 _PIECE_BYTES = 64 << 10
 """Bytes that a client must receive within the time limit of a request."""
 
@@ -35,7 +38,8 @@ class Request:
         root: The path of the application as clients see it, such as ``/data``.
         version: The version of HTTP.
         parameters: Parts of the path, by the names in a route's template.
-        scheme: The scheme of URLs, ``http`` or ``https``.
+        scheme: ``"http"`` or ``"https"``, as clients see it.
+        receive: Returns the body, unless it has more bytes than a limit, which is an error.
     """
 
     method: str
@@ -49,6 +53,7 @@ class Request:
     version: tuple[int, int] = (1, 1)
     parameters: Mapping[str, str] = field(default_factory=dict)
     scheme: str = "http"
+    receive: Callable[[int], Awaitable[bytes]] | None = None
 
     @property
     def origin(self) -> str:
@@ -58,7 +63,8 @@ class Request:
     @property
     def items(self) -> tuple[tuple[str, str], ...]:
         """The parameters of the query."""
-        return _parsed(self.query_string)
+        is_long = len(self.query_string) > _LONG_QUERY
+        return _parsed.__wrapped__(self.query_string) if is_long else _parsed(self.query_string)
 
     @property
     def query(self) -> dict[str, str]:
@@ -79,7 +85,8 @@ class Response:
         status: The status code.
         headers: Headers. ``Content-Length`` is the size of the body, unless it is specified here.
         body: The pieces of the body.
-        stream: Yields the body piece by piece, instead of ``body``; then ``Content-Length`` is in ``headers``.
+        stream: Yields the body piece by piece, instead of ``body``. Its size is unknown, unless ``Content-Length`` is in
+            ``headers``.
         release: Is called as soon as the body is sent or given up.
     """
 
@@ -90,8 +97,13 @@ class Response:
     release: Callable[[], Any] | None = None
 
     @property
+    def has_length(self) -> bool:
+        """Whether the size of the body is known."""
+        return self.stream is None or "Content-Length" in self.headers
+
+    @property
     def length(self) -> int:
-        """The bytes of the body."""
+        """The bytes of the body; 0 if they are unknown."""
         announced = self.headers.get("Content-Length")
         return sum(map(len, self.body)) if announced is None else int(announced)
 
@@ -101,6 +113,16 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 class SlowClient(ConnectionResetError):
     """A client has not received a piece of a response in time."""
+
+
+def check_body(size: int, most: int) -> None:
+    """Check the bytes of a request's body.
+
+    Raises:
+        TooMuch: If there are too many.
+    """
+    if size > most:
+        raise TooMuch(f"the body of the request has more than {most:,} bytes")
 
 
 def coalesced(pieces: Iterable[Buffer]) -> list[bytes]:

@@ -20,8 +20,8 @@ __all__ = ["Origins", "UnknownHost"]
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{0,5})?")
 _EXPOSED = "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Request-Id, X-Shape"
 _PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Range, If-None-Match, If-Range",
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Range, If-None-Match, If-Range",
     "Access-Control-Max-Age": "86400",
 }
 

@@ -17,6 +17,7 @@ from zarrasync.server.origins import UnknownHost
 
 __all__ = [
     "ByteRange",
+    "accepts_gzip",
     "cache_control",
     "content_response",
     "error_response",
@@ -38,6 +39,7 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (TooMuch, 413),
     (Unsupported, 501),
     (Overloaded, 503),
+    (ImportError, 501),  # of a package for a format
     (UnknownHost, 421),
     (Forbidden, 403),
     (TimeoutError, 504),
@@ -64,14 +66,21 @@ _PUBLIC_MESSAGES: tuple[tuple[type[BaseException], str], ...] = (
 """Messages for clients, instead of messages that contain internal locations."""
 
 
-def error_response(error: BaseException) -> Response | None:
-    """Return the response to an error; ``None`` for an unexpected error, which is a bug of the server."""
+def error_response(error: BaseException, *, is_ogc: bool = False) -> Response | None:
+    """Return the response to an error; ``None`` for an unexpected error, which is a bug of the server.
+
+    Args:
+        error: The error.
+        is_ogc: Whether the body also has the members of errors of OGC API.
+    """
     for cls, status in _STATUS:
         if isinstance(error, cls):
             message = next((text for kind, text in _PUBLIC_MESSAGES if isinstance(error, kind)), None)
-            response = message_response(
-                status, type(error).__name__, message or str(error) or "the time limit was exceeded"
-            )
+            message = message or str(error) or "the time limit was exceeded"
+            response = message_response(status, type(error).__name__, message)
+            if is_ogc:
+                facts = {"error": type(error).__name__, "message": message}
+                response.body = [dumps({**facts, "code": str(status), "description": message})]
             if status == 503:
                 response.headers["Retry-After"] = "1"
             if isinstance(error, MethodNotAllowed):
@@ -112,14 +121,14 @@ def content_response(
         headers["Vary"] = "Accept-Encoding"
     if matches(request.headers.get("if-none-match"), etag):
         return Response(304, headers)
-    if compress and sum(map(len, body)) >= _LEAST_COMPRESSED and _accepts_gzip(request):
+    if compress and sum(map(len, body)) >= _LEAST_COMPRESSED and accepts_gzip(request):
         deflate = compressor(gzip=True)
         body = [*coalesced(map(deflate.compress, body)), deflate.flush()]
         headers |= {"Content-Encoding": "gzip", "ETag": f"W/{etag}"}  # another representation of equal content
     return Response(200, headers, body)
 
 
-def _accepts_gzip(request: Request) -> bool:
+def accepts_gzip(request: Request) -> bool:
     """Return whether a request accepts compressed bodies (RFC 9110, 12.5.3)."""
     for item in request.headers.get("accept-encoding", "").lower().split(","):
         coding, _, weight = item.partition(";")

@@ -81,6 +81,8 @@ class Route:
         parameters: The parameters of the query; ``None`` if any are ignored.
         content_types: The media types of responses.
         is_limited: Whether requests wait for the others in the queue.
+        methods: The methods, besides ``OPTIONS``.
+        is_ogc: Whether errors also have the members of OGC API.
     """
 
     name: str
@@ -90,6 +92,13 @@ class Route:
     parameters: tuple[Parameter, ...] | None = None
     content_types: tuple[str, ...] = ("application/json",)
     is_limited: bool = True
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    is_ogc: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The value of the header ``Allow``."""
+        return ", ".join((*self.methods, "OPTIONS"))
 
     def check(self, request: Request) -> None:
         """Check the names and the choices of a request's parameters.
@@ -178,6 +187,17 @@ def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
             },
         }
         paths[route.template] = {"get": operation}
+        if "POST" in route.methods:
+            properties = {parameter.name: {"type": parameter.kind} for parameter in route.parameters or ()}
+            form = {"schema": {"type": "object", "properties": properties}}
+            body = {
+                "content": {
+                    "application/x-www-form-urlencoded": form,
+                    "application/json": {"schema": {"type": "object"}},
+                }
+            }
+            post = {**operation, "operationId": f"{operation['operationId']}_post", "requestBody": body}
+            paths[route.template]["post"] = {**post, "parameters": in_path}
     schema = {
         "type": "object",
         "required": ["error", "message"],

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,9 +19,10 @@ from aiohttp import web
 
 from zarrasync.server.aiohttp_app import CORE
 from zarrasync.server.connections import GuardedRunner
+from zarrasync.server.core import Core
 from zarrasync.server.limits import Limits
 
-__all__ = ["listen", "run", "run_processes"]
+__all__ = ["listen", "run", "run_asgi", "run_processes"]
 
 _SITE_OPTIONS = frozenset({"ssl_context", "backlog", "reuse_address", "reuse_port"})
 _SHUTDOWN_SECONDS = 10.0
@@ -60,6 +62,95 @@ def run(
         asyncio.run(_run(app, host, port, limits.within_descriptors(), metrics_port, options))
 
 
+def run_asgi(
+    app: Any,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    path: str | None = None,
+    sock: socket.socket | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    metrics_port: int | None = None,
+    print: Callable[..., Any] | None = print,
+) -> None:
+    """Run an application of ``asgi.create_app`` with uvicorn until it is interrupted or terminated.
+
+    Pending requests then have ten seconds to finish. The number of connections is limited as by ``run``, but not the
+    time in which a request must arrive.
+
+    Args:
+        app: The application.
+        host: The address to listen on; by default only this machine can connect.
+        port: The port.
+        path: The path of a Unix socket, to listen there.
+        sock: A socket that listens, instead of an address.
+        ssl_context: Certificates for HTTPS.
+        metrics_port: A port of this machine that serves ``/metrics``, besides the application.
+        print: Is called with the URL.
+
+    Raises:
+        ImportError: If uvicorn is not installed.
+        OSError: If the address is in use or not one of this machine.
+    """
+    own = listen(host, port, path) if sock is None else sock
+    with contextlib.suppress(KeyboardInterrupt), own:
+        asyncio.run(_run_asgi(app, own, ssl_context, metrics_port, print))
+
+
+async def _run_asgi(
+    app: Any,
+    sock: socket.socket,
+    ssl_context: ssl.SSLContext | None,
+    metrics_port: int | None,
+    announce: Callable[..., Any] | None,
+) -> None:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise ImportError("this server needs uvicorn: pip install uvicorn") from error
+    limits: Limits = app.state.core.limits.within_descriptors()
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # the application resolves them
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=int(limits.idle_timeout),
+        timeout_graceful_shutdown=int(_SHUTDOWN_SECONDS),
+    )
+    config.load()
+    config.ssl = ssl_context
+    server = uvicorn.Server(config)
+    begin = server.startup
+
+    async def startup(sockets: list[socket.socket] | None = None) -> None:
+        await begin(sockets)
+        if announce is not None and server.started:
+            announce(f"Running on {_address_of(sock, ssl_context)}")
+
+    server.startup = startup  # type: ignore[method-assign]
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # they stop this function
+    async with _metrics_served(app.state.core, limits, metrics_port):
+        task = asyncio.ensure_future(server.serve(sockets=[sock]))
+        try:
+            stop = asyncio.ensure_future(_stop_signal())
+            await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+        finally:
+            server.should_exit = True
+            await task
+
+
+def _address_of(sock: socket.socket, ssl_context: ssl.SSLContext | None) -> str:
+    name = sock.getsockname()
+    if not isinstance(name, tuple):
+        return str(name)
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"{'http' if ssl_context is None else 'https'}://{host}:{name[1]}"
+
+
 async def _run(
     app: web.Application, host: str, port: int, limits: Limits, metrics_port: int | None, options: dict[str, Any]
 ) -> None:
@@ -71,7 +162,7 @@ async def _run(
     runner = GuardedRunner(app, limits, **{"shutdown_timeout": _SHUTDOWN_SECONDS, **options})
     await runner.setup()
     try:
-        async with _metrics_served(app, limits, metrics_port):
+        async with _metrics_served(app.get(CORE), limits, metrics_port):
             with _explained(host, port):
                 await _site(runner, host, port, where, site_options).start()
             if announce is not None:
@@ -83,14 +174,15 @@ async def _run(
 
 
 @asynccontextmanager
-async def _metrics_served(app: web.Application, limits: Limits, port: int | None) -> AsyncIterator[None]:
+async def _metrics_served(core: Core | None, limits: Limits, port: int | None) -> AsyncIterator[None]:
     """Serve the metrics of an application on a port of this machine."""
     if port is None:
         yield
         return
+    assert core is not None  # only this application has metrics
 
     async def respond(request: web.Request) -> web.Response:
-        return web.Response(body=app[CORE].metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return web.Response(body=core.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     own = web.Application()
     own.router.add_get("/metrics", respond)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +42,7 @@ from zarrasync.server.query import Colours
 from zarrasync.server.series import curves_of, series_facts
 from zarrasync.stores import CachingStore, ObjectStore, PrefixStore, Store, StoreLike
 
-__all__ = ["SelectedValues", "Selection", "Service", "ServiceOptions"]
+__all__ = ["SelectedValues", "Selection", "Service", "ServiceOptions", "axis_of_points"]
 
 log = logging.getLogger("zarrasync.server")
 
@@ -302,14 +302,11 @@ class Service:
         places = await positions_of(array, {name: Query(column, method) for name, column in columns.items()})
         key: list[Any] = [places.get(name, index) for name, index in zip(names, selection.indices, strict=True)]
         others = [number for number, name in enumerate(names) if name not in places]
-        # NumPy puts the axis of the points first, unless their axes are adjacent.
         view = array.view[tuple(key)]
         is_kept = [number for number in others if not isinstance(key[number], int)]
-        adjacent = [number for number in range(array.ndim) if not isinstance(key[number], slice)]
-        first = adjacent[0] if adjacent == list(range(adjacent[0], adjacent[-1] + 1)) else 0
         shown = await self.chunks.read(view, selection.presentation.show)
         columns_of_axes = {column.name: column.values for column in await self.read_coordinates(selection)}
-        values = np.moveaxis(shown.values, first, 0)
+        values = np.moveaxis(shown.values, axis_of_points(key), 0)
         coordinates = {names[number]: columns_of_axes[names[number]] for number in is_kept}
         for name, place in places.items():
             coordinates[name] = columns_of_axes[name][place]
@@ -495,6 +492,12 @@ def _name_of(store: StoreLike, path: str) -> str:
     place = os.fspath(store) if isinstance(store, str | os.PathLike) else ""
     parts = place.partition("?")[0].replace("\\", "/").rstrip("/").split("/")
     return path.strip("/").rpartition("/")[2] or parts[-1].rpartition("@")[2]
+
+
+def axis_of_points(key: Sequence[Any]) -> int:
+    """Return the axis of points in a result of NumPy: in the place of their axes if these are adjacent, else the first."""
+    axes = [number for number, index in enumerate(key) if not isinstance(index, slice)]
+    return axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
 
 
 def _query(label: Any, method: LabelMethod | None) -> Query:

@@ -38,6 +38,8 @@ _ENTRY = 200
 """Bytes of an entry besides its values."""
 _SMALL = 1 << 18
 """Bytes of a result that is put together on an event loop."""
+_FEW = 8
+"""Chunks of a small selection that is placed by the event loop."""
 _SHARE = 4
 """A selection whose chunks need more than this fraction of the cache is read without it."""
 Coords: TypeAlias = tuple[int, ...]
@@ -130,9 +132,14 @@ class ChunkCache:
             return False
         return self._fits(chunks, transform.size * chunks.metadata.dtype.numpy.itemsize)
 
+    @property
+    def read_bytes(self) -> int:
+        """The most bytes of decoded chunks that one read takes from the cache."""
+        return self.max_bytes // _SHARE
+
     def _fits(self, chunks: Chunks, nbytes: int) -> bool:
         limit = chunks.config.max_read_bytes
-        return nbytes * _SHARE <= self.max_bytes and not 0 < limit < nbytes
+        return nbytes <= self.read_bytes and not 0 < limit < nbytes
 
     # -------------------------------------------------------------- reading
 
@@ -157,7 +164,7 @@ class ChunkCache:
         if missing:
             present = {**present, **await self._load_once(selection, missing)}
         place = partial(_placed, selection, present)
-        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL
+        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL and len(selection.runs) <= _FEW
         return place() if is_small else await compute(place)
 
     def read_at_once(self, chunks: Chunks, transform: Transform) -> Array | None:

@@ -1,0 +1,57 @@
+"""Spans of OpenTelemetry for requests, which continue the traces of clients (W3C's Trace Context)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from zarrasync.server.messages import Request
+
+__all__ = ["RequestSpan", "no_span", "request_span"]
+
+SetStatus: TypeAlias = Callable[[int], None]
+RequestSpan: TypeAlias = Callable[[Request, str], Any]
+"""Returns a context manager, which yields a function that takes the status of the response."""
+
+
+@contextmanager
+def no_span(request: Request, route: str) -> Iterator[SetStatus]:
+    """Make no span."""
+    yield lambda status: None
+
+
+def request_span() -> RequestSpan:
+    """Return what makes a span for each request, until its response begins.
+
+    Raises:
+        ImportError: If ``opentelemetry-api`` is not installed.
+    """
+    try:
+        from opentelemetry import propagate, trace
+    except ImportError as error:
+        raise ImportError("spans need OpenTelemetry: pip install 'zarrasync[otel]'") from error
+    tracer = trace.get_tracer("zarrasync")
+
+    @contextmanager
+    def span_of(request: Request, route: str) -> Iterator[SetStatus]:
+        attributes = {
+            "http.request.method": request.method,
+            "http.route": route,
+            "url.path": request.path,
+            "url.scheme": request.scheme,
+            "client.address": request.client,
+        }
+        parent = propagate.extract(dict(request.headers))
+        name = f"{request.method} {route}"
+        kind = trace.SpanKind.SERVER
+        with tracer.start_as_current_span(name, context=parent, kind=kind, attributes=attributes) as span:
+
+            def set_status(status: int) -> None:
+                span.set_attribute("http.response.status_code", status)
+                if status >= 500:
+                    span.set_status(trace.StatusCode.ERROR)
+
+            yield set_status
+
+    return span_of

@@ -368,7 +368,7 @@ def test_archives_with_other_files(workdir, capsys):
     np.save("alone.npy", TEMPERATURE)
     os.rename("alone.npy", "alone.npz")
     assert main(["ingest", "alone.npz", "alone.zarr"]) == 1
-    assert "alone.npz cannot be read" in capsys.readouterr().err
+    assert "cannot read the header of alone.npz" in capsys.readouterr().err
 
 
 def test_hdf5_with_unreadable_datasets(workdir, capsys):
@@ -382,7 +382,7 @@ def test_hdf5_with_unreadable_datasets(workdir, capsys):
     assert main(["ingest", "empty.h5", "empty.zarr"]) == 1
     assert "'nothing' of empty.h5" in capsys.readouterr().err
     assert main(["ingest", "dangling.h5", "dangling.zarr"]) == 1
-    assert "dangling.h5 cannot be read by xarray" in capsys.readouterr().err
+    assert "cannot read the header of dangling.h5" in capsys.readouterr().err
     assert not os.path.exists("dangling.zarr")
 
 
@@ -394,8 +394,7 @@ def test_files_with_unsupported_arrays_change_nothing(workdir, capsys, there):
     if there:
         assert main(["ingest", "numbers.npz", "x.zarr"]) == 0
     assert main(["ingest", "some.npz", "x.zarr", "--to", "3-draft", "--overwrite"]) == 1
-    assert "does not support the data type" in (said := capsys.readouterr().err)
-    assert "'text' of some.npz; nothing was written" in said
+    assert "files can be ingested into Zarr format 2 or 3, not '3-draft'" in capsys.readouterr().err
     assert os.path.exists("x.zarr") == there
     if there:
         np.testing.assert_array_equal(sync.open_array("x.zarr", path="field")[...], TEMPERATURE + 1)

@@ -25,7 +25,8 @@ class NumpyReader:
     def __init__(self, path: str, options: ReaderOptions) -> None:
         if path.lower().endswith(".npz"):
             with open(path, "rb") as file, np.load(file) as archive:  # NumPy leaves damaged files open
-                self._arrays = {name: archive[name] for name in archive.files}
+                members = {name: archive[name] for name in archive.files}  # others than arrays are bytes
+                self._arrays = {name: array for name, array in members.items() if isinstance(array, np.ndarray)}
         else:
             self._arrays = {"values": np.load(path, mmap_mode="r")}
         self._options = options

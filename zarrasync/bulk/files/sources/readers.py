@@ -346,7 +346,13 @@ class _XarrayReader:
 
         def open_group(group: str) -> Any:
             own: dict[str, Any] = {**arguments, "group": group} if group else arguments
-            return xarray.open_dataset(path, **own)
+            try:
+                return xarray.open_dataset(path, **own)
+            except OSError:  # h5netcdf reads HDF5 files that the library of netCDF refuses
+                if options.engine is not None or arguments.get("engine") == "h5netcdf" or not is_hdf5(path):
+                    raise
+                arguments.update(engine="h5netcdf", phony_dims="access")
+                return xarray.open_dataset(path, **{**own, **arguments})
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of axes, and formats of other files

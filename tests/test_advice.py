@@ -259,10 +259,9 @@ ROWS = [
         lambda: (with_another_variable(), sync.ingest("0.nc", "a.zarr", **TIME)),
     ),
     Row("or copy without all_files", "copy", ("a.zarr", "b.zarr"), {"all_files": True}, lambda: (other_files(), Path("b.zarr").mkdir(), Path("b.zarr/notes.txt").write_text("y"))),
-    Row("although no group exists at {place}", "ingest", ("nc/day0.nc", "a.zarr"), TIME, lambda: (days(0), sync.create_array("a.zarr", path="t2m", **A), Path("a.zarr/zarr.json").unlink())),
+    Row("although {place} has no arrays", "ingest", ("nc/day0.nc", "a.zarr"), TIME, lambda: (days(0), sync.create_array("a.zarr", path="t2m", **A), Path("a.zarr/zarr.json").unlink())),
     Row("pass decode=True to unpack the values", "ingest", ("1.nc", "a.zarr"), {**TIME, "append": True}, lambda: (packed(), sync.ingest("0.nc", "a.zarr", **TIME, decode=True))),
     Row("and leave this one out", "ingest", ("?.nc", "a.zarr"), TIME, different_constants, (lambda za: za.ingest("?.nc", "a.zarr", **TIME, variables=["v"]),)),
-    Row("its group contains no arrays, so pass mode='w'", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "append": True}, lambda: (days(0), sync.create_group("a.zarr"))),
     Row("pass that name instead, or on_duplicate='skip'", "ingest", ("1.npy", "a.zarr"), {**UNLABELLED, "append": True}, lambda: (numbers_ingested(3), Path("1.npy").symlink_to("0.npy")), (lambda za: za.ingest("0.npy", "a.zarr", append=True, **UNLABELLED),)),
     Row("the same length, or pass mode='w'", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "append": True}, lambda: (days(1), ingested(0), sync.open_array("a.zarr", path="t2m", mode="r+").resize((30, 6, 8)))),
     Row("{} with group=…", "ingest", ("0.nc", "a.zarr"), {"concat": "x"}, lambda: DATASET.to_netcdf("0.nc", group="obs"), (lambda za: za.ingest("0.nc", "a.zarr", concat="x", group="obs"),)),
@@ -413,7 +412,7 @@ COMMANDS = [
     ),
     Command("is not finished: run its tasks", [*INGEST, "--wait", "0"], planned, (["ingest", "run", "plan.json"], ["ingest", "finish", "plan.json"])),
     Command(
-        "since the job was planned; drop the plan",
+        "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one",
         ["ingest", "run", "plan.json"],
         lambda: (planned(), day(0, seed=3).to_netcdf("nc/day0.nc", encoding=PACKED)),
         (
@@ -451,10 +450,11 @@ def test_advice_of_commands_works(row: Command, tmp_path: Path, monkeypatch: pyt
 # ------------------------------------------------------------------ completeness
 
 ELSEWHERE = {
+    "request them one after the other with f={}": "tests/server/test_edr.py",
+    "choose one element, as in select={}=0": "tests/server/test_edr.py",
     "on_late='insert' to insert them": "tests/bulk/files/test_late_files.py",
     "reserve needs the name of the dimension": "like labels, which tests/bulk/files/test_name_labels.py tests",
     "on_bad_file='skip' to leave such files out": "tests/bulk/files/test_bad_files.py",
-    "and make a new one without these files": "tests/bulk/files/test_bad_files.py",
     "FileOptions(ignore_attributes=[{}]) to keep the first": "tests/bulk/files/test_differing_files.py",
     "or pass source=FileOptions(ignore_attributes=['units'])": "tests/bulk/files/test_differing_files.py",
     "FileOptions(coordinate_tolerance=…) if": "tests/bulk/files/test_differing_files.py",

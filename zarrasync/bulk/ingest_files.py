@@ -27,7 +27,7 @@ _TERMS = (
     ),
     (re.compile(r"\bencoding=(\{.*?\}\})"), r"layout=Layout(encoding=\1)"),
 )
-"""Parameters of ``ingest`` that messages name, and those of these functions."""
+"""Parameters of ``ingest`` in messages, and the parameters of ``ingest_files`` that replace them."""
 
 
 async def ingest_files(

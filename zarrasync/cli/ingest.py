@@ -50,8 +50,8 @@ def _ingest(args: argparse.Namespace, console: Console) -> int:
     files.refuse_options(args)
     with monitored(args) as watch, destination(args) as dest:
         write: Any = _copy_group if isinstance(source, sync.Group) else _ingest_array
-        watch.report = write(args, source, dest, watch.progress)
-    return console.report(watch.report)
+        report = watch.report = write(args, source, dest, watch.progress)
+    return console.report(report)
 
 
 def _node(args: argparse.Namespace) -> str | sync.Array | sync.Group | None:

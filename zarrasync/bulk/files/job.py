@@ -329,7 +329,7 @@ class Job:
             if target.journal.parameters and before != own:
                 names = [name or "none" for name in (own, before)]
                 report.notes.append(f"preprocess is {names[0]}, but the dataset was created with {names[1]}")
-            if not parameters.append and parameters.region is None:
+            if target.arrays and not parameters.append and parameters.region is None:
                 self._refuse_existing(target, files)
         choice = self._choose(workers, [file for file in files if file.name not in self._bad], target)
         report.bad_files = {**self._bad, **choice.bad_files}
@@ -427,7 +427,7 @@ class Job:
         for path, node in zip(paths, nodes, strict=True):
             if node is not None and self._claim.found.get("plan") != plan.digest:
                 raise self._exists(
-                    f"a node exists at /{path}, although no group exists at {{place}}; pass mode='w' to replace it"
+                    f"a node exists at /{path}, although {{place}} has no arrays; pass mode='w' to replace it"
                 )
 
     # -------------------------------------------------------------- erasing

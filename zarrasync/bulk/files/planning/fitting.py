@@ -158,7 +158,7 @@ def check_destination(variables: Variables) -> None:
         ShapeError: If it does not.
     """
     target, dim, names = variables.target, variables.dim, variables.names
-    if target.group is None:
+    if not target.arrays:
         return
     first_url = variables.headers[0].file.name
     rows = {name for name, dims in target.dims.items() if dim in dims}
@@ -170,6 +170,4 @@ def check_destination(variables: Variables) -> None:
         )
     if new := [name for name in names if name not in target.arrays and name not in variables.parameters.optional]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
-        if not target.arrays:
-            hint = "its group contains no arrays, so pass mode='w' to replace it"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")

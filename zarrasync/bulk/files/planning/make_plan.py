@@ -66,7 +66,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
     layout = _Layout(variables, match)
     arrays = layout.arrays()
     path, format_ = target.handle.path, target.handle.format
-    is_new = target.group is None
+    is_new = not target.arrays  # a group with attributes alone may exist
     assert isinstance(format_.zarr_format, int)
     return FilesPlan(
         format_.zarr_format,

@@ -208,7 +208,7 @@ class PlannedJob:
         """Return whether readers see the new dataset of the plan. Stores without claims do not record that."""
         target = self._run(read_target(self._published, self.plan.dim))
         is_group_last = not self._handle.store.bounded
-        return target.contains(self.plan) or (is_group_last and target.group is not None)
+        return target.contains(self.plan) or (is_group_last and bool(target.arrays))
 
     # -------------------------------------------------------------- tasks
 
@@ -309,7 +309,9 @@ class PlannedJob:
     def _check_files(self, bad: Mapping[str, str]) -> None:
         """Raise an error if files could not be read. All other tasks have been run."""
         if bad and self._is_independent:
-            hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one without these files"
+            has_changed = all(_NEW_PLAN[0] in reason for reason in bad.values())
+            hint = "drop the plan with `zarrasync ingest abandon PLAN`, and make a new one"
+            hint += "" if has_changed else " without these files"
             raise bad_files_error(bad, len(self.plan.files), hint)
         if bad:
             raise bad_files_error(bad, len(self.plan.files))

@@ -10,7 +10,7 @@ from zarrasync.bulk.files.sources.hdf5_chunks import HIDDEN, is_hdf5
 from zarrasync.bulk.files.sources.headers import VariableHeader
 from zarrasync.bulk.hdf5 import names_of
 
-__all__ = ["find_unsafe", "groups_of_hdf5", "unread_variables"]
+__all__ = ["empty_variables", "find_unsafe", "groups_of_hdf5", "unread_variables"]
 
 _FLOATS = (4, 8)
 """The sizes of the floats that netCDF supports, in bytes."""
@@ -96,10 +96,24 @@ def unread_variables(path: str, group: str, names: set[str]) -> dict[str, Variab
         }
 
 
+def empty_variables(path: str, group: str) -> list[str]:
+    """Return the names of the variables without values in a group of an HDF5 file, which h5netcdf cannot read."""
+    try:
+        import h5py
+    except ImportError:
+        return []
+    with h5py.File(path, "r") as file:
+        parent = file.get(group or "/")
+        members = parent.items() if isinstance(parent, h5py.Group) else ()
+        return [str(name) for name, item in members if isinstance(item, h5py.Dataset) and item.shape is None]
+
+
 def _header_of(dataset: Any) -> VariableHeader:
-    names = names_of(dataset) or (None,) * dataset.ndim
+    names = names_of(dataset) or (None,) * len(dataset.shape or ())
     dims = tuple(name or f"dim_{number}" for number, name in enumerate(names))
     problem = f"the library of netCDF does not support its data type, {_type_text(dataset)}"
+    if dataset.shape is None:
+        problem = "it has no values"
     return VariableHeader(dims, dataset.shape or (), "V", {}, problem=problem)
 
 

@@ -45,7 +45,7 @@ from zarrasync.bulk.files.sources.hdf5_chunks import (
     find_chunks,
     is_hdf5,
 )
-from zarrasync.bulk.files.sources.hdf5_types import groups_of_hdf5, unread_variables
+from zarrasync.bulk.files.sources.hdf5_types import empty_variables, groups_of_hdf5, unread_variables
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
@@ -352,7 +352,8 @@ class _XarrayReader:
                 if options.engine is not None or arguments.get("engine") == "h5netcdf" or not is_hdf5(path):
                     raise
                 arguments.update(engine="h5netcdf", phony_dims="access")
-                return xarray.open_dataset(path, **{**own, **arguments})
+                dropped = {"drop_variables": empty_variables(path, group)} if not options.engine_options else {}
+                return xarray.open_dataset(path, **{**own, **arguments, **dropped})
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names of axes, and formats of other files

@@ -367,6 +367,7 @@ class CopyWork(ClaimedWork):
         report = CopyReport(notes=list(self.notes), left_out=list(self.left_out))
         report.arrays = sum(isinstance(metadata, ArrayMetadata) for metadata in self._planned.values())
         report.groups = len(self._planned) - report.arrays
+        report.copied, report.nbytes = len(self.boxes), sum(sizes.written for sizes in self.sizes)  # by all tasks
         self._run(self._publish(report, verify=verify))
         return report
 

@@ -241,7 +241,13 @@ class PyramidWork(ClaimedWork):
     async def _publish(self) -> PyramidReport:
         pyramid = await self._pyramid()
         await pyramid.target.publish(await self._level(0, pyramid))
-        return self._report(pyramid)
+        report = self._report(pyramid)
+        for level in pyramid.target.levels[0 if self.is_copied else 1 :]:
+            written = [
+                sizes.written for box, sizes in zip(self.boxes, self.sizes, strict=True) if box.array == level.path
+            ]
+            report.levels.append(LevelReport(level.path, level.shape, len(written), 0, sum(written)))
+        return report
 
     def _report(self, pyramid: Pyramid) -> PyramidReport:
         notes, left_out = list(self.notes), list(self.left_out)

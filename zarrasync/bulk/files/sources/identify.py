@@ -22,6 +22,8 @@ from zarrasync.stores.local import local_path
 
 __all__ = ["find_files", "has_magic", "identity_of", "is_pattern", "local_file", "means_files", "source_name"]
 
+_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
+"""The protocols of object stores, whose paths begin with a bucket or container."""
 _MAGIC = re.compile(r"[*?\[]")
 _SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5"),
@@ -170,7 +172,10 @@ def _remote(url: str, storage_options: Mapping[str, Any]) -> Iterable[SourceFile
     filesystem, path = _filesystem(url, storage_options)
     found = filesystem.glob(path, detail=True)
     if not found:
-        raise FileNotFoundError(f"no file matches {public_url(url)!r}")
+        bucket = path.strip("/").partition("/")[0]
+        is_missing = url.partition("://")[0] in _BUCKETS and not filesystem.exists(bucket)
+        reason = f", because the bucket {bucket!r} does not exist or cannot be accessed" if is_missing else ""
+        raise FileNotFoundError(f"no file matches {public_url(url)!r}{reason}")
     files = [SourceFile(_address(name, url, path), info.get("size"), _stamp(info)) for name, info in found.items()]
     unknown = [file.url for file in files if not file.stamp or is_zarr(file.url)]
     calls = call_each(partial(identity_of, storage_options=storage_options), unknown, "zarrasync-files")

@@ -71,6 +71,10 @@ def _parse(pattern: str) -> _Pattern:
     Raises:
         ValueError: If it contains other codes, or no year.
     """
+    fields = re.findall(r"\{.*?\}", pattern)
+    if len(fields) > 1 or any(field[1:-1] not in _FIELDS for field in fields):
+        known = ", ".join(f"{{{name}}}" for name in _FIELDS)
+        raise ValueError(f"labels={pattern!r} contains {' and '.join(fields)}; a pattern can contain one of {known}")
     if field := re.search(r"\{(int|float|str)\}", pattern):
         ends = (
             re.escape(part).replace(r"\*", "[^/]*?").replace(r"\?", "[^/]")
@@ -126,6 +130,8 @@ def label_of(file: SourceFile, pattern: str) -> Any:
     name = "/".join(path_of(file.name).rstrip("/").replace("\\", "/").split("/")[-parsed.depth - 1 :])
     if parsed.field:
         labels = {_FIELDS[parsed.field][1](match["value"]) for match in parsed.regex.finditer(name)}
+        if parsed.field == "int" and (large := [label for label in labels if not -(2**63) <= label < 2**63]):
+            raise ShapeError(f"the label {large[0]} in the name of {file.name} exceeds 64 bits; use {{str}} in labels")
         if len(labels) == 1:
             return labels.pop()
         found = (

@@ -348,7 +348,11 @@ class _XarrayReader:
             own: dict[str, Any] = {**arguments, "group": group} if group else arguments
             try:
                 return xarray.open_dataset(path, **own)
-            except OSError:  # h5netcdf reads HDF5 files that the library of netCDF refuses
+            except OSError as error:  # h5netcdf reads HDF5 files that the library of netCDF refuses
+                groups = groups_of_hdf5(path, "") if group else {}
+                if groups and group.strip("/") not in groups:
+                    names = ", ".join(repr(name or "/") for name in groups)
+                    raise ValueError(f"the file has no group {group!r}; its groups are {names}") from error
                 if options.engine is not None or arguments.get("engine") == "h5netcdf" or not is_hdf5(path):
                     raise
                 arguments.update(engine="h5netcdf", phony_dims="access")

@@ -254,10 +254,10 @@ class _Map(Engine):
                 for number, future in enumerate(futures):
                     outcome = next(results, None)
                     if not isinstance(outcome, tuple | list) or len(outcome) != 2:
+                        found = "" if outcome is None else f", and then {outcome!r}"
                         raise UnsupportedOperation(
-                            f"the executor returned {number} results in the order of its {len(futures)} items, and then "
-                            f"{outcome!r}; a function map(function, items) must return the result of each item. Repeat the call: "
-                            "tasks that are finished do not run again"
+                            f"the executor returned {number} results of {len(futures)} items{found}; a function map(function, "
+                            "items) must return the result of each item. Repeat the call: tasks that are finished do not run again"
                         )
                     result, error = outcome
                     future.set_result(result) if error is None else future.set_exception(error)

@@ -500,3 +500,20 @@ def test_consolidated_metadata_contains_the_levels():
     group = sync.open_group(store, use_consolidated=True)
     assert sorted(group.array_keys()) == ["0", "1", "2"]
     assert group.info["Levels"].startswith("0 (y 1, x 1), 1 ")
+
+
+async def test_axes_that_have_no_names(api: Api):
+    """The levels of zarr-conventions refer to names of dimensions, which arrays of format 2 have as an attribute."""
+    for zarr_format in (2, 3):
+        store: dict[str, bytes] = {}
+        sync.create_array(store, path="0", data=np.ones((64, 64), "u2"), zarr_format=zarr_format)
+        sync.open_group(store, mode="a", zarr_format=zarr_format)
+        options: dict[str, Any] = {"axes": "yx", "levels": 2, "convention": "zarr-conventions"}
+        await api(api.pyramid(store, dest=(dest := {}), **options))
+        assert sync.validate(dest).ok
+        if zarr_format == 2:
+            await api(api.pyramid(store, **options))
+            assert sync.validate(store).ok
+            continue
+        with pytest.raises(MetadataError, match="has no dimension names; pass dest"):
+            await api(api.pyramid(store, **options))

@@ -11,7 +11,7 @@ from zarrasync.bulk.pyramid.companions import with_coordinates
 from zarrasync.bulk.pyramid.source import ORIGIN, PyramidSource
 from zarrasync.errors import MetadataError, NodeExistsError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.conventions import Meaning, Violation, meaning_of
+from zarrasync.metadata.conventions import Meaning, Violation, axis_names, meaning_of
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes
 from zarrasync.metadata.conventions.pyramids import (
     PyramidLevel,
@@ -19,6 +19,7 @@ from zarrasync.metadata.conventions.pyramids import (
     geo_pyramid_attributes,
     ome_pyramid_attributes,
 )
+from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.nodes.access import handle_of, replace_attributes
 from zarrasync.nodes.array import AsyncArray
@@ -73,6 +74,12 @@ class PyramidTarget:
             hint = f"; pass {', or '.join(ways)}" if ways else ""
             raise MetadataError(
                 f"the pyramid of {array.name} would not be valid: {violation.message} ({violation.location}){hint}"
+            )
+        is_unnamed = self.shared is None and handle_of(self.group).format.has_dimension_names
+        if self.convention == "geo" and is_unnamed and axis_names(array.metadata) is None:
+            raise MetadataError(
+                f"the pyramid of {array.name} would not be valid, because the array has no dimension names; pass dest, to which it "
+                "is copied with names"
             )
         separator = planned.key_separator
         if separator and self.shared is None and array.metadata.keys.separator != separator:
@@ -155,7 +162,10 @@ class PyramidTarget:
         if self.shared is not None:
             values = with_coordinates(values, self.shared)
         if self.convention == "geo":
-            names = [axis.name for axis in self.source.axes[-2:]]
+            all_names = [axis.name for axis in self.source.axes]
+            names = all_names[-2:]
+            if not handle_of(self.group).format.has_dimension_names and all(all_names):
+                values = {DIMENSIONS: all_names, **values}
             values = geo_level_attributes(values, names, self.source.affine, self.source.crs, level)
         if level == self.levels[0]:
             return values

@@ -233,7 +233,9 @@ def table(section: dict[str, Any]) -> str:
     """Return rates, percentiles, and memory as Markdown."""
 
     def cells(r: dict[str, Any]) -> list[str]:
-        rates = [f"{r[name]:,.0f}" for name in ("per_second", "p50", "p99", "lag", "MB_per_second")]
+        rates = [
+            f"{r[name]:,.0f}" if name in r else "–" for name in ("per_second", "p50", "p99", "lag", "MB_per_second")
+        ]
         return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
 
     head = [

@@ -119,6 +119,7 @@ async def test_documents():
         assert {"get", "post"} <= paths["/edr/collections/{id}/position"].keys()
 
 
+@pytest.mark.servers
 async def test_collections_with_strange_names():
     store: dict[str, bytes] = {}
     group = sync.create_group(store)
@@ -443,6 +444,7 @@ async def test_limits():
         assert "csv, parquet or covjson" in (await client.json(url("cube", **some, f="geojson"), 413))["message"]
 
 
+@pytest.mark.servers
 async def test_other_calendars():
     pytest.importorskip("cftime")
     store: dict[str, bytes] = {}
@@ -462,6 +464,7 @@ async def test_other_calendars():
         assert (await client.json(f"{ROOT}"))["crs"] == ["native"]
 
 
+@pytest.mark.servers
 async def test_stores_that_cannot_list():
     """Their collections are unknown, unless the metadata is consolidated."""
 

@@ -99,6 +99,7 @@ async def test_nginx(tmp_path, certificate):
             await process.wait()
 
 
+@pytest.mark.processes
 def test_systemd(tmp_path):
     """The unit is valid, and its command has existing options."""
     unit = recipe("ini", "[Service]")

@@ -94,6 +94,7 @@ async def test_a_slider_moves_through_time_and_the_cursor_reads_values(page, bas
     await page.locator("#axis-0").press("ArrowRight")
     await playwright.expect(page.locator("#sliders output")).to_have_text("4")
     await playwright.expect(page).to_have_url(re.compile("index=4"))
+    await settled(page)
 
 
 async def test_pixels_show_the_values(page, base):

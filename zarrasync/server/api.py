@@ -17,8 +17,7 @@ from zarrasync.display.tables import Column, Table
 from zarrasync.display.text import chunk_shapes
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.projection import in_c_order
-from zarrasync.metadata.conventions import axis_names, meaning_of
-from zarrasync.metadata.conventions.cf_attributes import unit_of
+from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup

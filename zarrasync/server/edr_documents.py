@@ -11,6 +11,7 @@ import numpy.typing as npt
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.tables import Column, Table
+from zarrasync.metadata.conventions import FILL
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis
 from zarrasync.server.edr_plan import Plan, Span
 from zarrasync.server.limits import Unsupported
@@ -351,7 +352,7 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
         dims = ["point"] if role in plan.points else [names[role]]
         name = "point" if role == "composite" else plan.axis(role).name
         axis = None if role == "composite" else plan.axis(role)
-        attributes = {} if axis is None else _cf_attributes(axis.attributes, axis.unit if role != "t" else "")
+        attributes = {} if axis is None else _kept_attributes(axis.attributes, axis.unit if role != "t" else "")
         coordinates[name] = (dims, values, attributes)
     for item, block in zip(plans, blocks, strict=True):
         values, encoding = block, {}
@@ -359,9 +360,9 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
             fill = np.iinfo(block.dtype).min if block.dtype.kind == "i" else np.iinfo(block.dtype).max
             if bool((np.ma.getdata(block)[~np.ma.getmaskarray(block)] == fill).any()):
                 raise Unsupported(f"{item.name!r} has no number left that NetCDF can use for missing values")
-            values, encoding = block.filled(fill), {"_FillValue": fill}
+            values, encoding = block.filled(fill), {FILL: fill}
         dims = [names[role] for role in item.roles]
-        attributes = _cf_attributes(item.array.attrs, "")
+        attributes = _kept_attributes(item.array.attrs, "")
         if "flag_values" in attributes:
             attributes["flag_values"] = np.asarray(attributes["flag_values"], values.dtype)
         variables[item.name] = xr.Variable(dims, values, {**attributes, **encoding})
@@ -369,7 +370,7 @@ def netcdf(plans: Sequence[Plan], blocks: Sequence[Values], collection: Collecti
     return bytes(xr.Dataset(variables, coordinates, title).to_netcdf(engine="h5netcdf"))
 
 
-def _cf_attributes(attributes: Mapping[str, Any], unit: str) -> dict[str, Any]:
+def _kept_attributes(attributes: Mapping[str, Any], unit: str) -> dict[str, Any]:
     """Return attributes that describe decoded values."""
     kept = ("standard_name", "long_name", "units", "axis", "positive", "cell_methods", "flag_values", "flag_meanings")
     found = {key: attributes[key] for key in kept if key in attributes}

@@ -6,6 +6,7 @@ engine and ``validate`` use the meaning of a node and depend on no convention.
 
 from __future__ import annotations
 
+from zarrasync.metadata.conventions.cf_attributes import FILL, unit_of
 from zarrasync.metadata.conventions.meaning import CRS, RGBA, Axis, Labels, Level, Link, Meaning, Violation
 from zarrasync.metadata.conventions.ome import ome_archive_comment
 from zarrasync.metadata.conventions.registry import axes_of, axis_names, meaning_of, register_convention
@@ -14,6 +15,7 @@ from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS, XarrayP
 __all__ = [
     "CRS",
     "DIMENSIONS",
+    "FILL",
     "RGBA",
     "Axis",
     "Labels",
@@ -28,4 +30,5 @@ __all__ = [
     "meaning_of",
     "ome_archive_comment",
     "register_convention",
+    "unit_of",
 ]

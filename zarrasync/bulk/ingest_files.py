@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any, Literal
 
@@ -123,24 +124,10 @@ async def ingest_files(
         (2, 2)
     """
     request = _request(
-        files,
-        store,
-        concat,
-        path,
-        mode,
-        append,
-        region,
-        on_duplicate,
-        on_gap,
-        on_late,
-        on_bad_file,
-        reserve,
-        preprocess,
-        source,
-        layout,
-    )
-    request.verify, request.executor, request.progress = verify, executor, progress
-    request.storage_options, request.config = storage_options, config
+        files, store, source, layout, concat=concat, path=path, mode=mode, append=append, region=region,
+        on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
+        preprocess=preprocess, executor=executor, storage_options=storage_options, config=config, verify=verify, progress=progress,
+    )  # fmt: skip
     with in_terms_of(*_TERMS):
         return await run_request(request)
 
@@ -216,72 +203,20 @@ async def plan_ingest(
         1
     """
     request = _request(
-        files,
-        store,
-        concat,
-        path,
-        mode,
-        append,
-        region,
-        on_duplicate,
-        on_gap,
-        on_late,
-        on_bad_file,
-        reserve,
-        preprocess,
-        source,
-        layout,
-    )
-    request.tasks, request.executor = tasks, executor
-    request.storage_options, request.config = storage_options, config
+        files, store, source, layout, concat=concat, path=path, mode=mode, append=append, region=region,
+        on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
+        preprocess=preprocess, executor=executor, storage_options=storage_options, config=config, tasks=tasks,
+    )  # fmt: skip
     with in_terms_of(*_TERMS):
         return await run_blocking(partial(plan_request, request, plan))
 
 
 def _request(
-    files: Any,
-    store: Any,
-    concat: str | None,
-    path: str,
-    mode: Mode,
-    append: bool,
-    region: Any,
-    on_duplicate: str,
-    on_gap: str,
-    on_late: str,
-    on_bad_file: str,
-    reserve: str | None,
-    preprocess: Any,
-    source: FileOptions | None,
-    layout: Layout | None,
+    files: Any, store: Any, source: FileOptions | None, layout: Layout | None, **arguments: Any
 ) -> FilesRequest:
-    """Return the arguments that both functions have."""
+    """Return the request for the arguments of both functions, whose groups become single ones."""
     source, layout = source or FileOptions(), layout or Layout()
-    return FilesRequest(
-        files,
-        store,
-        concat,
-        labels=source.labels,
-        path=path,
-        mode=mode,
-        append=append,
-        region=region,
-        on_duplicate=on_duplicate,
-        on_gap=on_gap,
-        on_late=on_late,
-        on_bad_file=on_bad_file,
-        reserve=reserve,
-        variables=source.variables,
-        ignore_attributes=source.ignore_attributes,
-        optional=source.optional,
-        preprocess=preprocess,
-        coordinate_tolerance=source.coordinate_tolerance,
-        encoding=layout.encoding,
-        decode=source.decode,
-        dims=source.dims,
-        engine=source.engine,
-        engine_options=source.engine_options,
-        group=source.group,
-        source_options=source.storage_options,
-        options=layout.options(),
-    )
+    own: dict[str, Any] = {item.name: getattr(source, item.name) for item in fields(source)}
+    source_options = own.pop("storage_options")
+    layouts: dict[str, Any] = {"encoding": layout.encoding, "options": layout.options()}
+    return FilesRequest(files, store, source_options=source_options, **own, **layouts, **arguments)

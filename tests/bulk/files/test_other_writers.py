@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import FileOptions, sync
-from zarrasync.errors import ShapeError, UnsupportedOperation, WriteConflictError
+from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedOperation, WriteConflictError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
@@ -131,7 +131,7 @@ def test_options_show_no_secrets():
 async def test_names_and_dimensions_of_archives(api: Api):
     values: dict[str, Any] = {"a": np.arange(3), "a/b": np.arange(3)}
     np.savez("a.npz", **values)
-    with pytest.raises(Exception, match="cannot be created below the array"):
+    with pytest.raises(NodeExistsError, match="cannot be created below the array"):
         await api(api.ingest_files("a.npz", {}))
     np.savez("b.npz", a=np.arange(3), b=np.zeros((2, 2)))
     await api(api.ingest_files("b.npz", "b.zarr"))

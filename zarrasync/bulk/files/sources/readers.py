@@ -127,6 +127,7 @@ class OpenFiles:
         self._options, self._config, self._most_places = options, config or settings.get(), most_places
         self._open: OrderedDict[tuple[SourceFile, str], _Reader] = OrderedDict()
         self._chunked: OrderedDict[tuple[SourceFile, str, str], ChunkedVariable | None] = OrderedDict()
+        self._groups: dict[SourceFile, dict[str, bool]] = {}
         self._copies = LocalCopies(options.storage_options, forget=self._forget)
         self._memory = MemoryPool()
         self._lock = thread_lock()
@@ -176,8 +177,10 @@ class OpenFiles:
 
         Parents come first, and the path of the group itself is empty. A file without groups has none.
         """
-        with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
-            return _groups_of(file.url, path, self._options)
+        if file not in self._groups:
+            with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
+                self._groups[file] = _groups_of(file.url, path, self._options)
+        return self._groups[file]
 
     def _header(self, file: SourceFile, chosen: Sequence[str], *, with_linked: bool, with_groups: bool) -> FileHeader:
         with self._local_path(file) as path, _lock_of(file.url), _naming(file.name, "read the header of"):
@@ -189,7 +192,7 @@ class OpenFiles:
                 if "://" not in file.url:
                     _check_unchanged(file, self._options)
                 if with_groups:
-                    groups = _groups_of(file.url, path, self._options)
+                    groups = self._groups.get(file) or _groups_of(file.url, path, self._options)
                     header = replace(header, groups=tuple(group for group in groups if group and groups[group]))
                 names = set(chosen or header.variables)
                 names |= header.linked(names) if with_linked else set()

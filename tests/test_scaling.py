@@ -13,7 +13,7 @@ import pytest
 from benchmarks.scaling import TASKS, Task, count
 from tests.support.api import Api
 from zarrasync import stores, sync
-from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import KeyIndex
 
 pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 cannot count calls on all threads")
 

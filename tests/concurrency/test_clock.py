@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
-from zarrasync._concurrency import clock, pools
+from zarrasync._concurrency import clock, offload
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import WriteConflictError
@@ -76,7 +76,7 @@ class _Simulation(clock.Environment):
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pools, "_pools", {})
+    monkeypatch.setattr(offload, "_pools", {})
     with clock.replaced(_Simulation()) as _:
         yield clock.current()
 

@@ -24,8 +24,7 @@ from tests.support.processes import PROCESSES, together
 from zarrasync import sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import FsspecStore, LocalStore, Request
-from zarrasync.stores.local_locks import FileLock, FileLocks, Place, lock_position, place_of
-from zarrasync.stores.lock_file import describe_holder
+from zarrasync.stores.local_locks import FileLock, FileLocks, Place, describe_holder, lock_position, place_of
 
 needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
 

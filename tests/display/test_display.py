@@ -21,7 +21,7 @@ from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse_text import parse_selection, selection_text
+from zarrasync.indexing.parse import parse_selection, selection_text
 from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding

@@ -19,7 +19,7 @@ from tests.property.strategies import SEEDS, array_options
 from zarrasync import stores, sync
 from zarrasync.codecs.sharding import BoundSharding
 from zarrasync.errors import CodecError
-from zarrasync.transfer.kernel import encoder
+from zarrasync.transfer.kernel import write as kernel_write
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -138,7 +138,7 @@ def test_another_write_before_the_result_is_copied(monkeypatch: pytest.MonkeyPat
                 other[...] = -VALUES
             return np.empty(*arguments)
 
-    monkeypatch.setattr(encoder, "np", Interrupted())
+    monkeypatch.setattr(kernel_write, "np", Interrupted())
     one[...] = VALUES
     assert np.array_equal(one[...], VALUES)
     assert np.array_equal(other[...], -VALUES)
@@ -154,7 +154,7 @@ def test_an_encoded_shard_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
 
     array = make(stores.MemoryStore(), "require", shards=(20, 30))
     with monkeypatch.context() as patch:
-        patch.setattr(encoder, "np", Small())
+        patch.setattr(kernel_write, "np", Small())
         with pytest.raises(CodecError, match="fit into memory"):
             array[...] = VALUES
     array[...] = VALUES

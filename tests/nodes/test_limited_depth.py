@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zarrasync import stores, sync
-from zarrasync.stores.tracing import Event
+from zarrasync.stores.counting import Event
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -13,7 +13,7 @@ from unittest import mock
 from weakref import WeakKeyDictionary
 
 from tests.simulation.scheduler import Client, Scheduler, client_of_this_call
-from zarrasync._concurrency import clock, gates, limiter, locks, offload, pools
+from zarrasync._concurrency import clock, gates, limiter, locks, offload
 
 __all__ = ["SimulatedEnvironment", "simulated"]
 
@@ -159,7 +159,7 @@ def simulated(scheduler: Scheduler) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(clock.replaced(SimulatedEnvironment(scheduler)))
         for module, name, value in (
-            (pools, "_pools", {}),
+            (offload, "_pools", {}),
             (locks, "_holders", _PerClient()),
             (gates, "_budgets", {}),
             (gates, "_turns", {}),

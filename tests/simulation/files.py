@@ -26,7 +26,7 @@ from tests.simulation.scheduler import Client, Killed, Scheduler, client_of_this
 from tests.support.kernel_calls import kernel_calls
 from zarrasync._kernel.structs import Worker
 from zarrasync.model.paths import TEMPORARY_SUFFIX
-from zarrasync.stores import lock_file
+from zarrasync.stores import local_locks
 
 __all__ = ["RANDOM_NAME", "Files"]
 
@@ -77,7 +77,7 @@ class Files:
         """Let the clients call this system."""
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self.root)
-            stack.enter_context(mock.patch.object(lock_file, "_handles", _PerClient()))
+            stack.enter_context(mock.patch.object(local_locks, "_handles", _PerClient()))
             for name in _CALLS:
                 if hasattr(os, name):
                     stack.enter_context(mock.patch.object(os, name, self._wrap(name, getattr(os, name))))
@@ -148,12 +148,12 @@ class Files:
         if directory is not None or isinstance(file, int):
             return file in handles or directory in handles
         path = os.fspath(file)
-        return path.startswith(self.root) or path.endswith(lock_file._LOCK_FILE)
+        return path.startswith(self.root) or path.endswith(local_locks._LOCK_FILE)
 
     def _step(self, client: Client, name: str) -> None:
         client.count_step()
         thread = self._scheduler.this_thread()
-        if lock_file._opening.locked():  # the only lock of threads that is held during calls
+        if local_locks._opening.locked():  # the only lock of threads that is held during calls
             thread = None
         random = self._scheduler.random.random
         if thread is not None and random() < _SWITCH:

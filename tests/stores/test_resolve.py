@@ -22,7 +22,7 @@ from tests.support.api import Api
 from tests.support.servers import http_server
 from zarrasync import stores, sync
 from zarrasync.errors import MetadataError, MissingChunkError, NodeNotFoundError, StoreError
-from zarrasync.stores import lock_file
+from zarrasync.stores import local_locks
 
 VALUES = np.arange(100, dtype="i4").reshape(10, 10)
 
@@ -74,11 +74,11 @@ def test_names_that_are_not_utf8(tmp_path: Path):
 
 def test_locks_without_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As in containers whose /tmp is read-only."""
-    open_in = lock_file._open
+    open_in = local_locks._open
 
     def share(*directories: str) -> None:
-        monkeypatch.setattr(lock_file, "_handles", [])
-        monkeypatch.setattr(lock_file, "_open", partial(open_in, directories))
+        monkeypatch.setattr(local_locks, "_handles", [])
+        monkeypatch.setattr(local_locks, "_open", partial(open_in, directories))
 
     share("/proc", str(tmp_path))
     array = sync.create_array(tmp_path / "a", data=np.arange(8), chunks=4)

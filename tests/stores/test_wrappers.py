@@ -20,8 +20,8 @@ from zarrasync import stores, sync
 from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
 from zarrasync.stores.base import Transaction
 from zarrasync.stores.bounded import BoundedStore
-from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.tracing import Event, Latencies
+from zarrasync.stores.counting import Event, Latencies
+from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import AliasStore, ListedStore
 from zarrasync.testing import FaultyStore, LatencyStore
 

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 
 from zarrasync import sync
-from zarrasync.model import dtypes, numpy_dtypes
+from zarrasync.model import dtypes
 
 FORMATS, SHAPE, CHUNKS = (3, 2, "3-draft", "3-draft-2022"), (6, 6), (3, 6)
 NUMBERS = 1 + np.arange(36).reshape(SHAPE) * 7 % 90
@@ -58,7 +58,7 @@ def elements(dtype):
         return (
             NUMBERS.astype("S2").astype(object) if found.numpy.kind == "O" else NUMBERS.astype(str).astype(found.numpy)
         )
-    if numpy_dtypes.is_raw(found.numpy):
+    if dtypes.is_raw(found.numpy):
         return np.frombuffer(b"abc" * NUMBERS.size, found.numpy).reshape(SHAPE)
     odd = found.name in dtypes.NAMED or found.numpy.fields
     return np.ones(SHAPE, found.numpy) if odd else NUMBERS.astype(found.numpy)

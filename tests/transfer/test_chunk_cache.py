@@ -16,11 +16,11 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import sync
 from zarrasync._concurrency import clock
 from zarrasync.stores import LocalStore, MemoryStore, Store
-from zarrasync.stores.changes import CHANGES
 from zarrasync.stores.counting import CountingStore
 from zarrasync.stores.values import Request
 from zarrasync.testing import LatencyStore
 from zarrasync.transfer import chunk_cache
+from zarrasync.transfer.chunks import CHANGES
 
 TRUSTED = {"chunk_cache_bytes": 1 << 22, "chunk_cache_max_age": 60.0}
 CHECKED = {"chunk_cache_bytes": 1 << 22}

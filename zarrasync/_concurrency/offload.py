@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import socket
 import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -18,21 +19,77 @@ from zarrasync import config
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag, as_call, cancel_flag
 from zarrasync._concurrency.drive import drive, driven
-from zarrasync._concurrency.fork import reset_in_child
+from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.gates import POLL_SECONDS
-from zarrasync._concurrency.pools import pool, submit
 
 __all__ = [
     "Deliveries",
+    "codec_pool",
     "compute",
     "deliveries_of",
+    "helper_pool",
     "iterate_in_worker",
     "name_lookup",
+    "pool",
     "run_abandonable",
     "run_in_new_thread",
     "run_in_worker",
     "run_to_end",
+    "submit",
 ]
+
+logging.getLogger("zarrasync").addHandler(logging.NullHandler())
+
+_pools: dict[tuple[str, int], Executor] = {}
+_lock = thread_lock()
+
+
+def pool(name: str, size: int) -> Executor:
+    """Return the pool with a name and size. It is made on first use."""
+    with _lock:
+        executor = _pools.get((name, size))
+        if executor is None:
+            executor = _pools[name, size] = clock.current().executor(f"zarrasync-{name}", size)
+        return executor
+
+
+def helper_pool(settings: config.Config) -> Executor:
+    """Return the threads that help callers on blocking stores. No call depends on them: callers work themselves."""
+    return pool("helper", settings.pool_size)
+
+
+def codec_pool(settings: config.Config) -> Executor:
+    """Return the threads that decode and encode. Their jobs never wait for a gate, so they always finish."""
+    return pool("codec", settings.pool_size)
+
+
+def submit(executor: Executor, work: Callable[[], T]) -> Future[T]:
+    """Run a function on a thread of a pool.
+
+    Pools accept no work after the main thread has ended. The function then runs on a new thread.
+    """
+    try:
+        return executor.submit(work)
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise
+        future = Future[T]()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+        clock.current().start_thread("zarrasync-late", run)
+        return future
+
+
+@reset_in_child
+def _forget_pools() -> None:
+    _pools.clear()
+
 
 T = TypeVar("T")
 _END = object()

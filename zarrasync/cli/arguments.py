@@ -16,10 +16,10 @@ from zarrasync._concurrency.bridge import run
 from zarrasync._util.redact import redact
 from zarrasync.cli.console import Console
 from zarrasync.display.presentation import Presentation
-from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
-from zarrasync.nodes.encodings import array_encoding
+from zarrasync.nodes.access import array_encoding
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 

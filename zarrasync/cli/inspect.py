@@ -29,7 +29,7 @@ from zarrasync.display.meaning import encoding_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
-from zarrasync.nodes.encodings import array_encoding
+from zarrasync.nodes.access import array_encoding
 
 __all__ = ["add"]
 

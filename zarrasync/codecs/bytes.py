@@ -18,7 +18,7 @@ from zarrasync.codecs.spec import Array, ArraySpec, Buffer, as_bytes_view
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection, assign
-from zarrasync.model.numpy_dtypes import has_byte_order
+from zarrasync.model.dtypes import has_byte_order
 
 __all__ = ["BytesCodec"]
 

@@ -16,13 +16,20 @@ from typing import Any
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, CodecChain, ShardingCodec
 from zarrasync.errors import InvalidKeyError
-from zarrasync.formats.draft_entry_point import ENTRY_POINT_KEY, SEED, Y2022, new_entry_point, read_entry_point
-from zarrasync.formats.draft_members import check_extensions, parse_attributes, refuse_unknown_members, take_filters
+from zarrasync.formats.draft_entry_point import (
+    ENTRY_POINT_KEY,
+    SEED,
+    Y2022,
+    check_extensions,
+    new_entry_point,
+    parse_attributes,
+    read_entry_point,
+    refuse_unknown_members,
+    take_filters,
+)
 from zarrasync.formats.draft_parse import INDEX_CODECS, OPTIONAL_MEMBERS, REQUIRED_MEMBERS, parse_array
 from zarrasync.formats.draft_render import render_array, unsupported
-from zarrasync.formats.numcodecs_chain import bytes_filter_chain
-from zarrasync.formats.numpy_fills import without_nan_payload
-from zarrasync.formats.zmetadata import parse_zmetadata, render_zmetadata
+from zarrasync.formats.numpy_documents import bytes_filter_chain, parse_zmetadata, render_zmetadata, without_nan_payload
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source

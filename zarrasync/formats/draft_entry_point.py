@@ -1,16 +1,72 @@
-"""The entry point of the draft of format 3: the root document that selects the dialect and the keys of all documents."""
+"""The entry point of the draft of format 3, which selects the dialect and the keys of all documents, and members of documents."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from zarrasync.formats.draft_members import check_extensions, refuse_unknown_members
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.model.paths import is_key
 
-__all__ = ["ENTRY_POINT_KEY", "SEED", "SPECIFICATION", "Y2022", "EntryPoint", "new_entry_point", "read_entry_point"]
+__all__ = [
+    "ENTRY_POINT_KEY",
+    "SEED",
+    "SPECIFICATION",
+    "Y2022",
+    "EntryPoint",
+    "check_extensions",
+    "list_member",
+    "new_entry_point",
+    "parse_attributes",
+    "read_entry_point",
+    "refuse_unknown_members",
+    "take_filters",
+]
+
+
+def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> None:
+    """Add a problem for each member that the specification does not define."""
+    for name in checker.document:
+        if name not in members:
+            checker.add(name, "this version of the specification does not define this member")
+
+
+def list_member(checker: DocumentChecker, member: str, *, strict: bool) -> list[Any]:
+    """Return an optional member that is a list. Without ``strict``, it may also be ``null``."""
+    value = checker.document.get(member, [])
+    if isinstance(value, list):
+        return value
+    if value is not None or strict:
+        checker.add(member, f"expected a list, found {value!r}")
+    return []
+
+
+def check_extensions(checker: DocumentChecker, *, strict: bool) -> None:
+    """Add a problem for each extension that must be understood, because zarrasync supports none."""
+    for number, item in enumerate(list_member(checker, "extensions", strict=strict)):
+        if not isinstance(item, Mapping) or not isinstance(item.get("extension"), str):
+            checker.add(f"extensions[{number}]", f"expected an object with an 'extension', found {item!r}")
+        elif item.get("must_understand") is not False:
+            checker.add(f"extensions[{number}]", f"the required extension {item['extension']!r} is not supported")
+
+
+def parse_attributes(checker: DocumentChecker, *, strict: bool) -> dict[str, Any]:
+    """Return the attributes. Without ``strict``, they may be missing."""
+    value = checker.document.get("attributes")
+    return {} if value is None and not strict else dict(checker.attributes(value))
+
+
+def take_filters(attributes: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Remove the filters that zarr-python stores in an attribute, and return them."""
+    filters = attributes.get("filters")
+    if not isinstance(filters, list) or not filters:
+        return ()
+    if not all(isinstance(item, Mapping) and "id" in item for item in filters):
+        return ()
+    del attributes["filters"]
+    return tuple(filters)
+
 
 SEED = "3-draft"
 """The dialect that the specification defines."""

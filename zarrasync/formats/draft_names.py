@@ -10,10 +10,9 @@ import numpy as np
 
 from zarrasync.codecs import ArrayBytesCodec, BytesCodec
 from zarrasync.errors import MetadataError
-from zarrasync.formats.dtype_strings import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
+from zarrasync.formats.numpy_documents import is_numpy_dtype, numpy_dtype, parse_dtype, render_dtype
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.dtypes import CORE, DataType
-from zarrasync.model.numpy_dtypes import is_raw
+from zarrasync.model.dtypes import CORE, DataType, is_raw
 
 __all__ = [
     "ParsedType",

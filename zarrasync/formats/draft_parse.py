@@ -24,8 +24,9 @@ from zarrasync.codecs import (
     registered,
 )
 from zarrasync.errors import MetadataError, UnknownCodecError, ZarrError
-from zarrasync.formats.draft_entry_point import SEED, Y2022
-from zarrasync.formats.draft_members import (
+from zarrasync.formats.draft_entry_point import (
+    SEED,
+    Y2022,
     check_extensions,
     list_member,
     parse_attributes,
@@ -33,14 +34,12 @@ from zarrasync.formats.draft_members import (
     take_filters,
 )
 from zarrasync.formats.draft_names import parse_codec_uri, parse_fill_value, parse_type
-from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
-from zarrasync.formats.numpy_fills import parse_fill
+from zarrasync.formats.numpy_documents import fortran_order, parse_fill, stored_dtype
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.metadata.node_metadata import ArrayMetadata, Source
 from zarrasync.model import storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
-from zarrasync.model.dtypes import DataType
-from zarrasync.model.numpy_dtypes import is_raw
+from zarrasync.model.dtypes import DataType, is_raw
 from zarrasync.model.storage_transformers import StorageTransformer
 
 __all__ = ["INDEX_CODECS", "OPTIONAL_MEMBERS", "REQUIRED_MEMBERS", "parse_array"]

@@ -19,10 +19,9 @@ from zarrasync.errors import MetadataError, UnsupportedByFormat
 from zarrasync.formats.draft_entry_point import SEED, SPECIFICATION, Y2022
 from zarrasync.formats.draft_names import codec_uri, render_fill_value, render_type
 from zarrasync.formats.draft_parse import INDEX_CODECS
-from zarrasync.formats.numcodecs_chain import to_numcodecs
-from zarrasync.formats.numpy_fills import render_fill
+from zarrasync.formats.numpy_documents import render_fill, to_numcodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
-from zarrasync.model.numpy_dtypes import is_raw
+from zarrasync.model.dtypes import is_raw
 
 __all__ = ["render_array", "unsupported"]
 

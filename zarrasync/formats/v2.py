@@ -25,11 +25,21 @@ from zarrasync.codecs import (
 )
 from zarrasync.codecs.numcodecs import NumcodecsArray
 from zarrasync.errors import InvalidKeyError, MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.dtype_strings import is_numpy_dtype, parse_dtype, render_dtype
-from zarrasync.formats.numcodecs_chain import bytes_filter_chain, fortran_order, stored_dtype, to_numcodecs
-from zarrasync.formats.numpy_fills import parse_fill, render_fill, without_nan_payload
+from zarrasync.formats.numpy_documents import (
+    bytes_filter_chain,
+    fortran_order,
+    is_numpy_dtype,
+    parse_dtype,
+    parse_fill,
+    parse_zmetadata,
+    render_dtype,
+    render_fill,
+    render_zmetadata,
+    stored_dtype,
+    to_numcodecs,
+    without_nan_payload,
+)
 from zarrasync.formats.parsed_cache import parse_similar
-from zarrasync.formats.zmetadata import parse_zmetadata, render_zmetadata
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source

@@ -29,8 +29,7 @@ from zarrasync.metadata.chunk_shapes import (
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
-from zarrasync.model.dtypes import DataType
-from zarrasync.model.numpy_dtypes import packed
+from zarrasync.model.dtypes import DataType, packed
 
 __all__ = [
     "DEFAULT",

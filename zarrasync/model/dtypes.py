@@ -22,7 +22,6 @@ from zarrasync._util import plugins
 from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
 from zarrasync.errors import MetadataError
-from zarrasync.model.numpy_dtypes import is_raw, packed
 
 __all__ = [
     "BYTES",
@@ -33,6 +32,9 @@ __all__ = [
     "from_json",
     "from_numpy",
     "from_stored",
+    "has_byte_order",
+    "is_raw",
+    "packed",
     "register",
     "to_json",
 ]
@@ -411,3 +413,24 @@ _EXTENSIONS: dict[str, Callable[[Mapping[str, Any]], DataType]] = {
     "struct": _parse_struct,
     "structured": _parse_struct,
 }
+
+
+def packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a structured dtype without C alignment, because stored elements have no padding."""
+    if dtype.fields is None:
+        return dtype
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names or ()])
+
+
+def has_byte_order(dtype: np.dtype[Any]) -> bool:
+    """Return whether stored elements of a dtype have a byte order."""
+    if dtype.fields is not None:
+        return any(has_byte_order(dtype[name].base) for name in dtype.names or ())
+    if dtype.kind in "TO" or is_raw(dtype) or dtype.kind == "S":
+        return False
+    return dtype.itemsize > 1
+
+
+def is_raw(dtype: np.dtype[Any]) -> bool:
+    """Return whether elements are uninterpreted bytes."""
+    return dtype.type is np.void and dtype.fields is None

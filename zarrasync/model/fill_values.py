@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync.errors import MetadataError
-from zarrasync.model.dtypes import DataType, from_json, from_numpy
-from zarrasync.model.numpy_dtypes import is_raw
+from zarrasync.model.dtypes import DataType, from_json, from_numpy, is_raw
 
 __all__ = ["as_fill", "fill_from_json", "fill_to_json", "format_fill_value"]
 

@@ -14,24 +14,26 @@ from zarrasync import transfer
 from zarrasync.errors import ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.indexing.transform import Transform
-from zarrasync.metadata import NodeMetadata
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
+from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.listings import Listings
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.nodes.stored_chunks import stored_coords
-from zarrasync.nodes.walk import nodes_below, walk, walk_listed, warn_of_failures
+from zarrasync.nodes.walk import Listings, nodes_below, walk, walk_listed, warn_of_failures
 from zarrasync.stores import Store, resolve
 
 __all__ = [
     "SourceLike",
     "all_members",
+    "array_encoding",
     "array_of",
     "as_async",
     "chunks_of",
@@ -39,6 +41,7 @@ __all__ = [
     "give_back_rows",
     "handle_of",
     "listed_members",
+    "parent_attributes",
     "parent_metadata",
     "positions_of",
     "readable_members",
@@ -242,3 +245,38 @@ async def give_back_rows(array: AsyncArray, axis: int, start: int, stop: int) ->
         stop: The row after the last one.
     """
     await append_resize.give_back_rows(array._cell, axis, start, stop)
+
+
+async def array_encoding(array: AsyncArray, siblings: Mapping[str, ArrayMetadata] | None = None) -> CFEncoding:
+    """Return the meaning of the stored numbers of an array.
+
+    Bounds inherit the units and the calendar of their coordinate.
+
+    Args:
+        array: The array.
+        siblings: The arrays of its group by name. By default they are read, if the array may contain bounds. If they
+            cannot be listed, nothing is inherited.
+    """
+    return encoding_of(array.metadata, handle_of(array).format, await parent_attributes(array, siblings))
+
+
+async def parent_attributes(
+    array: AsyncArray, siblings: Mapping[str, ArrayMetadata] | None = None
+) -> Mapping[str, Any] | None:
+    """Return the attributes of the coordinate whose bounds an array contains; ``None`` if it contains no bounds."""
+    handle = handle_of(array)
+    if not handle.path or not may_be_bounds(array.metadata):
+        return None
+    return parent_of(handle.basename, await _siblings(array) if siblings is None else siblings)
+
+
+async def _siblings(array: AsyncArray) -> dict[str, ArrayMetadata]:
+    handle, group = handle_of(array), await parent_metadata(array)
+    node = make_node(handle.at(handle.path.rpartition("/")[0]), group) if isinstance(group, GroupMetadata) else None
+    if not isinstance(node, AsyncGroup):
+        return {}
+    try:
+        members, _ = await readable_members(node)
+    except ZarrError:  # the store cannot list
+        return {}
+    return {name: member.metadata for name, member in members if isinstance(member, AsyncArray)}

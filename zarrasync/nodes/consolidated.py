@@ -21,8 +21,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.documents import fetch_documents
 from zarrasync.stores.base import Store
-from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.values import ABSENT
+from zarrasync.stores.values import ABSENT, KeyIndex
 
 __all__ = ["Consolidated", "GroupCopies", "replace_copies"]
 

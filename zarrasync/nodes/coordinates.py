@@ -23,7 +23,7 @@ from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
-from zarrasync.stores.changes import CHANGES, slot_of
+from zarrasync.transfer.chunks import CHANGES, slot_of
 
 __all__ = ["CoordinateCache", "Labelled", "parse_queries", "selected", "wanted_axes"]
 

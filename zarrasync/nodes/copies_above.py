@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from zarrasync._concurrency.gather import gather
-from zarrasync.errors import ZarrError
+from zarrasync.errors import UnsupportedOperation, ZarrError
 from zarrasync.model.paths import ancestors
-from zarrasync.nodes.consolidated import Consolidated
+from zarrasync.nodes.consolidated import Consolidated, GroupCopies, replace_copies
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
-from zarrasync.stores.changes import count_change
+from zarrasync.nodes.walk import documents_below, warn_of_failures
+from zarrasync.transfer.chunks import count_change
 
-__all__ = ["update_copies"]
+__all__ = ["add_copies", "consolidate", "update_copies"]
 
 
 async def update_copies(
@@ -80,3 +81,53 @@ async def _update_or_warn(
             UserWarning,
             stacklevel=2,
         )
+
+
+async def consolidate(group: NodeHandle) -> None:
+    """Store copies of all documents below a group in a document of the group.
+
+    Nodes that cannot be read are left out, with a warning that names them. A reader with incomplete copies would look
+    them up in the store.
+
+    Changes made through a group with consolidated metadata wait for the lock and are added afterwards. Changes by
+    other processes are detected, and then all documents are read again.
+
+    Raises:
+        UnsupportedOperation: If the store does not support consolidated metadata.
+    """
+    if not group.store.supports_consolidated_metadata:
+        raise UnsupportedOperation(
+            f"{group.store!r} does not support consolidated metadata; its own listings replace it", key=group.path
+        )
+
+    failures: Mapping[str, ZarrError] = {}
+
+    async def copy(group_documents: Mapping[str, bytes]) -> GroupCopies:
+        nonlocal failures
+        documents, failures = await documents_below(group)
+        return _copies(group, group_documents, documents)
+
+    await replace_copies(group.store, group.format, group.path, copy, group.config)
+    warn_of_failures(group, failures)
+
+
+async def add_copies(group: NodeHandle, documents: Mapping[str, bytes]) -> None:
+    """Store copies of documents below a group, next to existing ones. No document except the group's is read.
+
+    Args:
+        group: The group.
+        documents: Documents by key that the caller has just stored, which are all documents below the group unless
+            another writer has added copies of others.
+    """
+
+    async def add(group_documents: Mapping[str, bytes]) -> GroupCopies:
+        existing = group.format.parse_consolidated(group.path, group_documents) or {}
+        return _copies(group, group_documents, {**existing, **documents})
+
+    await replace_copies(group.store, group.format, group.path, add, group.config)
+
+
+def _copies(group: NodeHandle, group_documents: Mapping[str, bytes], documents: Mapping[str, bytes]) -> GroupCopies:
+    """Return what consolidated metadata consists of, for the stored documents of a group and of all nodes below it."""
+    below = {key: group.format.copied_document(key, data) for key, data in documents.items()}
+    return GroupCopies(group.format.own_documents(group.path, group_documents), below)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Literal, TypeAlias
 
 from zarrasync._concurrency.gather import gather
 from zarrasync._util.output_budget import BudgetExceeded, OutputBudget
 from zarrasync.config import Config
-from zarrasync.errors import MetadataError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.errors import MetadataError, NodeTypeError, StoreError, UnsupportedOperation, ZarrError
+from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores import Request, Store, Value
 from zarrasync.stores.remote import TransientError
 
-__all__ = ["check_partial", "document_bytes", "fetch_documents", "put_documents"]
+__all__ = [
+    "KindName",
+    "Metadata",
+    "check_partial",
+    "document_bytes",
+    "fetch_documents",
+    "kind_name",
+    "put_documents",
+    "wrong_kind",
+]
 
 
 async def fetch_documents(
@@ -67,3 +78,27 @@ async def put_documents(
     """
     puts = [partial(store.put, key, data, if_version=versions.get(key)) for key, data in documents.items()]
     return dict(zip(documents, await gather(puts), strict=True))
+
+
+Metadata: TypeAlias = ArrayMetadata | GroupMetadata
+"""The metadata of a node of either kind."""
+KindName: TypeAlias = Literal["array", "group"]
+
+
+def kind_name(metadata: Metadata) -> KindName:
+    """Return the name of a node's kind."""
+    return "array" if isinstance(metadata, ArrayMetadata) else "group"
+
+
+def wrong_kind(subject: str, path: str, metadata: Metadata, hint: str = "") -> NodeTypeError:
+    """Return the error for an array where a group is expected, or the other way round.
+
+    Args:
+        subject: The node as the message names it.
+        path: The path of the node.
+        metadata: The metadata of the node.
+        hint: The end of the message, after "/a is an array".
+    """
+    kind: KindName = kind_name(metadata)
+    article, expected = ("an", "group") if kind == "array" else ("a", "array")
+    return NodeTypeError(f"{subject} is {article} {kind}{hint}", path=path, found=kind, wanted=expected)

@@ -15,7 +15,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import Store
-from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import KeyIndex
 
 __all__ = [
     "APPENDS",

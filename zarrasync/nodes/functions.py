@@ -21,15 +21,14 @@ from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.create import DEFAULT, check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
-from zarrasync.nodes.access import all_members, handle_of
+from zarrasync.nodes.access import all_members, handle_of, parent_attributes
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.consolidate_group import consolidate
-from zarrasync.nodes.create_array import create_array_at, plan_with_data
+from zarrasync.nodes.copies_above import consolidate
+from zarrasync.nodes.create import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.decoded import AsyncDecodedArray
-from zarrasync.nodes.encodings import parent_attributes
+from zarrasync.nodes.documents import kind_name, wrong_kind
 from zarrasync.nodes.group import AsyncGroup, create_group_at, find_or_create
-from zarrasync.nodes.kinds import kind_name, wrong_kind
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import (
     ConfigLike,

@@ -21,14 +21,11 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.base import AsyncNode
 from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
-from zarrasync.nodes.create import bind_format, create_node
-from zarrasync.nodes.create_array import create_array_at
+from zarrasync.nodes.create import bind_format, create_array_at, create_node
 from zarrasync.nodes.decoded import decoded_members
-from zarrasync.nodes.documents import check_partial
+from zarrasync.nodes.documents import Metadata, check_partial, wrong_kind
 from zarrasync.nodes.erase import erase_node
-from zarrasync.nodes.explain_missing import add_members
-from zarrasync.nodes.find import find
-from zarrasync.nodes.kinds import Metadata, wrong_kind
+from zarrasync.nodes.find import add_members, find
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray

@@ -14,9 +14,8 @@ from zarrasync._util.json import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
 from zarrasync.nodes.copies_above import update_copies
-from zarrasync.nodes.documents import put_documents
+from zarrasync.nodes.documents import put_documents, wrong_kind
 from zarrasync.nodes.find import load_node
-from zarrasync.nodes.kinds import wrong_kind
 from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["MetadataCell"]

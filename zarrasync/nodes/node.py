@@ -16,7 +16,7 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents
 from zarrasync.stores import PrefixStore, Store
-from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import AliasStore, ListedStore
 
 __all__ = ["JOB_FOLDER", "NodeHandle", "run_on_store"]

@@ -15,11 +15,10 @@ from zarrasync.formats import EntryPointFound, Format, Kind
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.create_array import create_planned_array, plan_array_at
-from zarrasync.nodes.explain_missing import add_reason
-from zarrasync.nodes.find import find
+from zarrasync.nodes.create import create_planned_array, plan_array_at
+from zarrasync.nodes.documents import wrong_kind
+from zarrasync.nodes.find import add_reason, find
 from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.kinds import wrong_kind
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 

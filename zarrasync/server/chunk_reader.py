@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency.pools import codec_pool
+from zarrasync._concurrency.offload import codec_pool
 from zarrasync.display.explanation import Explanation
 from zarrasync.nodes.access import array_of, chunks_of, fields_of, transform_of
 from zarrasync.nodes.selection import AsyncSelection

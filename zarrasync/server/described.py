@@ -12,8 +12,8 @@ from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_arrays import may_be_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.model.paths import join
+from zarrasync.nodes.access import array_encoding
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.encodings import array_encoding
 from zarrasync.server.hierarchy import Hierarchy
 
 __all__ = ["Described"]

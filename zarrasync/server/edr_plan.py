@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.parse_text import parse_selection
+from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.labels import LabelMethod
-from zarrasync.indexing.parse_text import is_position
+from zarrasync.indexing.parse import is_position
 from zarrasync.metadata.conventions.cf_labels import Query
 
 __all__ = ["split_labels"]

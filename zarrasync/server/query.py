@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse_text import Basic, parse_selection
+from zarrasync.indexing.parse import Basic, parse_selection
 from zarrasync.server.images import LABELS, Style, palette_of
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery

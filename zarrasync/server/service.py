@@ -19,7 +19,7 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.display.tables import Column
 from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError
 from zarrasync.indexing.labels import LabelMethod, Position
-from zarrasync.indexing.parse_text import Basic, parse_selection
+from zarrasync.indexing.parse import Basic, parse_selection
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.model.paths import join

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import operator
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ __all__ = [
     "TransientError",
     "UnknownOutcome",
     "connection_failure",
+    "missing_statuses",
     "request_limits",
     "run_request",
 ]
@@ -54,6 +56,24 @@ def request_limits(concurrency: int) -> tuple[int, int]:
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     maximum = _MAXIMUM_LIMIT if descriptors == resource.RLIM_INFINITY else max(descriptors // 2, 1)
     return min(_INITIAL_LIMIT, maximum), min(_MAXIMUM_LIMIT, maximum)
+
+
+def missing_statuses(statuses: Iterable[int]) -> frozenset[int]:
+    """Check the HTTP statuses that the user has chosen to mean absence.
+
+    Args:
+        statuses: The option ``missing``.
+
+    Raises:
+        ValueError: If one is not an integer from 400 to 499.
+    """
+    try:
+        checked = frozenset(map(operator.index, statuses if isinstance(statuses, Iterable) else [statuses]))
+    except TypeError:
+        checked = frozenset({0})
+    if not all(400 <= status < 500 for status in checked):
+        raise ValueError(f"missing must contain HTTP statuses from 400 to 499, such as [403], found {statuses!r}")
+    return checked
 
 
 async def run_request(make: Callable[[], Awaitable[T]], verb: str, seconds: float = 0.0) -> T:

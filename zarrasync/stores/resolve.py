@@ -13,8 +13,8 @@ from zarrasync import config as settings
 from zarrasync._util.redact import redacted_errors
 from zarrasync.stores.base import Store
 from zarrasync.stores.bounded import bounded
+from zarrasync.stores.cloud.buckets import is_usable
 from zarrasync.stores.cloud.obstore import ObjectStore
-from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.fsspec.store import FsspecStore
 from zarrasync.stores.http.store import HTTPStore

@@ -1,13 +1,15 @@
-"""Arguments and results of stores: requests, values, listings, and the version of absent values."""
+"""Requests for values and their results, listings of keys, and an index of sorted keys."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["ABSENT", "Listing", "Request", "Value", "clip"]
+__all__ = ["ABSENT", "KeyIndex", "Listing", "Request", "Value", "clip"]
 
 
 class Request(NamedTuple):
@@ -91,3 +93,48 @@ def clip(data: Any, request: Request) -> Any:
     if request.length is None:
         return data[request.start :] if request.start else data
     return data[request.start : request.start + request.length]
+
+
+_AFTER_SLASH = chr(ord("/") + 1)
+
+
+class KeyIndex:
+    """A snapshot of keys that answers listings in time proportional to their length.
+
+    Args:
+        keys: The keys, in any order.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = sorted(keys)
+
+    def __contains__(self, key: object) -> bool:
+        position = bisect_left(self._keys, str(key))
+        return position < len(self._keys) and self._keys[position] == key
+
+    def list_prefix(self, prefix: str) -> list[str]:
+        """Return the keys that start with a prefix, which is empty or ends with ``/``, in order."""
+        start, stop = self._range(prefix)
+        return self._keys[start:stop]
+
+    def list_dir(self, prefix: str) -> Listing:
+        """Return the keys and prefixes directly below a prefix, as ``Store.list_dir`` does."""
+        position, stop = self._range(prefix)
+        keys, prefixes = [], []
+        while position < stop:
+            key = self._keys[position]
+            name, slash, _ = key[len(prefix) :].partition("/")
+            if slash:
+                prefixes.append(f"{prefix}{name}/")
+                position = bisect_left(self._keys, f"{prefix}{name}{_AFTER_SLASH}", position, stop)
+            else:
+                keys.append(key)
+                position += 1
+        return Listing(tuple(keys), tuple(prefixes))
+
+    def _range(self, prefix: str) -> tuple[int, int]:
+        """Return the positions of the first key below a prefix and of the first key after it."""
+        if not prefix:
+            return 0, len(self._keys)
+        start = bisect_left(self._keys, prefix)
+        return start, bisect_left(self._keys, prefix[:-1] + _AFTER_SLASH, start)

@@ -18,8 +18,7 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import Store, Transaction
-from zarrasync.stores.key_index import KeyIndex
-from zarrasync.stores.values import Listing, Request, Value
+from zarrasync.stores.values import KeyIndex, Listing, Request, Value
 
 __all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 

@@ -26,10 +26,9 @@ from zarrasync.indexing.parse import basic
 from zarrasync.indexing.split import split_chunks
 from zarrasync.indexing.transform import Transform
 from zarrasync.stores.base import Store
-from zarrasync.stores.changes import CHANGES
 from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.wrappers import WrapperStore
-from zarrasync.transfer.chunks import Chunks, Fields
+from zarrasync.transfer.chunks import CHANGES, Chunks, Fields
 from zarrasync.transfer.read import read
 
 __all__ = ["CacheStats", "ChunkCache", "cache_for"]

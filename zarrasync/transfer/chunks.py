@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import SingleFlight
 from zarrasync._kernel.library import kernel
@@ -24,12 +26,45 @@ from zarrasync.indexing.chunk_runs import PointRun, Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import Store
-from zarrasync.stores.changes import slot_of
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
-from zarrasync.transfer.shard_index_cache import ShardIndexCache
 
-__all__ = ["Chunks", "Fields", "Missing", "dtype_of"]
+__all__ = [
+    "CHANGES",
+    "CachedIndex",
+    "Chunks",
+    "Fields",
+    "Missing",
+    "ShardIndexCache",
+    "count_change",
+    "dtype_of",
+    "slot_of",
+]
+
+_SLOTS = 4096
+CHANGES: Final = [0] * _SLOTS
+"""The number of changes by slot. Two nodes may share a slot; a change of one then only costs the other a lookup."""
+
+
+def slot_of(store: Store, path: str) -> int:
+    """Return the slot of a node. It is the same for a path in a store, and for the store of a directory on the way."""
+    parts = [*_strings(store.identity), path]
+    return hash("/".join(part for text in parts if (part := text.strip("/")))) % _SLOTS
+
+
+def _strings(identity: Hashable) -> Iterator[str]:
+    if not isinstance(identity, tuple):
+        yield str(identity)
+        return
+    for part in identity:
+        yield from _strings(part)
+
+
+def count_change(store: Store, path: str) -> None:
+    """Count a change of a node's metadata, which the group that contains it also sees."""
+    for changed in {path, path.rpartition("/")[0]}:
+        CHANGES[slot_of(store, changed)] += 1
+
 
 Missing: TypeAlias = Literal["fill", "error"]
 """How to treat an absent chunk: as fill values, or as an error."""
@@ -49,6 +84,60 @@ _NO_BUDGET = nullcontext()
 _NO_LIMIT = (1 << 62) - 1
 _has_lock: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
 """Whether the interpreter runs one thread at a time, as all but free-threaded builds do."""
+
+
+class CachedIndex(NamedTuple):
+    """A shard's encoded index.
+
+    Attributes:
+        data: The index as it is stored.
+        version: The version of the shard.
+        size: The size of the shard in bytes, if known.
+    """
+
+    data: bytes
+    version: object
+    size: int | None
+
+
+class ShardIndexCache:
+    """Indexes by key. The least recently used ones are removed first.
+
+    Args:
+        capacity: Bytes of indexes to keep.
+    """
+
+    def __init__(self, capacity: int = 8 << 20) -> None:
+        self._indexes: OrderedDict[str, CachedIndex] = OrderedDict()
+        self._room = capacity
+        self._lock = thread_lock()
+
+    def get(self, key: str) -> CachedIndex | None:
+        """Return the index of a shard, if it is cached."""
+        with self._lock:
+            index = self._indexes.get(key)
+            if index is not None:
+                self._indexes.move_to_end(key)
+            return index
+
+    def put(self, key: str, index: CachedIndex) -> None:
+        """Cache the index of a shard."""
+        with self._lock:
+            self._remove(key)
+            self._indexes[key] = index
+            self._room -= len(index.data)
+            while self._room < 0:
+                _, evicted = self._indexes.popitem(last=False)
+                self._room += len(evicted.data)
+
+    def drop(self, key: str) -> None:
+        """Forget the index of a shard."""
+        with self._lock:
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        index = self._indexes.pop(key, None)
+        self._room += len(index.data) if index is not None else 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from zarrasync._concurrency.pools import codec_pool, submit
+from zarrasync._concurrency.offload import codec_pool, submit
 from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 

@@ -14,7 +14,7 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import assign
 from zarrasync.transfer.chunks import Chunks, Fields
 from zarrasync.transfer.convert_values import cast
-from zarrasync.transfer.kernel.encoder import KernelEncoder
+from zarrasync.transfer.kernel.write import KernelEncoder
 from zarrasync.transfer.scratch import ScratchMemory
 
 __all__ = ["Encoder"]

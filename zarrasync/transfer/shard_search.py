@@ -11,9 +11,9 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
 from zarrasync.indexing.chunk_runs import ChunkRun, Run
 from zarrasync.stores.values import Request, Value, clip
+from zarrasync.transfer.chunks import CachedIndex
 from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
-from zarrasync.transfer.shard_index_cache import CachedIndex
 
 __all__ = [
     "ShardChanged",

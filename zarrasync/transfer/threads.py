@@ -15,7 +15,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.gates import FifoGate, thread_turns
-from zarrasync._concurrency.pools import helper_pool
+from zarrasync._concurrency.offload import helper_pool
 from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 from zarrasync.transfer.limits import ONE_THREAD

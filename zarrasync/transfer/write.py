@@ -14,8 +14,7 @@ from zarrasync.codecs.spec import Array
 from zarrasync.errors import CodecError, ConditionsUnsupported
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.transform import Transform
-from zarrasync.stores.changes import CHANGES
-from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
+from zarrasync.transfer.chunks import CHANGES, Chunks, Fields, dtype_of
 from zarrasync.transfer.convert_values import fit, run_conversion
 from zarrasync.transfer.kernel.write import KernelWrite
 from zarrasync.transfer.plan import WritePlan, plan_write

@@ -13,7 +13,7 @@ from tests.support.servers import http_server
 from tests.support.wave_store import WaveStore
 from zarrasync import stores, sync
 from zarrasync.errors import CodecError
-from zarrasync.stores.tracing import Event
+from zarrasync.stores.counting import Event
 from zarrasync.testing import LatencyStore
 
 xr: Any = pytest.importorskip("xarray")

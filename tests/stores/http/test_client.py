@@ -18,9 +18,9 @@ from tests.support.shifted_clock import advance_loop
 from zarrasync import stores
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.errors import StoreError
-from zarrasync.stores.http import client as http1
 from zarrasync.stores.http import message
 from zarrasync.stores.http import pool as pools
+from zarrasync.stores.http import session as http1
 
 BODY = bytes(range(256)) * 40
 Script = Callable[[int, bytes], Sequence[bytes | None]]

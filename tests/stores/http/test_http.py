@@ -22,8 +22,8 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.stores import Listing
-from zarrasync.stores.http import client as lean
 from zarrasync.stores.http import pool
+from zarrasync.stores.http import session as lean
 
 VALUE = b"0123456789"
 FAST = {"retries": 3, "request_timeout": 5.0}

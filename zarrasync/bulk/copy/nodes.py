@@ -20,13 +20,13 @@ from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.consolidate_group import consolidate
+from zarrasync.nodes.copies_above import consolidate
 from zarrasync.nodes.create import check_creatable, create_node
 from zarrasync.nodes.create_hierarchy import create_levels
+from zarrasync.nodes.documents import Metadata
 from zarrasync.nodes.erase import erase_node, leftover_chunks
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
 __all__ = [

@@ -45,10 +45,10 @@ from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.documents import Metadata
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.group import make_node
-from zarrasync.nodes.kinds import Metadata
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.transfer.threads import Progress
 

@@ -27,7 +27,7 @@ from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import handle_of, stored_chunks
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.create_array import create_array_at
+from zarrasync.nodes.create import create_array_at
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import resolve
 from zarrasync.transfer.threads import Progress

@@ -19,9 +19,8 @@ from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.meaning import Affine
 from zarrasync.metadata.conventions.ome import interpret_ome
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import handle_of
+from zarrasync.nodes.access import handle_of, parent_attributes
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.encodings import parent_attributes
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store

@@ -32,12 +32,11 @@ from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.explain_missing import add_reason
-from zarrasync.nodes.find import find
+from zarrasync.nodes.find import add_reason, find
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import ReadOnlyStore, StoreLike, ZipStore, resolve
-from zarrasync.stores.key_index import KeyIndex
+from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
 
 __all__ = ["validate"]

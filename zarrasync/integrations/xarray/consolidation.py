@@ -14,8 +14,7 @@ from zarrasync.formats import Format
 from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.access import handle_of
-from zarrasync.nodes.consolidate_group import add_copies
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.copies_above import add_copies, update_copies
 from zarrasync.nodes.node import NodeHandle
 
 __all__ = ["consolidate", "forget_replaced", "root_alone", "update_after_failure"]

@@ -25,7 +25,7 @@ from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import plan_array
 from zarrasync.model.paths import ancestors, join
-from zarrasync.nodes.kinds import Metadata
+from zarrasync.nodes.documents import Metadata
 from zarrasync.transfer.threads import Progress
 
 __all__ = ["DatasetWork"]

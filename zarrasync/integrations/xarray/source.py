@@ -16,8 +16,8 @@ from zarrasync.metadata import GroupMetadata, NodeMetadata
 from zarrasync.nodes.access import handle_of, listed_members, parent_metadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.listings import Listings, begin_listings
 from zarrasync.nodes.open_nodes import open_node_at, resolve_node
+from zarrasync.nodes.walk import Listings, begin_listings
 from zarrasync.stores import Store, StoreLike, resolve
 
 __all__ = ["OpenedGroup", "Source"]

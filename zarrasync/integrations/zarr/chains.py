@@ -21,8 +21,7 @@ from zarrasync.codecs import ShardingCodec as OwnShardingCodec
 from zarrasync.codecs.sharding import in_order_of
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import ZarrError
-from zarrasync.formats.dtype_strings import VARIABLE_TYPES, parse_dtype, render_dtype
-from zarrasync.formats.numcodecs_chain import fortran_order, stored_dtype
+from zarrasync.formats.numpy_documents import VARIABLE_TYPES, fortran_order, parse_dtype, render_dtype, stored_dtype
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model import dtypes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding

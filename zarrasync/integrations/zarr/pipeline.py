@@ -23,7 +23,7 @@ from zarrasync.integrations.zarr.engine import ListedChunks, read_listed, write_
 from zarrasync.integrations.zarr.selections import Item, Translation, translate
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Store
-from zarrasync.transfer.shard_index_cache import ShardIndexCache
+from zarrasync.transfer.chunks import ShardIndexCache
 
 __all__ = ["CodecPipeline"]
 

@@ -1,18 +1,22 @@
-"""Shared obstore stores: one per bucket and settings, each with a twin without retries for conditional writes."""
+"""Shared obstore stores: one per bucket and settings, each with a twin without retries for conditional writes, in processes that can use obstore."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from zarrasync._concurrency import clock
 from zarrasync.stores.cloud.regions import known_region
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER
 from zarrasync.stores.errors import message_of
 
-__all__ = ["UnretriedTwin", "open_bucket"]
+__all__ = ["UnretriedTwin", "is_usable", "open_bucket"]
 
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 _latest: deque[Any] = deque(maxlen=1)
@@ -95,3 +99,32 @@ class UnretriedTwin:
             twin = cls._twins[id(store)] = cls(store)
         cls._latest.append(twin)
         return twin
+
+
+_first_process = 0
+
+
+def is_usable() -> bool:
+    """Return whether obstore works in this process. It does not work in a fork of a process that has used it.
+
+    Calling this function counts as use.
+    """
+    global _first_process
+    if not _first_process:
+        _first_process = os.getpid()
+        atexit.register(_wait_for_foreign_threads)
+    return _first_process == os.getpid()
+
+
+def _wait_for_foreign_threads() -> None:
+    """Wait until obstore's threads have left the interpreter.
+
+    A thread that has just delivered a response may wait for the interpreter lock. If the interpreter ends meanwhile, the
+    thread is unwound through Rust code, which aborts the process.
+    """
+    end = clock.monotonic() + 1.0
+    while clock.monotonic() < end:
+        python_threads = {thread.ident for thread in threading.enumerate()}
+        if not set(sys._current_frames()) - python_threads:  # noqa: SLF001  # documented, despite its name
+            break
+        clock.sleep_blocking(0.001)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, S3_ENDPOINT_VARIABLES, normalize_endpoint
-from zarrasync.stores.options import environment_variable
+from zarrasync.stores.cloud.storage_options import (
+    CREDENTIAL_VARIABLES,
+    S3_ENDPOINT_VARIABLES,
+    environment_variable,
+    normalize_endpoint,
+)
 
 __all__ = ["bucket_of", "endpoint_of", "is_viewer_lasting", "kind_of", "service_of", "viewer_of"]
 

@@ -23,13 +23,18 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
-from zarrasync.stores.cloud.buckets import UnretriedTwin, open_bucket
+from zarrasync.stores.cloud.buckets import UnretriedTwin, is_usable, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
 from zarrasync.stores.cloud.object_urls import is_anonymous, url_access
-from zarrasync.stores.cloud.obstore_errors import refusal_status, response_status, retry_count
-from zarrasync.stores.cloud.obstore_reads import look_up, read, version_field
+from zarrasync.stores.cloud.obstore_reads import (
+    look_up,
+    read,
+    refusal_status,
+    response_status,
+    retry_count,
+    version_field,
+)
 from zarrasync.stores.cloud.presigned import PresignedRequests
-from zarrasync.stores.cloud.process import is_usable
 from zarrasync.stores.cloud.regions import (
     find_region,
     in_region,
@@ -42,12 +47,12 @@ from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.message import UnsupportedResponse
 from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES
-from zarrasync.stores.options import missing_statuses
 from zarrasync.stores.remote import (
     WRITE_MARK,
     CurrentValue,
     RemoteStore,
     UnknownOutcome,
+    missing_statuses,
     request_limits,
     run_request,
 )

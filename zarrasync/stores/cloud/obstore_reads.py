@@ -1,7 +1,8 @@
-"""Reads of single objects by obstore: values, byte ranges, versions."""
+"""Reads of single objects by obstore, and the status and retries of its failed requests."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from zarrasync.stores.cloud.identity import kind_of
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["look_up", "read", "version_field"]
+__all__ = ["look_up", "read", "refusal_status", "response_status", "retry_count", "version_field"]
 
 
 def version_field(store: Any) -> str:
@@ -81,3 +82,27 @@ async def look_up(store: Any, path: str) -> CurrentValue:
     response = await obstore.get_async(store, path, options={"range": (0, 1)})
     attributes: Mapping[str, Any] = response.attributes
     return CurrentValue(response.meta.get(version_field(store)), attributes.get(WRITE_MARK))
+
+
+_STATUS = re.compile(r"non-2xx status code: (\d\d\d)")
+_RETRIES = re.compile(r", after (\d+) retries")
+_REFUSALS = {"PermissionDeniedError": 403, "UnauthenticatedError": 401}
+
+
+def response_status(error: BaseException | None) -> int | None:
+    """Return the HTTP status of the response; ``None`` without a response."""
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else None
+
+
+def refusal_status(error: Exception) -> int:
+    """Return 401 or 403 if the service refused a request; 0 for other errors."""
+    if "credential provider" in str(error):  # credentials are missing, so no request was made
+        return 0
+    return _REFUSALS.get(type(error).__name__, 0)
+
+
+def retry_count(error: Exception) -> int:
+    """Return how often obstore repeated the request."""
+    match = _RETRIES.search(str(error))
+    return int(match[1]) if match else 0

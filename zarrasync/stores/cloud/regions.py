@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.cloud.identity import bucket_of, endpoint_of, kind_of
-from zarrasync.stores.cloud.obstore_errors import response_status
+from zarrasync.stores.cloud.obstore_reads import response_status
 from zarrasync.stores.cloud.storage_options import DEFAULT_REGION
 from zarrasync.stores.http.message import UnsupportedResponse
 

@@ -11,9 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync._util.redact import public_url
-from zarrasync.stores.cloud.aws_credentials import read_profile
-from zarrasync.stores.cloud.gcs_credentials import RefreshingToken
-from zarrasync.stores.options import environment_variable
+from zarrasync.stores.cloud.credentials import RefreshingToken, read_profile
 
 __all__ = [
     "CREDENTIAL_PROVIDER",
@@ -22,6 +20,7 @@ __all__ = [
     "S3_ENDPOINT_VARIABLES",
     "SERVICES",
     "check_names",
+    "environment_variable",
     "normalize_endpoint",
     "to_obstore",
 ]
@@ -225,3 +224,8 @@ def check_names(kind: type, options: Iterable[str]) -> None:
         similar = get_close_matches(name, parameters, 1, 0.85) if name not in parameters else ()
         if similar:
             raise TypeError(f"{kind.__name__} has no option {name!r}; it has {similar[0]!r}")
+
+
+def environment_variable(names: Iterable[str]) -> str:
+    """Return the value of the first of some environment variables that is not empty; otherwise an empty string."""
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")

@@ -6,22 +6,26 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
+from zarrasync._concurrency.offload import run_abandonable
 from zarrasync._concurrency.per_loop import PerLoop
+from zarrasync._concurrency.retry import RetryCounts, pause
 from zarrasync._util.advice import suggest
 from zarrasync._util.redact import redact
+from zarrasync.codecs.spec import Buffer
+from zarrasync.config import Config
 from zarrasync.errors import StoreError
 from zarrasync.stores.cloud.storage_options import SERVICES, check_names
-from zarrasync.stores.fsspec import blocking, s3
-from zarrasync.stores.fsspec.identity import service_of
-from zarrasync.stores.fsspec.protocols import AZURE, CACHES
+from zarrasync.stores.fsspec import http, s3
+from zarrasync.stores.fsspec.identity import AZURE, CACHES, IMMEDIATE, service_of
 from zarrasync.stores.http.responses import missing_error
 from zarrasync.stores.remote import run_request
 
-__all__ = ["Filesystem", "is_local", "open_url"]
+__all__ = ["Filesystem", "call_blocking", "is_local", "open_url", "read_file"]
 
 _QUICK_OPERATIONS = frozenset({"info", "isdir", "ls"})
 """Operations that change nothing and end soon, so that they can be abandoned after a timeout."""
@@ -127,7 +131,7 @@ class Filesystem:
         if self.blocking:
             work = partial(getattr(self.template, operation), *args, **options)
             # An abandoned write would go on, and could overwrite later ones.
-            return blocking.call(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
+            return call_blocking(work, self.protocol, seconds) if operation in _QUICK_OPERATIONS else work()
         fs = await self.instance()
         gate = limiter()
         await gate.acquire()
@@ -303,3 +307,61 @@ class _ForeignMemory:
             "the files of an fsspec memory filesystem exist only in the process that created them; pass a dict, which "
             "is pickled with its values, or use files or object storage, which all processes can access"
         )
+
+
+T = TypeVar("T")
+
+
+def call_blocking(work: Callable[[], T], protocol: str, timeout: float) -> T:
+    """Return the result of a call. A call to a network filesystem is abandoned after a timeout, or when cancelled.
+
+    Args:
+        work: The call.
+        protocol: The filesystem's protocol.
+        timeout: Seconds; 0 for no limit.
+
+    Raises:
+        TimeoutError: If it takes longer.
+    """
+    return work() if protocol in IMMEDIATE else run_abandonable(work, timeout)
+
+
+async def read_file(fs: Any, protocol: str, path: str, settings: Config, **options: Any) -> Buffer:
+    """Return the bytes of a file, retrying after lost connections as the settings allow."""
+    attempts, wait = 0, 0.1
+    while True:
+        attempts += 1
+        try:
+            work = partial(_cat_file, fs, protocol, path, options)
+            return work() if _is_cached(fs, protocol, path) else call_blocking(work, protocol, settings.total_timeout)
+        except Exception as error:
+            if attempts > settings.retries or not http.is_transient(error):
+                raise
+        RetryCounts.count("retries")
+        await pause(wait)
+        wait *= 2
+
+
+def _is_cached(fs: Any, protocol: str, path: str) -> bool:
+    """Return whether a cache has the whole file, so that reading it makes no request."""
+    return protocol in ("simplecache", "filecache") and bool(fs._check_file(fs._strip_protocol(path)))
+
+
+def _cat_file(fs: Any, protocol: str, path: str, options: dict[str, Any]) -> Buffer:
+    """Return the bytes of a file. After a failure, remove the partial file that ``simplecache`` would serve later."""
+    try:
+        data: Buffer
+        if http.is_supported(fs):
+            from fsspec.asyn import sync
+
+            data = cast(Buffer, sync(fs.loop, http.cat_file, fs, path, **options))
+        else:
+            data = fs.cat_file(path, **options)
+        return data
+    except FileNotFoundError:
+        raise
+    except BaseException:
+        if protocol == "simplecache":
+            with suppress(FileNotFoundError):
+                os.remove(os.path.join(fs.storage[-1], fs._mapper(fs._strip_protocol(path))))
+        raise

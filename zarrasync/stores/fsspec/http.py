@@ -12,7 +12,7 @@ from typing import Any
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
-from zarrasync.stores.fsspec.protocols import WEB
+from zarrasync.stores.fsspec.identity import WEB
 from zarrasync.stores.http.general import GeneralClient
 from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_transient, range_header, version_of
 from zarrasync.stores.remote import TransientError

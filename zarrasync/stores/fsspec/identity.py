@@ -1,4 +1,4 @@
-"""The identity of an fsspec filesystem: which service its paths refer to, and with whose permissions."""
+"""Kinds of fsspec filesystems by protocol, the service that their paths refer to, and with whose permissions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,47 @@ import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from zarrasync.stores.cloud.gcs_credentials import token_identity
-from zarrasync.stores.cloud.storage_options import CREDENTIAL_VARIABLES, SERVICES, normalize_endpoint
-from zarrasync.stores.fsspec.protocols import AZURE, NETWORK_SERVICES, S3, WEB
-from zarrasync.stores.options import environment_variable
+from zarrasync.stores.cloud.credentials import token_identity
+from zarrasync.stores.cloud.storage_options import (
+    CREDENTIAL_VARIABLES,
+    SERVICES,
+    environment_variable,
+    normalize_endpoint,
+)
 
-__all__ = ["is_viewer_lasting", "service_of", "viewer_of"]
+__all__ = [
+    "AZURE",
+    "CACHES",
+    "GCS",
+    "IMMEDIATE",
+    "LOCAL",
+    "NETWORK_SERVICES",
+    "READ_ONLY",
+    "S3",
+    "WEB",
+    "WITHOUT_SUFFIX_RANGES",
+    "is_viewer_lasting",
+    "service_of",
+    "viewer_of",
+]
+
+S3 = frozenset({"s3", "s3a"})
+GCS = frozenset({"gs", "gcs"})
+AZURE = frozenset({"az", "abfs", "abfss"})
+WEB = frozenset({"http", "https"})
+LOCAL = frozenset({"file", "local", "memory"})
+"""Protocols of files on this machine, and of files in the memory of this process."""
+CACHES = frozenset({"simplecache", "filecache", "blockcache"})
+"""Caches of files in front of another filesystem."""
+
+NETWORK_SERVICES = S3 | GCS | AZURE | WEB | {"memory"}
+"""Protocols whose filesystems are equal if their endpoints are; others are compared by their arguments."""
+READ_ONLY = WEB | {"reference", "github", "data"}
+WITHOUT_SUFFIX_RANGES = AZURE | CACHES
+"""Protocols that cannot read the last bytes of a file without its size."""
+IMMEDIATE = frozenset({"memory", "file", "local", "zip", "tar", "libarchive", "data", "reference"})
+"""Protocols of blocking filesystems that mostly respond without network access."""
+
 
 _SECRET = re.compile(" *(AccountKey|SharedAccessSignature) *=", re.IGNORECASE)
 _ENDPOINT_VARIABLES = {

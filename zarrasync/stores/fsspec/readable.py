@@ -20,14 +20,22 @@ from zarrasync._util.redact import public_url, redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
-from zarrasync.stores.fsspec import blocking, http, s3
-from zarrasync.stores.fsspec.filesystem import Filesystem, is_local
-from zarrasync.stores.fsspec.identity import is_viewer_lasting, viewer_of
-from zarrasync.stores.fsspec.protocols import AZURE, CACHES, GCS, READ_ONLY, S3, WEB, WITHOUT_SUFFIX_RANGES
+from zarrasync.stores.fsspec import http, s3
+from zarrasync.stores.fsspec.filesystem import Filesystem, is_local, read_file
+from zarrasync.stores.fsspec.identity import (
+    AZURE,
+    CACHES,
+    GCS,
+    READ_ONLY,
+    S3,
+    WEB,
+    WITHOUT_SUFFIX_RANGES,
+    is_viewer_lasting,
+    viewer_of,
+)
 from zarrasync.stores.http.responses import OVERLOAD, is_past_end
 from zarrasync.stores.local import LocalStore
-from zarrasync.stores.options import missing_statuses
-from zarrasync.stores.remote import RemoteStore, TransientError
+from zarrasync.stores.remote import RemoteStore, TransientError, missing_statuses
 from zarrasync.stores.values import Listing, Request, Value, clip
 
 __all__ = ["ABSENCE_ERRORS", "ReadableFsspecStore"]
@@ -208,7 +216,7 @@ class ReadableFsspecStore(RemoteStore):
     async def _read_value(self, request: Request, options: Mapping[str, Any]) -> Value:
         path = self._path(request.key)
         if self.blocking:
-            return Value(await blocking.read(self._filesystem.template, self.protocol, path, self.settings, **options))
+            return Value(await read_file(self._filesystem.template, self.protocol, path, self.settings, **options))
         value: Value = await self._request(request.key, "read", partial(self._attempt, path, options, request))
         return value
 
@@ -247,7 +255,7 @@ class ReadableFsspecStore(RemoteStore):
             return None
         try:
             with http.limited(request.limit, self.limiter()):
-                data = await blocking.read(self._filesystem.template.fs, "", self._path(request.key), self.settings)
+                data = await read_file(self._filesystem.template.fs, "", self._path(request.key), self.settings)
         except Exception as error:
             if self._means_absent(error):
                 return None

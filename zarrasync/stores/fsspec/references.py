@@ -20,7 +20,7 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError
 from zarrasync.stores.errors import message_of
 from zarrasync.stores.fsspec import http
-from zarrasync.stores.fsspec.protocols import WEB
+from zarrasync.stores.fsspec.identity import WEB
 from zarrasync.stores.fsspec.reference_document import bottom_of, expanded, malformed, problem_of, read
 from zarrasync.stores.fsspec.targets import Targets, guarded_client
 from zarrasync.stores.local import local_path

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from zarrasync.stores.fsspec.protocols import S3
+from zarrasync.stores.fsspec.identity import S3
 from zarrasync.stores.http.message import Response
 from zarrasync.stores.http.responses import parse_value, range_header
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
-from zarrasync.stores.fsspec.protocols import AZURE, GCS, LOCAL, S3, WEB
+from zarrasync.stores.fsspec.identity import AZURE, GCS, LOCAL, S3, WEB
 
 __all__ = ["Origin", "Targets", "guarded_client", "is_public", "origin_of"]
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from zarrasync._util.output_budget import BudgetExceeded, check_budget
 from zarrasync.codecs.spec import Buffer
-from zarrasync.stores.http.bodies import UNDECLARED_LIMIT, body_limit, codings_of, is_supported
-from zarrasync.stores.http.chunked import ChunkedBody
+from zarrasync.stores.http.bodies import UNDECLARED_LIMIT, ChunkedBody, body_limit, codings_of, is_supported
 from zarrasync.stores.http.message import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head
 
 __all__ = ["Connection"]

@@ -13,8 +13,7 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store, Transaction
-from zarrasync.stores.icechunk.detached import DetachedTransaction
-from zarrasync.stores.icechunk.sessions import SessionTransaction, reason
+from zarrasync.stores.icechunk.sessions import DetachedTransaction, SessionTransaction, reason
 from zarrasync.stores.icechunk.storage import Storage, storage_at
 from zarrasync.stores.locations import Location
 from zarrasync.stores.wrappers import PrefixStore

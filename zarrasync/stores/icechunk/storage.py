@@ -9,9 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zarrasync._util.redact import redact
-from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER, CREDENTIAL_VARIABLES, SERVICES, to_obstore
+from zarrasync.stores.cloud.storage_options import (
+    CREDENTIAL_PROVIDER,
+    CREDENTIAL_VARIABLES,
+    SERVICES,
+    environment_variable,
+    to_obstore,
+)
 from zarrasync.stores.locations import Location
-from zarrasync.stores.options import environment_variable
 
 __all__ = ["Storage", "storage_at"]
 

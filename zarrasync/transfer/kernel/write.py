@@ -1,7 +1,4 @@
-"""Writing local files with the compiled kernel: jobs, each of which writes a stretch of chunks.
-
-One call replaces or changes many chunks, and locks each among all processes of the machine while it is stored.
-"""
+"""Writing chunks of local files with the kernel, and encoding shards with it in memory."""
 
 from __future__ import annotations
 
@@ -11,25 +8,28 @@ import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from typing import Literal
+
+import numpy as np
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.locks import KeyLocks
-from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, worker
-from zarrasync.codecs.spec import Array
+from zarrasync._kernel.structs import EMPTY, LATER, LEFT, ArrayStruct, ValueStruct, worker
+from zarrasync.codecs.spec import Array, Buffer
+from zarrasync.errors import CodecError
 from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
-from zarrasync.stores.local_locks import Place, held_places
-from zarrasync.stores.lock_file import lock_file
+from zarrasync.stores.local_locks import Place, held_places, lock_file
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
-from zarrasync.transfer.kernel.plan import KernelPart, kernel_part, listed_parts, named_array
+from zarrasync.transfer.kernel.plan import KernelPart, chunk_axes, kernel_part, listed_parts, named_array
 from zarrasync.transfer.limits import FILE, JOB_CHUNKS, WRITE_FACTOR
 from zarrasync.transfer.threads import Job, Progress, run_jobs, thread_count
 
-__all__ = ["KernelWrite"]
+__all__ = ["KernelEncoder", "KernelWrite"]
 
 
 class KernelWrite:
@@ -183,3 +183,58 @@ def _stretches(statuses: bytes, wanted: int) -> Iterator[tuple[int, int]]:
         if status == wanted:
             numbers = list(group)
             yield numbers[0], numbers[-1] + 1
+
+
+class KernelEncoder:
+    """Encodes the shards of a write.
+
+    Args:
+        chunks: The shards.
+        array: Their description.
+        values: The values of the whole write.
+    """
+
+    def __init__(self, chunks: Chunks, array: ArrayStruct, values: Array) -> None:
+        self._chunks, self._array, self._values = chunks, array, values
+        self._axes = chunk_axes(chunks)
+
+    @classmethod
+    def of(cls, chunks: Chunks, values: Array) -> KernelEncoder | None:
+        """Return an encoder; ``None`` if the kernel cannot encode the shards, or chunks are stored alone."""
+        array = chunks.kernel_shard
+        return None if array is None or values.dtype != chunks.chain.spec.dtype.numpy else cls(chunks, array, values)
+
+    def encode(self, projection: Projection, stored: Buffer | None) -> Buffer | Literal[False] | None:
+        """Encode a shard.
+
+        Args:
+            projection: The elements of the shard, and their places in the values.
+            stored: The stored shard, which keeps its other elements; ``None`` for an absent one.
+
+        Returns:
+            The encoded shard, ``None`` if it contains only the fill value, and ``False`` if it is left to Python.
+
+        Raises:
+            CodecError: If the encoded shard does not fit into memory.
+        """
+        if any(not isinstance(selector, slice) or selector.step != 1 for selector in projection.source):
+            return False
+        part = kernel_part(self._chunks, projection, self._values, self._axes)
+        if part is None or part.total != 1:
+            return False
+        own, encoded = worker(), ValueStruct()
+        old = None if stored is None else np.frombuffer(stored, np.uint8)
+        status = own.encode(
+            *(own.address, ctypes.addressof(self._array), part.axes, part.out),
+            *((None, 0) if old is None else (old.ctypes.data, len(old))),
+            *(int(self._chunks.chain.spec.undefined), ctypes.addressof(encoded)),
+        )
+        if status in (LEFT, EMPTY):
+            return None if status == EMPTY else False
+        try:
+            data = np.empty(encoded.size, np.uint8)
+        except MemoryError as error:
+            own.take(own.address, ctypes.addressof(encoded), None)
+            raise CodecError(f"an encoded shard of {encoded.size:,} bytes does not fit into memory") from error
+        own.take(own.address, ctypes.addressof(encoded), data.ctypes.data)
+        return data

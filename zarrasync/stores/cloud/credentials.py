@@ -1,8 +1,10 @@
-"""Credentials for S3 from the files of AWS's own tools: profiles, and keys that botocore refreshes."""
+"""Credentials for S3 from the files of AWS's own tools, and for Google Cloud Storage, specified as for gcsfs."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +12,14 @@ from typing import Any, NamedTuple
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 
-__all__ = ["Profile", "RefreshingKeys", "read_profile"]
+__all__ = ["Profile", "RefreshingKeys", "RefreshingToken", "read_profile", "token_identity"]
 
 _KEY_NAMES = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _REFRESHING = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
 """Settings of profiles whose keys are fetched from somewhere."""
 _LIFETIME = timedelta(minutes=6)
-"""Reported lifetime of keys. obstore asks again five minutes before the end, and botocore refreshes expired ones."""
+"""Reported lifetime of keys and tokens. obstore asks again five minutes before the end, and botocore and gcsfs refresh
+expired ones."""
 
 
 class RefreshingKeys:
@@ -129,3 +132,69 @@ def _session(profile: str) -> Any:
     except ImportError as error:
         raise ImportError(f"keys of the profile {profile!r} need botocore: pip install 'zarrasync[cloud]'") from error
     return Session(profile=profile)
+
+
+class RefreshingToken:
+    """A token that gcsfs obtains and refreshes. Callable by obstore.
+
+    Two objects with the same arguments are equal, unless a file that they name has changed in between.
+
+    Args:
+        token: gcsfs's option ``token``: a file, a dictionary, credentials of google-auth, or a method to obtain them.
+        access: gcsfs's option ``access``.
+        project: The project, which Google's default credentials must belong to.
+
+    Attributes:
+        identity: A value that is equal for equal arguments.
+        lasting: Whether the identity means the same user in other processes.
+    """
+
+    def __init__(self, token: Any, access: str = "full_control", project: str | None = None) -> None:
+        self.token, self.access, self.project = token, access, project
+        self.identity = (token_identity(token), access, project)
+        self.lasting = token is None or isinstance(token, str | dict)
+        self._lock = thread_lock()
+        self._credentials: Any = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the current token.
+
+        Raises:
+            ValueError: If the option provides no credentials.
+            ImportError: If gcsfs is not installed.
+        """
+        with self._lock:
+            if self._credentials is None:
+                self._credentials = _obtain(self.token, self.access, self.project)
+            self._credentials.maybe_refresh()
+            expiry = datetime.fromtimestamp(clock.wall_time(), UTC) + _LIFETIME
+            return {"token": self._credentials.credentials.token, "expires_at": expiry}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RefreshingToken) and other.identity == self.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RefreshingToken, (self.token, self.access, self.project)
+
+
+def token_identity(token: Any) -> Hashable:
+    """Return a value that is equal for equal options ``token``, unless a file that they name has changed in between."""
+    if isinstance(token, dict):
+        return json.dumps(token, sort_keys=True, default=repr)
+    if isinstance(token, str) and os.path.exists(token):
+        return token, os.stat(token).st_mtime_ns
+    return token if token is None or isinstance(token, str) else id(token)
+
+
+def _obtain(token: Any, access: str, project: str | None) -> Any:
+    try:
+        from gcsfs.credentials import GoogleCredentials  # type: ignore[import-untyped]  # it has none
+    except ImportError as error:
+        raise ImportError("token= for Google Cloud Storage needs gcsfs: pip install 'zarrasync[gcs]'") from error
+    credentials = GoogleCredentials(project, access, token)
+    if credentials.credentials is None:
+        raise ValueError("the storage option token= provides no credentials")
+    return credentials

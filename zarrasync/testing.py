@@ -3,84 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.locks import KeyLock
 from zarrasync._concurrency.retry import pause
-from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
-from zarrasync.stores.values import Listing, Request, Value
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.wrappers import HookedStore
 
 __all__ = ["FaultyStore", "LatencyStore"]
 
+T = TypeVar("T")
 
-class _HookedStore(WrapperStore):
-    """A store that calls a hook before each operation."""
 
-    async def _before(self, operation: str, key: str) -> None:
-        """Run before an operation. Subclasses implement it."""
+class _DisturbedStore(HookedStore):
+    """A store that disturbs each operation before it begins."""
+
+    async def _disturb(self, operation: str, key: str) -> None:
+        """Delay an operation, or fail. Subclasses implement it."""
         raise NotImplementedError
 
-    async def _before_each(self, operation: str, keys: Sequence[str]) -> None:
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        # Each key counts as one operation, as in a store behind a network.
         if driven():
             for key in keys:
-                await self._before(operation, key)
+                await self._disturb(operation, key)
         else:
-            await asyncio.gather(*(self._before(operation, key) for key in keys))
-
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        # Each counts as one operation, as in a store behind a network.
-        await self._before_each("fetch", [request.key for request in requests])
-        return await self.inner.fetch(requests, versions=versions)
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        await self._before("put", key)
-        return await self.inner.put(key, data, if_version=if_version)
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        await self._before("erase", key)
-        await self.inner.erase(key, if_version=if_version)
-
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self._before_each("erase", keys)
-        await self.inner.erase_values(keys)
-
-    async def erase_prefix(self, prefix: str) -> None:
-        await self._before("erase", prefix)
-        await self.inner.erase_prefix(prefix)
-
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        await self._before("list", prefix)
-        return await self.inner.list_prefix(prefix)
-
-    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        await self._before("list", prefix)
-        return await self.inner.list_few(prefix, limit)
-
-    async def stat(self, key: str) -> Value | None:
-        await self._before("fetch", key)
-        return await self.inner.stat(key)
-
-    async def list_sizes(self, prefix: str) -> dict[str, int]:
-        await self._before("list", prefix)
-        return await self.inner.list_sizes(prefix)
-
-    async def list_dir(self, prefix: str) -> Listing:
-        await self._before("list", prefix)
-        return await self.inner.list_dir(prefix)
+            await asyncio.gather(*(self._disturb(operation, key) for key in keys))
+        return await call()
 
 
-class LatencyStore(_HookedStore):
+class LatencyStore(_DisturbedStore):
     """A store with the latency of a remote one, for trying out programs locally.
 
     It is asynchronous and lists like an object store, whatever the inner store is.
@@ -103,7 +64,7 @@ class LatencyStore(_HookedStore):
         self.blocking, self.exclusive, self.near, self.concurrency = False, False, False, concurrency
         self.quick_listing = True
 
-    async def _before(self, operation: str, key: str) -> None:
+    async def _disturb(self, operation: str, key: str) -> None:
         extra = clock.exponential(self.jitter) if self.jitter else 0.0
         await pause(self.seconds + extra)
 
@@ -112,7 +73,7 @@ class LatencyStore(_HookedStore):
         return KeyLock(("latency", self.location(key)))
 
 
-class FaultyStore(_HookedStore):
+class FaultyStore(_DisturbedStore):
     """A store whose operations fail at random, or as a function decides.
 
     Args:
@@ -147,7 +108,7 @@ class FaultyStore(_HookedStore):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=thread_lock())
 
-    async def _before(self, operation: str, key: str) -> None:
+    async def _disturb(self, operation: str, key: str) -> None:
         if self.fails is not None:
             failed = bool(self.fails(operation, key))
         else:

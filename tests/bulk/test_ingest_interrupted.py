@@ -207,4 +207,4 @@ async def test_rows_of_a_killed_append_do_not_reappear(
         expected[5] = 3
     await api(found.resize((12, 4)))
     np.testing.assert_array_equal(await api(found[...]), expected)
-    assert await found.store.unfinished("") == []
+    assert found.store.directories.unfinished("") == []

@@ -24,7 +24,7 @@ from tests.support.processes import PROCESSES, together
 from zarrasync import sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import FsspecStore, LocalStore, Request
-from zarrasync.stores.local_locks import FileLock, FileLocks, Place, describe_holder, lock_position, place_of
+from zarrasync.stores.local_locks import FileLocks, Place, describe_holder, lock_position, place_of
 
 needs_processes = pytest.mark.skipif(not LocalStore.exclusive, reason="locks exclude threads only")
 
@@ -276,7 +276,7 @@ def test_stores_with_their_own_locks(tmp_path: Path):
     class Locked(LocalStore):
         entered = 0
 
-        def lock(self, key: str) -> FileLock:
+        def lock(self, key: str) -> FileLocks:
             Locked.entered += 1
             return super().lock(key)
 

@@ -27,6 +27,7 @@ from tests.support.covering import covering
 from zarrasync import stores, sync
 from zarrasync.errors import UnsupportedByFormat, ZarrError
 from zarrasync.model import dtypes
+from zarrasync.stores.base import DirectFiles
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 CHECKS = [
@@ -140,7 +141,7 @@ def test_only_the_kernel_reads(made: tuple[Path, np.ndarray], monkeypatch: pytes
 
     for name in ("fetch", "fetch_values"):
         monkeypatch.setattr(stores.LocalStore, name, fail)
-    monkeypatch.setattr(stores.LocalStore, "local_directory", f"{path}/".encode())
+    monkeypatch.setattr(stores.LocalStore, "direct_files", DirectFiles(f"{path}/".encode(), fsync=False))
     for number, select in enumerate(SELECTIONS):
         assert same(select(array), np.asarray(select(values))), number
 

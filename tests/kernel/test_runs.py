@@ -16,6 +16,7 @@ from tests.kernel.test_read import LAYOUTS, files, outcome
 from tests.kernel.test_write import content, fail
 from tests.property.strategies import same
 from zarrasync import stores, sync
+from zarrasync.stores.base import DirectFiles
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 EDGES = [[10, 20, 10, 24], [15, 30, 15, 15]]
@@ -46,7 +47,7 @@ def test_only_the_kernel(tmp_path: Path, layout: dict[str, Any], values: np.ndar
     array = make(tmp_path / "a", "require", **layout)
     for name in ("put", "put_values", "fetch", "fetch_values"):
         monkeypatch.setattr(stores.LocalStore, name, fail)
-    monkeypatch.setattr(stores.LocalStore, "local_directory", f"{tmp_path}/a/".encode())
+    monkeypatch.setattr(stores.LocalStore, "direct_files", DirectFiles(f"{tmp_path}/a/".encode(), fsync=False))
     array[...] = values
     assert same(array[...], values)
     assert same(array[5:50:3, ::-1], values[5:50:3, ::-1])

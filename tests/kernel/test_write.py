@@ -27,6 +27,7 @@ from zarrasync._kernel.symbols import symbols
 from zarrasync.errors import UnsupportedByFormat
 from zarrasync.model import dtypes
 from zarrasync.nodes.access import chunks_of
+from zarrasync.stores.base import DirectFiles
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("kernel_in_use")]
 VALUES = np.random.default_rng(0).integers(1, 99, SHAPE).cumsum(0).astype("i4")
@@ -59,7 +60,7 @@ def test_only_the_kernel_writes(tmp_path: Path, layout: dict[str, Any], monkeypa
     array[0:1, 0:1] = 1  # creates folders
     for name in ("put", "put_values"):
         monkeypatch.setattr(stores.LocalStore, name, fail)
-    monkeypatch.setattr(stores.LocalStore, "local_directory", f"{tmp_path}/a/".encode())
+    monkeypatch.setattr(stores.LocalStore, "direct_files", DirectFiles(f"{tmp_path}/a/".encode(), fsync=False))
     expected = VALUES.copy()
     array[whole] = expected
     array[part] = expected[part] = VALUES[part][::-1]

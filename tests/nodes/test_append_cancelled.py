@@ -14,6 +14,7 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.append_resize import Append
 from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.stores import MemoryStore, Store, WrapperStore
+from zarrasync.stores.local_directories import LocalDirectories
 from zarrasync.testing import LatencyStore
 
 
@@ -86,12 +87,17 @@ async def test_a_late_cancel_leaves_no_gap_below_later_appends(tmp_path):
     """Rows below those of a later append are not removed."""
     done, go_on = threading.Event(), threading.Event()
 
-    class Slow(stores.LocalStore):
-        async def set_pending(self, key, data):
-            if data is None and armed:  # the last step of an append, after it has released its lock
+    class SlowDirectories(LocalDirectories):
+        def set_pending(self, key, note):
+            if note is None and armed:  # the last step of an append
                 done.set()
                 assert go_on.wait(30)
-            await super().set_pending(key, data)
+            super().set_pending(key, note)
+
+    class Slow(stores.LocalStore):
+        @property
+        def directories(self):
+            return SlowDirectories(**vars(super().directories))
 
     armed = False
     a = await za.create_array(Slow(tmp_path), data=np.ones(2, "i4"), chunks=4)

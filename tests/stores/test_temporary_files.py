@@ -106,5 +106,5 @@ async def test_directories_of_killed_erasures_are_removed(tmp_path: Path):
     await store.set("group/a/x", b"1")
     name = temporary_path("b").replace(f".{os.getpid():x}.", ".7ffffff0.")
     (tmp_path / "group/a").rename(tmp_path / "group" / name)
-    assert await store.remove_unfinished("group/") == [f"group/{name}"]
+    assert store.directories.remove_unfinished("group/") == [f"group/{name}"]
     assert list(tmp_path.rglob("*")) == [tmp_path / "group"]

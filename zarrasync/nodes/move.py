@@ -170,7 +170,8 @@ async def _remove_directories(store: Store, prefix: str) -> None:
     """Remove a directory and those below it, as far as they are empty."""
     for below in (await store.list_dir(prefix)).prefixes:
         await _remove_directories(store, below)
-    await store.remove_empty_directory(prefix)
+    if store.directories is not None:
+        store.directories.remove_empty(prefix)
 
 
 def _refuse_remaining(keys: Sequence[str], source: str, dest: str) -> None:

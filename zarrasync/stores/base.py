@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.cancel import raise_if_cancelled
@@ -33,7 +33,7 @@ from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["Store", "Transaction"]
+__all__ = ["DirectFiles", "Directories", "Forks", "Store", "Transaction", "Transactions", "has_own_values"]
 
 
 class Store(ABC):
@@ -42,7 +42,6 @@ class Store(ABC):
     Specification: abstract store interface of Zarr version 3, section "Stores".
 
     Attributes:
-        readable: Whether values can be fetched.
         writeable: Whether values can be stored and erased.
         listable: Whether keys can be listed.
         conditional: Whether ``put`` can compare versions.
@@ -58,7 +57,6 @@ class Store(ABC):
         concurrency: Maximum number of requests in flight.
         limits_requests: Whether each request takes a permit of ``limiter``. Operations of other stores are limited by
             the ``BoundedStore`` that ``resolve`` puts around them.
-        missing: HTTP statuses that mean absence, in addition to the default ones of this kind of store.
         zarr_format: The format of the nodes, if the URL of the store names it.
         access: How requests are authorized: with ``"credentials"`` where the option ``anon`` selects ``"anonymous"``
             requests, with these, or in an ``"other"`` way.
@@ -66,7 +64,6 @@ class Store(ABC):
             wrote. A closed store is opened again when it is used.
     """
 
-    readable: bool = True
     writeable: bool = True
     listable: bool = True
     conditional: bool = False
@@ -79,7 +76,6 @@ class Store(ABC):
     quick_listing: bool = False
     concurrency: int = 64
     limits_requests: bool = False
-    missing: frozenset[int] = frozenset()
     zarr_format: int | None = None
     access: Literal["credentials", "anonymous", "other"] = "other"
     close_after_use: bool = False
@@ -92,30 +88,24 @@ class Store(ABC):
         """A value that is equal for two stores over the same data. Locks and request limits depend on it."""
 
     @property
-    def local_directory(self) -> bytes | None:
-        """The directory, with a slash at its end, in which the values are plain files; ``None`` if they are not.
-
-        Compiled code then reads and writes the files itself. A key is the path relative to the directory.
-        """
-        return None
-
-    def extends(self, cls: type[Store]) -> bool:
-        """Return whether the class of the store is derived from ``cls`` and handles values itself.
-
-        Compiled code that does what ``cls`` does would bypass these methods.
-        """
-        names = ("fetch", "fetch_values", "put", "put_values", "lock", "locks", "lock_identities")
-        return any(getattr(type(self), name) is not getattr(cls, name) for name in names)
-
-    @property
-    def file_counter(self) -> Callable[[Traffic], None] | None:
-        """A function that counts what compiled code read and wrote in the local directory, or ``None``."""
+    def direct_files(self) -> DirectFiles | None:
+        """The files that compiled code reads and writes itself; ``None`` if it must use the methods of the store."""
         return None
 
     @property
-    def fsync(self) -> bool:
-        """Whether values in files are flushed to the disk before they get their final names."""
-        return False
+    def directories(self) -> Directories | None:
+        """The directories of local files; ``None`` if the store has no directories."""
+        return None
+
+    @property
+    def transactions(self) -> Transactions | None:
+        """Transactions in the store; ``None`` if it has none, so that each change is visible at once."""
+        return None
+
+    @property
+    def forks(self) -> Forks | None:
+        """Stores for the tasks of other processes; ``None`` if copies of this store are enough."""
+        return None
 
     @property
     def lasting(self) -> bool:
@@ -142,67 +132,10 @@ class Store(ABC):
         """Whether a pickled copy in another process reads and writes the same data."""
         return True
 
-    def begin(self) -> Transaction | None:
-        """Begin a transaction, which blocks; ``None`` if the store has none, so that each change is visible at once.
-
-        Raises:
-            UnsupportedOperation: If only readers can use this version of the store.
-            StoreError: If the store failed.
-        """
-        return None
-
-    def detach(self) -> Transaction | None:
-        """Begin a transaction that other processes can continue, which blocks; ``None`` if the store has no transactions.
-
-        Raises:
-            UnsupportedOperation: If other processes cannot continue it.
-            StoreError: If the store failed.
-        """
-        return None
-
-    def attach(self, state: bytes) -> Transaction:
-        """Continue a transaction that another process has begun with ``detach``, which blocks.
-
-        Args:
-            state: The result of its method ``state``.
-
-        Raises:
-            StoreError: If the store failed.
-        """
-        raise self._unsupported("continue a transaction")
-
     @property
     def notes(self) -> Store:
         """The store for notes about jobs, with the paths of this store. Some stores reject keys that are not part of nodes."""
         return self
-
-    def fork(self) -> Callable[[], Store] | None:
-        """Return a function for another process, which opens a store for one task there; ``None`` if copies are enough.
-
-        The function can be pickled, and blocks like this method. Its store begins with the values of this one. The values
-        that a task stores are added to this store when ``merge`` gets its ``changes``. No two tasks may store the same
-        value.
-
-        Raises:
-            UnsupportedOperation: If other processes cannot write to the store.
-            StoreError: If the store failed.
-        """
-        return None
-
-    def changes(self) -> bytes:
-        """Return the changes of a store that the function of ``fork`` has opened; empty for other stores."""
-        return b""
-
-    def merge(self, changes: bytes) -> None:
-        """Add the values that were stored in a fork, which blocks.
-
-        Args:
-            changes: The result of ``changes``.
-
-        Raises:
-            StoreError: If the store failed.
-        """
-        raise self._unsupported("merge changes")
 
     @abstractmethod
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
@@ -424,46 +357,11 @@ class Store(ABC):
                 keys.append(key)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
 
-    # -------------------------------------------------------------- interrupted writers
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        """Return the names of temporary data that interrupted writers left below a prefix. Only file stores have any."""
-        return []
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        """Remove temporary data below a prefix whose writer does not run any more; return the names."""
-        return []
-
-    async def create_directory(self, prefix: str) -> int:
-        """Create the directory of a prefix, and those above it. Return the number of directories that did not exist.
-
-        Only file stores have directories.
-        """
-        return 0
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:  # noqa: B027  # optional
-        """Remove the directory of a prefix if it is empty, in one step. Only file stores have directories.
-
-        Args:
-            prefix: The prefix.
-            above: The number of directories above it to remove as well, as far as they are empty.
-        """
-
-    async def pending(self, key: str) -> bytes | None:
-        """Return the note of ``set_pending``, which remains if the writer was interrupted."""
-        return None
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:  # noqa: B027  # optional
-        """Store a note about a change that has begun; ``None`` removes it. The caller holds the lock of the value.
-
-        Only file stores keep notes.
-        """
-
     # -------------------------------------------------------------- locks, limits, lifetime
 
     @property
     def viewer(self) -> Hashable:
-        """The identity whose permissions apply. Caches keep values of different viewers apart."""
+        """What determines which values are seen, such as credentials. Caches keep values of different viewers apart."""
         return ""
 
     def location(self, key: str) -> Hashable:
@@ -574,6 +472,121 @@ class Store(ABC):
         return hash(self.identity)
 
 
+class DirectFiles(NamedTuple):
+    """Values that compiled code reads and writes as files itself, without the methods of the store.
+
+    Attributes:
+        directory: The directory of the files, with a slash at its end. A key is the path relative to it.
+        fsync: Whether values are flushed to the disk before they get their final names.
+        count: A function that counts what was read and written, or ``None``.
+    """
+
+    directory: bytes
+    fsync: bool
+    count: Callable[[Traffic], None] | None = None
+
+
+def has_own_values(store: Store, cls: type[Store]) -> bool:
+    """Return whether the class of a store is derived from ``cls`` and handles values itself.
+
+    Compiled code that does what ``cls`` does would bypass these methods.
+    """
+    names = ("fetch", "fetch_values", "put", "put_values", "lock", "locks", "lock_identities", "_operate")
+    return any(getattr(type(store), name, None) is not getattr(cls, name, None) for name in names)
+
+
+class Directories(Protocol):
+    """Directories of local files: what they contain besides values. All methods block."""
+
+    def below(self, prefix: str) -> Directories:
+        """Return the directories below a prefix, to which keys and prefixes are relative."""
+        ...
+
+    def read_only(self, reason: str) -> Directories:
+        """Return directories that cannot be changed, and why."""
+        ...
+
+    def unfinished(self, prefix: str) -> list[str]:
+        """Return the names of temporary data that interrupted writers left below a prefix."""
+        ...
+
+    def remove_unfinished(self, prefix: str) -> list[str]:
+        """Remove temporary data below a prefix whose writer does not run any more; return the names."""
+        ...
+
+    def create(self, prefix: str) -> int:
+        """Create the directory of a prefix, and those above it. Return the number of directories that did not exist."""
+        ...
+
+    def remove_empty(self, prefix: str, above: int = 0) -> None:
+        """Remove the directory of a prefix if it is empty, in one step.
+
+        Args:
+            prefix: The prefix.
+            above: The number of directories above it to remove as well, as far as they are empty.
+        """
+        ...
+
+    def pending(self, key: str) -> bytes | None:
+        """Return the note of ``set_pending``, which remains if the writer was interrupted."""
+        ...
+
+    def set_pending(self, key: str, note: bytes | None) -> None:
+        """Store a note about a change that has begun; ``None`` removes it. The caller holds the lock of the value."""
+        ...
+
+
+class Transactions(Protocol):
+    """Transactions in a store. All methods block.
+
+    Raises:
+        UnsupportedOperation: If only readers can use this version of the store, or other processes cannot continue its
+            transactions.
+        StoreError: If the store failed.
+    """
+
+    def begin(self) -> Transaction:
+        """Begin a transaction."""
+        ...
+
+    def detach(self) -> Transaction:
+        """Begin a transaction that other processes can continue."""
+        ...
+
+    def attach(self, state: bytes) -> Transaction:
+        """Continue a transaction that another process has begun with ``detach``; ``state`` is the result of its method."""
+        ...
+
+
+class Forks(Protocol):
+    """Stores for the tasks of other processes, whose values are added to this one. All methods block."""
+
+    def fork(self) -> Callable[[], Store]:
+        """Return a function for another process, which opens a store for one task there.
+
+        The function can be pickled, and blocks like this method. Its store begins with the values of this one. The values
+        that a task stores are added to this store when ``merge`` gets its ``changes``. No two tasks may store the same
+        value.
+
+        Raises:
+            UnsupportedOperation: If other processes cannot write to the store.
+            StoreError: If the store failed.
+        """
+        ...
+
+    def changes(self) -> bytes:
+        """Return the changes of a store that the function of ``fork`` has opened."""
+        ...
+
+    def merge(self, changes: bytes) -> None:
+        """Add the values that were stored in a fork, given its ``changes``.
+
+        Raises:
+            StoreError: If the store failed.
+        """
+        ...
+
+
 class Transaction(ABC):
     """Changes that become visible when they are committed. Without that, they have no effect.
 
@@ -599,15 +612,15 @@ class Transaction(ABC):
     def is_committed(self) -> bool:
         """Return whether an earlier call of ``commit``, in any process, was successful, which blocks.
 
-        Only transactions that were begun with ``Store.detach`` can be committed again, and that has no effect.
+        Only transactions that were begun with ``Transactions.detach`` can be committed again, and that has no effect.
         """
         return False
 
     def state(self) -> bytes:
-        """Return what ``Store.attach`` needs in other processes. Their tasks begin with the values that the store has now.
+        """Return what ``Transactions.attach`` needs in other processes. Their tasks begin with the values that the store has now.
 
         Raises:
-            UnsupportedOperation: If the transaction was not begun with ``Store.detach``.
+            UnsupportedOperation: If the transaction was not begun with ``Transactions.detach``.
             StoreError: If the store failed.
         """
         raise UnsupportedOperation(f"other processes cannot continue the transaction of {self.store!r}")

@@ -10,10 +10,9 @@ from typing import TypeVar
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import bounding, current_bound, request_bound
-from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.base import Store
-from zarrasync.stores.values import Listing, Request, Value
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.values import Request, Value
+from zarrasync.stores.wrappers import HookedStore, WrapperStore
 
 __all__ = ["BoundedStore", "bounded"]
 
@@ -42,12 +41,12 @@ def bounded(store: Store, limit: int) -> Store:
     strictest = inner.concurrency if isinstance(inner, BoundedStore) or store.limits_requests else 0
     if strictest and (not limit or limit >= strictest):
         return store
-    if store.blocking and (not limit or store.local_directory is not None):
+    if store.blocking and (not limit or store.direct_files is not None):
         return store
     return BoundedStore(store, limit or store.concurrency)
 
 
-class BoundedStore(WrapperStore):
+class BoundedStore(HookedStore):
     """A store with a limit on requests in flight.
 
     If the store limits requests, they pass both limiters. Otherwise an operation counts as one request, and a
@@ -63,6 +62,11 @@ class BoundedStore(WrapperStore):
     def __init__(self, inner: Store, limit: int) -> None:
         super().__init__(inner)
         self.concurrency = limit
+
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        return await self._run(call)
 
     async def _run(self, operation: Callable[[], Awaitable[T]], requests: int = 1) -> T:
         gate, outer = request_bound(self.identity, self.concurrency), current_bound()
@@ -89,31 +93,10 @@ class BoundedStore(WrapperStore):
         parts = await self._run_parts(partial(self.inner.fetch, versions=versions), requests)
         return [value for part in parts for value in part]
 
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        return await self._run(partial(self.inner.put, key, data, if_version=if_version))
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        await self._run(partial(self.inner.erase, key, if_version=if_version))
-
     async def erase_values(self, keys: Iterable[str]) -> None:
         await self._run_parts(self.inner.erase_values, list(keys))
 
-    async def erase_prefix(self, prefix: str) -> None:
-        await self._run(partial(self.inner.erase_prefix, prefix))
-
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        return await self._run(partial(self.inner.list_prefix, prefix))
-
-    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        return await self._run(partial(self.inner.list_few, prefix, limit))
-
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         if self.sizes_listings or self.limits_requests:
-            return await self._run(partial(self.inner.list_sizes, prefix))
+            return await super().list_sizes(prefix)
         return await Store.list_sizes(self, prefix)
-
-    async def stat(self, key: str) -> Value | None:
-        return await self._run(partial(self.inner.stat, key))
-
-    async def list_dir(self, prefix: str) -> Listing:
-        return await self._run(partial(self.inner.list_dir, prefix))

@@ -1,23 +1,26 @@
-"""A store that counts operations and bytes."""
+"""Stores that count operations and bytes, and that trace and time operations."""
 
 from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
-from zarrasync.stores.base import Store
-from zarrasync.stores.values import Listing, Request, Value
-from zarrasync.stores.wrappers import WrapperStore
+from zarrasync.stores.base import DirectFiles, Store, has_own_values
+from zarrasync.stores.values import Value
+from zarrasync.stores.wrappers import HookedStore
 
 __all__ = ["CountingStore", "Counts", "Event", "Latencies", "TracingStore"]
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Counts:
         return self.fetches + self.puts + self.erases + self.lists
 
 
-class CountingStore(WrapperStore):
+class CountingStore(HookedStore):
     """A store that counts operations and bytes.
 
     The compiled kernel reads long raw chunks of local files in several ranges, and each is a fetch.
@@ -85,88 +88,53 @@ class CountingStore(WrapperStore):
             counts, self._since_reset[0] = self.counts, Counts()
         return counts
 
-    def _count(self, **amounts: int) -> None:
+    def _add(self, **amounts: int) -> None:
         with self._lock:
             counts = self.counts
             for name, amount in amounts.items():
                 setattr(counts, name, getattr(counts, name) + amount)
 
     @property
-    def local_directory(self) -> bytes | None:
-        return None if self.extends(CountingStore) else self.inner.local_directory
+    def direct_files(self) -> DirectFiles | None:
+        files = self.inner.direct_files
+        if files is None or has_own_values(self, CountingStore):
+            return None
+        return files._replace(count=partial(self._count_files, files.count))
 
-    @property
-    def file_counter(self) -> Callable[[Traffic], None]:
-        return self._count_files
-
-    def _count_files(self, traffic: Traffic) -> None:
-        self._count(**traffic._asdict())
-        if (inner := self.inner.file_counter) is not None:
+    def _count_files(self, inner: Callable[[Traffic], None] | None, traffic: Traffic) -> None:
+        self._add(**traffic._asdict())
+        if inner is not None:
             inner(traffic)
 
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        values = await self.inner.fetch(requests, versions=versions)
-        self._count(
-            fetches=len(values),
-            absent=sum(value is None for value in values),
-            bytes_read=sum(len(value.data) for value in values if value is not None),
-        )
-        return values
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        result = await call()
+        values = _values_of(result) if operation == "fetch" else ()
+        absent, bytes_read = sum(value is None for value in values), sum(map(_size, values))
+        self._add(**{_COUNTED[operation]: len(keys)}, absent=absent, bytes_read=bytes_read, bytes_written=nbytes)
+        return result
 
     async def fetch_values(
         self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
     ) -> builtins.list[Buffer | None]:
-        values = await self.inner.fetch_values(keys, spaces, limit)
-        absent = sum(value is None for value in values)
-        self._count(fetches=len(values), absent=absent, bytes_read=sum(len(v) for v in values if v is not None))
-        return values
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        version = await self.inner.put(key, data, if_version=if_version)
-        self._count(puts=1, bytes_written=memoryview(data).nbytes)
-        return version
+        return await self._operate("fetch", keys, partial(self.inner.fetch_values, keys, spaces, limit))
 
     async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        await self.inner.put_values(keys, values)
-        self._count(puts=len(keys), bytes_written=sum(memoryview(value).nbytes for value in values))
+        nbytes = sum(memoryview(value).nbytes for value in values)
+        await self._operate("put", keys, partial(self.inner.put_values, keys, values), nbytes)
 
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        await self.inner.erase(key, if_version=if_version)
-        self._count(erases=1)
 
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self.inner.erase_values(keys)
-        self._count(erases=len(keys))
+_COUNTED = {"fetch": "fetches", "put": "puts", "erase": "erases", "list": "lists"}
 
-    async def erase_prefix(self, prefix: str) -> None:
-        await self.inner.erase_prefix(prefix)
-        self._count(erases=1)
 
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        keys = await self.inner.list_prefix(prefix)
-        self._count(lists=1)
-        return keys
+def _values_of(result: Any) -> Sequence[Value | Buffer | None]:
+    """Return the results of an operation that fetches values."""
+    return result if isinstance(result, list) else [result]
 
-    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        keys = await self.inner.list_few(prefix, limit)
-        self._count(lists=1)
-        return keys
 
-    async def stat(self, key: str) -> Value | None:
-        value = await self.inner.stat(key)
-        self._count(fetches=1, absent=int(value is None))
-        return value
-
-    async def list_sizes(self, prefix: str) -> dict[str, int]:
-        sizes = await self.inner.list_sizes(prefix)
-        self._count(lists=1)
-        return sizes
-
-    async def list_dir(self, prefix: str) -> Listing:
-        listing = await self.inner.list_dir(prefix)
-        self._count(lists=1)
-        return listing
+def _size(value: Value | Buffer | None) -> int:
+    return 0 if value is None else len(value.data) if isinstance(value, Value) else memoryview(value).nbytes
 
 
 class Event(NamedTuple):
@@ -256,19 +224,22 @@ class TracingStore(CountingStore):
         if spans:
             _tracer()
 
-    @contextmanager
-    def _watch(self, operation: str, keys: Sequence[str]) -> Iterator[builtins.list[int]]:
-        """Measure an operation. The block appends sizes of values to the list."""
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
         span: Any = nullcontext()
         if self.spans:
             attributes = {"zarrasync.store": repr(self.inner), "zarrasync.keys": tuple(keys)}
             span = _tracer().start_as_current_span(f"zarrasync.{operation}", attributes=attributes)
-        nbytes, begin, error = list[int](), clock.monotonic(), None
+        begin, error = clock.monotonic(), None
         try:
             with span as current:
-                yield nbytes
+                result = await super()._operate(operation, keys, call, nbytes)
+                if operation == "fetch":
+                    nbytes = sum(map(_size, _values_of(result)))
                 if current is not None:
-                    current.set_attribute("zarrasync.bytes", sum(nbytes))
+                    current.set_attribute("zarrasync.bytes", nbytes)
+                return result
         except BaseException as failure:
             error = failure
             raise
@@ -277,64 +248,7 @@ class TracingStore(CountingStore):
             with self._lock:
                 self.latencies.setdefault(operation, Latencies()).add(seconds)
             if self.on_event is not None:
-                self.on_event(Event(operation, tuple(keys), sum(nbytes), seconds, error))
-
-    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
-        with self._watch("fetch", [request.key for request in requests]) as nbytes:
-            values = await super().fetch(requests, versions=versions)
-            nbytes.extend(len(value.data) for value in values if value is not None)
-            return values
-
-    async def fetch_values(
-        self, keys: Sequence[str], spaces: Sequence[Buffer | None], limit: int | None = None
-    ) -> builtins.list[Buffer | None]:
-        with self._watch("fetch", keys) as nbytes:
-            values = await super().fetch_values(keys, spaces, limit)
-            nbytes.extend(memoryview(value).nbytes for value in values if value is not None)
-            return values
-
-    async def put_values(self, keys: Sequence[str], values: Sequence[Buffer]) -> None:
-        with self._watch("put", keys) as nbytes:
-            nbytes.extend(memoryview(value).nbytes for value in values)
-            await super().put_values(keys, values)
-
-    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
-        with self._watch("put", [key]) as nbytes:
-            nbytes.append(len(data))
-            return await super().put(key, data, if_version=if_version)
-
-    async def erase(self, key: str, *, if_version: object = None) -> None:
-        with self._watch("erase", [key]):
-            await super().erase(key, if_version=if_version)
-
-    async def erase_values(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        with self._watch("erase", keys):
-            await super().erase_values(keys)
-
-    async def erase_prefix(self, prefix: str) -> None:
-        with self._watch("erase", [prefix]):
-            await super().erase_prefix(prefix)
-
-    async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        with self._watch("list", [prefix]):
-            return await super().list_prefix(prefix)
-
-    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        with self._watch("list", [prefix]):
-            return await super().list_few(prefix, limit)
-
-    async def stat(self, key: str) -> Value | None:
-        with self._watch("fetch", [key]):
-            return await super().stat(key)
-
-    async def list_sizes(self, prefix: str) -> dict[str, int]:
-        with self._watch("list", [prefix]):
-            return await super().list_sizes(prefix)
-
-    async def list_dir(self, prefix: str) -> Listing:
-        with self._watch("list", [prefix]):
-            return await super().list_dir(prefix)
+                self.on_event(Event(operation, tuple(keys), nbytes, seconds, error))
 
 
 def _tracer() -> Any:

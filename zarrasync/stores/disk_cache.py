@@ -150,7 +150,7 @@ class DiskCachingStore(WrapperStore):
         """Return the directory with the entries of a key."""
         # Statuses that mean absence, and permissions, differ between stores over the same data.
         inner = self.inner
-        identity = (self._session, inner.identity, inner.location(key), sorted(inner.missing), inner.viewer)
+        identity = (self._session, inner.identity, inner.location(key), inner.viewer)
         name = hashlib.blake2b(repr(identity).encode(), digest_size=20).hexdigest()
         return self.directory / name[:2] / name[2:]
 

@@ -6,22 +6,21 @@ import builtins
 import contextlib
 import itertools
 import os
-import shutil
 import stat
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import unquote
 
 from zarrasync import config
-from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._util.advice import suggest
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
-from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix
-from zarrasync.stores.base import Store
+from zarrasync.model.paths import check_key, check_keys, check_prefix
+from zarrasync.stores.base import DirectFiles, Store, has_own_values
 from zarrasync.stores.errors import store_error
+from zarrasync.stores.local_directories import LocalDirectories, leads_to_directory
 from zarrasync.stores.local_files import (
     CLOEXEC,
     MOST_REMOVALS,
@@ -34,16 +33,14 @@ from zarrasync.stores.local_files import (
     make_directory,
     persistently,
     read_fully,
-    read_regular_file,
     readv,
     remove_directory,
     sync_directory,
     version_of,
     write_fully,
-    write_regular_file,
 )
-from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLock, FileLocks, Place, held_places, place_of, places_of
-from zarrasync.stores.temporary_names import is_abandoned, temporary_path
+from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLocks, Place, held_places, place_of, places_of
+from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 __all__ = ["LocalStore", "local_path"]
@@ -88,12 +85,14 @@ class LocalStore(Store):
         return ("file", os.path.realpath(self._base))
 
     @property
-    def local_directory(self) -> bytes | None:
-        return os.fsencode(self._base) if not self.extends(LocalStore) and os.name == "posix" else None
+    def direct_files(self) -> DirectFiles | None:
+        # The kernel does not read files on Windows.
+        is_plain = os.name == "posix" and not has_own_values(self, LocalStore)
+        return DirectFiles(os.fsencode(self._base), self._fsync) if is_plain else None
 
     @property
-    def fsync(self) -> bool:
-        return self._fsync
+    def directories(self) -> LocalDirectories:
+        return LocalDirectories(self, self._base, self._fsync)
 
     def location(self, key: str) -> Hashable:
         return ("file", os.path.realpath(self._base + key))
@@ -215,8 +214,9 @@ class LocalStore(Store):
 
     # -------------------------------------------------------------- writing
 
-    def lock(self, key: str) -> FileLock:
-        return FileLock(self._base + key, self._lock_timeout)
+    def lock(self, key: str) -> FileLocks:
+        path = self._base + key
+        return FileLocks([path], lambda: [place_of(path)], self._lock_timeout)
 
     def locks(self, keys: Sequence[str]) -> FileLocks:
         paths = [self._base + key for key in keys]
@@ -358,82 +358,17 @@ class LocalStore(Store):
         except OSError as error:
             raise store_error(error, prefix, "erase", self) from error
 
-    # -------------------------------------------------------------- interrupted writers
-
-    def _note_path(self, key: str) -> Path:
-        """Return the path of the note about a change that has begun."""
-        return Path(f"{self._base}{key}.pending{TEMPORARY_SUFFIX}")
-
-    async def pending(self, key: str) -> bytes | None:
-        check_key(key)
-        try:
-            return bytes(read_regular_file(str(self._note_path(key))))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise store_error(error, key, "read", self) from error
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:
-        check_key(key)
-        try:
-            if note is None:
-                with contextlib.suppress(FileNotFoundError):
-                    persistently(os.unlink, str(self._note_path(key)))
-            else:
-                write_regular_file(str(self._note_path(key)), note)
-        except OSError as error:
-            raise store_error(error, key, "write", self) from error
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        directories = [prefix]
-        for directory in directories:
-            directories.extend(
-                f"{directory}{entry.name}/" for entry in self._scan(directory) if _leads_to_directory(entry)
-            )
-        return [
-            f"{directory}{entry.name}" for directory in directories for entry in self._scan(directory, unfinished=True)
-        ]
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        removed = []
-        for name in await self.unfinished(prefix):
-            path = self._base + name
-            if is_abandoned(path):
-                try:
-                    _remove(path)
-                except FileNotFoundError:
-                    continue  # removed by another process
-                except OSError as error:
-                    raise store_error(error, name, "erase", self) from error
-                removed.append(name)
-        return removed
-
-    async def create_directory(self, prefix: str) -> int:
-        check_prefix(prefix)
-        try:
-            return make_directory((self._base + prefix).rstrip("/"), fsync=self._fsync)
-        except OSError as error:
-            raise store_error(error, prefix, "create", self) from error
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
-        check_prefix(prefix)
-        path = (self._base + prefix).rstrip("/")
-        with contextlib.suppress(OSError):  # not empty, or removed by another process
-            for _ in range(above + 1):
-                os.rmdir(path)
-                path = os.path.dirname(path)
-
     # -------------------------------------------------------------- listing
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        return [key for key, _ in self._walk(check_prefix(prefix))]
+        return [key for key, _ in self.directories.walk(check_prefix(prefix))]
 
     async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
-        return [key for key, _ in itertools.islice(self._walk(check_prefix(prefix)), limit)]
+        return [key for key, _ in itertools.islice(self.directories.walk(check_prefix(prefix)), limit)]
 
     async def list_sizes(self, prefix: str) -> dict[str, int]:
         sizes = {}
-        for key, entry in self._walk(check_prefix(prefix)):
+        for key, entry in self.directories.walk(check_prefix(prefix)):
             with contextlib.suppress(OSError):  # erased meanwhile, or a link that leads nowhere
                 sizes[key] = entry.stat().st_size
         return sizes
@@ -441,44 +376,12 @@ class LocalStore(Store):
     async def list_dir(self, prefix: str) -> Listing:
         check_prefix(prefix)
         keys, prefixes = [], []
-        for entry in self._scan(prefix):
-            if _leads_to_directory(entry):
+        for entry in self.directories.scan(prefix):
+            if leads_to_directory(entry):
                 prefixes.append(f"{prefix}{entry.name}/")
             else:
                 keys.append(prefix + entry.name)
         return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Yield the keys below a prefix, with their directory entries."""
-        remaining = [prefix]
-        while remaining:
-            directory = remaining.pop()
-            for entry in self._scan(directory):
-                if _leads_to_directory(entry):
-                    remaining.append(f"{directory}{entry.name}/")
-                else:
-                    yield directory + entry.name, entry
-
-    def _scan(self, prefix: str, *, unfinished: bool = False) -> Iterable[os.DirEntry[str]]:
-        """Return the entries of a directory: values and directories, or temporary files and directories.
-
-        Links to a directory that they are in are left out: the same files would be found again below them, without end.
-        """
-        raise_if_cancelled()
-        try:
-            with os.scandir(self._base + prefix) as entries:
-                found = [entry for entry in entries if entry.name.endswith(TEMPORARY_SUFFIX) == unfinished]
-            return [entry for entry in found if not (entry.is_symlink() and self._is_loop(prefix, entry))]
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        except OSError as error:
-            raise store_error(error, prefix, "list", self) from error
-
-    def _is_loop(self, prefix: str, link: os.DirEntry[str]) -> bool:
-        """Return whether a link leads to a directory on the way to it. Other links on the way may lead elsewhere."""
-        target = os.path.join(os.path.realpath(link.path), "")
-        way = itertools.accumulate(prefix.split("/")[:-1], "{}/{}".format, initial=self._base)
-        return any(os.path.join(os.path.realpath(directory), "").startswith(target) for directory in way)
 
 
 class _NeedsLock(Exception):
@@ -487,14 +390,6 @@ class _NeedsLock(Exception):
 
 class _Moved(WriteConflictError):
     """The directory of a value is not the one whose lock is held."""
-
-
-def _remove(path: str) -> None:
-    """Remove a file, or a directory with its content."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        persistently(os.unlink, path)
 
 
 def _describe_missing(path: Path, root: Path) -> str:
@@ -518,13 +413,6 @@ def _has_version(path: str, version: object) -> bool:
         return version_of(os.stat(path)) == version
     except FileNotFoundError:
         return version is ABSENT and not os.path.islink(path)
-
-
-def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # links that lead to each other
-        return False
 
 
 def _is_directory(path: str) -> bool:

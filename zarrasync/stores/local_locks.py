@@ -20,14 +20,13 @@ from typing import TypeAlias
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.interrupts import of_call
-from zarrasync._concurrency.locks import KeyLock, KeyLocks
+from zarrasync._concurrency.locks import KeyLocks
 from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.local_files import MOST_REMOVALS, SAFE_FLAGS
 
 __all__ = [
     "BETWEEN_PROCESSES",
-    "FileLock",
     "FileLocks",
     "Place",
     "held_places",
@@ -244,86 +243,20 @@ def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-class FileLock:
-    """A lock on a file among all threads and processes of this machine. An async context manager.
+class FileLocks:
+    """Locks on files among all threads and processes of this machine. An async context manager.
 
-    It locks the file's place, and not its path. Within the process a key lock is taken first, so that no thread waits
-    in a system call for a task of the same process. Then one byte of a file is locked that all processes share, at a
-    position derived from the place. The system releases it when the process ends, for whatever reason.
+    It locks the places of the files, and not their paths. Within the process key locks are taken first, so that no thread
+    waits in a system call for a task of the same process. Then one byte per file is locked in a file that all processes
+    share, at a position derived from the place. The system releases it when the process ends, for whatever reason. All
+    calls take locks in one order, so that they do not wait for each other forever.
 
-    If the directory is replaced while the lock is held, the lock stays with the replaced directory. So a change of a
+    If a directory is replaced while the lock is held, the lock stays with the replaced directory. So a change of a
     value first compares the place with the one in ``held_places``.
 
     Args:
-        path: A path of the file.
-        seconds: How long to wait for other processes; 0 for no limit.
-
-    Raises:
-        WriteConflictError: On entering, if another process holds the lock for longer.
-        StoreError: On entering, if the directory cannot be examined, or the lock file cannot be opened.
-    """
-
-    __slots__ = ("_file", "_key_lock", "_path", "_position", "_seconds", "_token")
-
-    def __init__(self, path: str, seconds: float) -> None:
-        self._path, self._seconds = path, seconds
-        self._key_lock: KeyLock | None = None
-
-    async def __aenter__(self) -> None:
-        held = held_places.get()
-        try:
-            place = place_of(self._path)
-            while place not in held.values():  # otherwise this call has locked it through another path
-                waited = await self._lock(place)
-                if not waited or (current := place_of(self._path)) == place:
-                    break
-                await self._unlock()
-                place = current  # the directory was replaced meanwhile
-        except StoreError:
-            raise
-        except OSError as error:
-            await self._unlock()
-            raise StoreError(f"could not lock {self._path!r}: {error}", key=self._path) from error
-        self._token = held_places.set({**held, self._path: place})
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        held_places.reset(self._token)
-        await self._unlock()
-
-    async def _lock(self, place: Place) -> bool:
-        """Lock a place; return whether that took waiting."""
-        key_lock = KeyLock(place)
-        self._position = lock_position(place)
-        waited = await key_lock.acquire()
-        try:
-            self._file, waited_for_processes = await _acquire(self._position, self._path, self._seconds)
-        except BaseException:
-            key_lock.release()
-            raise
-        self._key_lock = key_lock
-        return waited or waited_for_processes
-
-    async def _unlock(self) -> None:
-        if self._key_lock is None:
-            return
-        try:
-            unlock_byte(self._file, self._position)
-        finally:
-            self._key_lock.release()
-            self._key_lock = None
-
-
-class FileLocks:
-    """Locks on several files among all threads and processes of this machine. An async context manager.
-
-    They are taken in one order by all calls, so that calls do not wait for each other forever. Directories that do not
-    exist are created, because a lock depends on the directory of its file. For the rest, see ``FileLock``.
-
-    Args:
         paths: The paths of the files.
-        find: Returns their places, and creates the directories.
+        find: Returns their places. It may create their directories, on which the places depend.
         seconds: How long to wait for other processes; 0 for no limit.
 
     Raises:

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property, partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
-from zarrasync._kernel.structs import Traffic
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import check_prefix
-from zarrasync.stores.base import Store, Transaction
+from zarrasync.stores.base import DirectFiles, Directories, Forks, Store, Transaction, Transactions
 from zarrasync.stores.values import KeyIndex, Listing, Request, Value
 
-__all__ = ["AliasStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
+__all__ = ["AliasStore", "HookedStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
 
+T = TypeVar("T")
 _FORWARDED = (
-    "readable",
     "writeable",
     "listable",
     "exclusive",
@@ -35,7 +34,6 @@ _FORWARDED = (
     "quick_listing",
     "concurrency",
     "limits_requests",
-    "missing",
     "zarr_format",
     "close_after_use",
 )
@@ -108,14 +106,6 @@ class WrapperStore(Store):
     def viewer(self) -> Hashable:
         return self.inner.viewer
 
-    @property
-    def file_counter(self) -> Callable[[Traffic], None] | None:
-        return self.inner.file_counter
-
-    @property
-    def fsync(self) -> bool:
-        return self.inner.fsync
-
     def why_read_only(self) -> str:
         return self.inner.why_read_only()
 
@@ -139,49 +129,23 @@ class WrapperStore(Store):
     def notes(self) -> Store:
         return self if self.inner.notes is self.inner else self.around(self.inner.notes)
 
-    def begin(self) -> Transaction | None:
-        transaction = self.inner.begin()
-        return None if transaction is None else _WrappedTransaction(self, transaction)
+    @property
+    def directories(self) -> Directories | None:
+        return self.inner.directories
 
-    def detach(self) -> Transaction | None:
-        transaction = self.inner.detach()
-        return None if transaction is None else _WrappedTransaction(self, transaction)
+    @property
+    def transactions(self) -> Transactions | None:
+        inner = self.inner.transactions
+        return None if inner is None else _WrappedTransactions(self, inner)
 
-    def attach(self, state: bytes) -> Transaction:
-        return _WrappedTransaction(self, self.inner.attach(state))
-
-    def fork(self) -> Callable[[], Store] | None:
-        fork = self.inner.fork()
-        return None if fork is None else partial(_open_fork, type(self), self._own(self.__getstate__()), fork)
-
-    def changes(self) -> bytes:
-        return self.inner.changes()
-
-    def merge(self, changes: bytes) -> None:
-        self.inner.merge(changes)
-        self.on_commit()
+    @property
+    def forks(self) -> Forks | None:
+        inner = self.inner.forks
+        return None if inner is None else _WrappedForks(self, inner)
 
     def inner_path(self, path: str) -> str:
         """Return the path in the inner store of a node at a path in this one."""
         return path
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        return await self.inner.unfinished(prefix)
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        return await self.inner.remove_unfinished(prefix)
-
-    async def create_directory(self, prefix: str) -> int:
-        return await self.inner.create_directory(prefix)
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
-        await self.inner.remove_empty_directory(prefix, above)
-
-    async def pending(self, key: str) -> bytes | None:
-        return await self.inner.pending(key)
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:
-        await self.inner.set_pending(key, note)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})" if self._is_shown else repr(self.inner)
@@ -254,6 +218,40 @@ def _open_fork(kind: type[WrapperStore], own: Mapping[str, Any], fork: Callable[
     return store
 
 
+class _WrappedTransactions:
+    """Transactions whose store has a wrapper."""
+
+    def __init__(self, wrapper: WrapperStore, inner: Transactions) -> None:
+        self._wrapper, self._inner = wrapper, inner
+
+    def begin(self) -> Transaction:
+        return _WrappedTransaction(self._wrapper, self._inner.begin())
+
+    def detach(self) -> Transaction:
+        return _WrappedTransaction(self._wrapper, self._inner.detach())
+
+    def attach(self, state: bytes) -> Transaction:
+        return _WrappedTransaction(self._wrapper, self._inner.attach(state))
+
+
+class _WrappedForks:
+    """Forks with the wrapper of their store."""
+
+    def __init__(self, wrapper: WrapperStore, inner: Forks) -> None:
+        self._wrapper, self._inner = wrapper, inner
+
+    def fork(self) -> Callable[[], Store]:
+        wrapper = self._wrapper
+        return partial(_open_fork, type(wrapper), wrapper._own(wrapper.__getstate__()), self._inner.fork())  # noqa: SLF001
+
+    def changes(self) -> bytes:
+        return self._inner.changes()
+
+    def merge(self, changes: bytes) -> None:
+        self._inner.merge(changes)
+        self._wrapper.on_commit()
+
+
 class _WrappedTransaction(Transaction):
     """A transaction of the store inside a wrapper, whose changes pass through a wrapper like it."""
 
@@ -277,6 +275,56 @@ class _WrappedTransaction(Transaction):
         return self._inner.state()
 
 
+class HookedStore(WrapperStore):
+    """A wrapper whose operations on values and keys all go through one method."""
+
+    async def _operate(
+        self, operation: str, keys: Sequence[str], call: Callable[[], Awaitable[T]], nbytes: int = 0
+    ) -> T:
+        """Carry out an operation.
+
+        Args:
+            operation: ``"fetch"``, ``"put"``, ``"erase"`` or ``"list"``.
+            keys: The keys or the prefix.
+            call: Calls the inner store.
+            nbytes: Size of the values to store, in bytes.
+        """
+        raise NotImplementedError
+
+    async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
+        keys = [request.key for request in requests]
+        return await self._operate("fetch", keys, partial(self.inner.fetch, requests, versions=versions))
+
+    async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
+        call = partial(self.inner.put, key, data, if_version=if_version)
+        return await self._operate("put", [key], call, memoryview(data).nbytes)
+
+    async def erase(self, key: str, *, if_version: object = None) -> None:
+        await self._operate("erase", [key], partial(self.inner.erase, key, if_version=if_version))
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        await self._operate("erase", keys, partial(self.inner.erase_values, keys))
+
+    async def erase_prefix(self, prefix: str) -> None:
+        await self._operate("erase", [prefix], partial(self.inner.erase_prefix, prefix))
+
+    async def list_prefix(self, prefix: str) -> builtins.list[str]:
+        return await self._operate("list", [prefix], partial(self.inner.list_prefix, prefix))
+
+    async def list_few(self, prefix: str, limit: int) -> builtins.list[str] | None:
+        return await self._operate("list", [prefix], partial(self.inner.list_few, prefix, limit))
+
+    async def list_sizes(self, prefix: str) -> dict[str, int]:
+        return await self._operate("list", [prefix], partial(self.inner.list_sizes, prefix))
+
+    async def list_dir(self, prefix: str) -> Listing:
+        return await self._operate("list", [prefix], partial(self.inner.list_dir, prefix))
+
+    async def stat(self, key: str) -> Value | None:
+        return await self._operate("fetch", [key], partial(self.inner.stat, key))
+
+
 class PrefixStore(WrapperStore):
     """The values of a store under a prefix, with relative keys.
 
@@ -297,30 +345,17 @@ class PrefixStore(WrapperStore):
         return (self.inner.identity, self.prefix) if self.prefix else self.inner.identity
 
     @property
-    def local_directory(self) -> bytes | None:
-        directory = self.inner.local_directory
-        return None if directory is None else directory + os.fsencode(self.prefix)
+    def direct_files(self) -> DirectFiles | None:
+        files = self.inner.direct_files
+        return None if files is None else files._replace(directory=files.directory + os.fsencode(self.prefix))
+
+    @property
+    def directories(self) -> Directories | None:
+        directories = self.inner.directories
+        return None if directories is None else directories.below(self.prefix)
 
     def inner_path(self, path: str) -> str:
         return f"{self.prefix}{path}".rstrip("/")
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        return [name[len(self.prefix) :] for name in await self.inner.unfinished(self.prefix + prefix)]
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        return [name[len(self.prefix) :] for name in await self.inner.remove_unfinished(self.prefix + prefix)]
-
-    async def create_directory(self, prefix: str) -> int:
-        return await self.inner.create_directory(self.prefix + prefix)
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
-        await self.inner.remove_empty_directory(self.prefix + prefix, above)
-
-    async def pending(self, key: str) -> bytes | None:
-        return await self.inner.pending(self.prefix + key)
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:
-        await self.inner.set_pending(self.prefix + key, note)
 
     def __repr__(self) -> str:
         return f"PrefixStore({self.inner!r}, {self.prefix!r})"
@@ -453,8 +488,13 @@ class ReadOnlyStore(WrapperStore):
         return self.inner.fetch_values(keys, spaces, limit)
 
     @property
-    def local_directory(self) -> bytes | None:
-        return self.inner.local_directory
+    def direct_files(self) -> DirectFiles | None:
+        return self.inner.direct_files
+
+    @property
+    def directories(self) -> Directories | None:
+        directories = self.inner.directories
+        return None if directories is None else directories.read_only(self.why_read_only())
 
     async def put(self, key: str, data: Buffer, *, if_version: object = None) -> object:
         raise self._refuse(key)
@@ -467,15 +507,6 @@ class ReadOnlyStore(WrapperStore):
             raise self._refuse(key)
 
     async def erase_prefix(self, prefix: str) -> None:
-        raise self._refuse(prefix)
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        raise self._refuse(prefix)
-
-    async def create_directory(self, prefix: str) -> int:
-        raise self._refuse(prefix)
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
         raise self._refuse(prefix)
 
 

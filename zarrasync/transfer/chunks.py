@@ -25,7 +25,7 @@ from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.chunk_runs import PointRun, Run
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.stores.base import Store
+from zarrasync.stores.base import DirectFiles, Store
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
 
@@ -193,16 +193,20 @@ class Chunks:
         return slot_of(self.origin or self.store, self.name)
 
     @cached_property
+    def _files(self) -> DirectFiles | None:
+        return self.store.direct_files
+
+    @cached_property
     def kernel_array(self) -> ArrayStruct | None:
         """The description for the compiled kernel, or ``None`` if it cannot read or write the chunks.
 
         It can if they are local files of one shape, and if it has their codecs.
         """
-        directory = self.store.local_directory
-        array = None if directory is None else self._describe()
-        if array is not None:
+        files = self._files
+        array = None if files is None else self._describe()
+        if array is not None and files is not None:
             keys = self.metadata.keys
-            array.directory, array.head = directory, keys.head(self.metadata.ndim).encode()
+            array.directory, array.head = files.directory, keys.head(self.metadata.ndim).encode()
             array.separator = ord(keys.separator)
             array.value_limit = _NO_LIMIT if self.limit is None else self.limit
         return array
@@ -226,25 +230,23 @@ class Chunks:
     @property
     def kernel_target(self) -> ArrayStruct | None:
         """The same description, or ``None`` if the kernel cannot replace chunks."""
-        array, store = self.kernel_array, self.store
-        if array is None or not array.can_write or store.fsync or not store.writeable:
+        array, files = self.kernel_array, self._files
+        if array is None or not array.can_write or files is None or files.fsync or not self.store.writeable:
             return None
         return None if array.is_sharded and self.config.write_empty_chunks else array
 
     @cached_property
     def ranges_reader(self) -> RangesReader | None:
         """Reads a few elements at once with the compiled kernel, if it can read the chunks and the settings allow it."""
-        config, array = self.config, self.kernel_array
-        if array is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
+        config, array, files = self.config, self.kernel_array, self._files
+        if array is None or files is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
             return None
-        return RangesReader(
-            array, self.chain, min(ONE_THREAD, config.max_read_bytes or ONE_THREAD), self.store.file_counter
-        )
+        return RangesReader(array, self.chain, min(ONE_THREAD, config.max_read_bytes or ONE_THREAD), files.count)
 
     def count_files(self, own: Worker) -> None:
         """Let the store count what the last call of the kernel read and wrote."""
-        if (counter := self.store.file_counter) is not None:
-            counter(own.traffic())
+        if self._files is not None and self._files.count is not None:
+            self._files.count(own.traffic())
 
     @cached_property
     def kernel_decoder(self) -> KernelDecoder | None:

@@ -149,7 +149,9 @@ async def test_a_job_that_fails_early_creates_no_repository(api: Api, tmp_path: 
 async def test_another_writer_creates_the_repository(api: Api, tmp_path: Path):
     """It appears after the job was planned for a repository that did not exist."""
     paths, place = write_days(tmp_path / "nc", range(2)), tmp_path / "repo"
-    transaction = stores.resolve(f"{place}|icechunk:").begin()
+    transactions = stores.resolve(f"{place}|icechunk:").transactions
+    assert transactions is not None
+    transaction = transactions.begin()
     assert transaction is not None
     await api(api.ingest(paths[0], f"{place}|icechunk:", concat="time"))
     with pytest.raises(WriteConflictError, match=r"another writer has created the repository .*; repeat the call"):

@@ -278,7 +278,7 @@ async def test_what_replaces_local_files_leaves_nothing_of_killed_writers(
     place = tmp_path / path
     for name in ("zarr.json.pending.zarrasync-partial", "zarr.json.1d20.a9f6-1.zarrasync-partial"):
         (place / name).write_bytes(b"[9]")
-    assert len(await store.unfinished("")) == 2
+    assert len(store.directories.unfinished("")) == 2
     await api(api.create_array(store, path=path, shape=4, dtype="i4", chunks=2, overwrite=True))
     assert sorted(one.name for one in place.iterdir()) == ["zarr.json"]
 

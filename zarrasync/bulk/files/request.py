@@ -114,7 +114,7 @@ def _confidential(request: FilesRequest) -> list[Mapping[str, Any] | None]:
 
 def _ingest_into(request: FilesRequest) -> FilesReport:
     store = resolve(request.store, request.storage_options, request.config)
-    transaction = store.begin()
+    transaction = None if store.transactions is None else store.transactions.begin()
     if transaction is None:
         return _run(replace(request, store=store, storage_options=None))
     report = _run(replace(request, store=transaction.store, storage_options=None))
@@ -174,7 +174,7 @@ def plan_request(request: FilesRequest, plan: Any = None) -> AsyncJobPlan:
     """
     with redacted_errors(*_confidential(request)), closing(FileWorkers(request.executor)) as workers:
         store = resolve(request.store, request.storage_options, request.config)
-        transaction = store.detach()
+        transaction = None if store.transactions is None else store.transactions.detach()
         own = store if transaction is None else transaction.store
         job = make_job(replace(request, store=own, storage_options=None), is_planned=True)
         dest = NodePlace(store, job.handle.path, name_of(request.store))

@@ -74,7 +74,8 @@ class ClaimFolder:
 
     async def create(self) -> int:
         """Create the folder. Return how many directories above it did not exist before."""
-        return max(await self._store.create_directory(f"{self.path}/") - 1, 0)
+        directories = self._store.directories
+        return 0 if directories is None else max(directories.create(f"{self.path}/") - 1, 0)
 
     def remove(self, above: int = 0) -> None:
         """Remove the folder, and temporary files in it, if no job has the claim.
@@ -82,8 +83,9 @@ class ClaimFolder:
         Args:
             above: The number of directories above it to remove as well, if they are empty.
         """
-        self._run(self._store.remove_unfinished(f"{self.path}/"))
-        self._run(self._store.remove_empty_directory(f"{self.path}/", above))
+        if (directories := self._store.directories) is not None:
+            directories.remove_unfinished(f"{self.path}/")
+            directories.remove_empty(f"{self.path}/", above)
 
     def remove_claim(self, *, is_interrupted: bool, above: int = 0) -> None:
         """Remove the folder with the claim.
@@ -93,8 +95,8 @@ class ClaimFolder:
             above: The number of directories above it that jobs have created. Empty ones are removed.
         """
         self.forget_tasks()
-        if is_interrupted:
-            self._run(self._store.remove_unfinished(self._prefix))
+        if is_interrupted and (directories := self._store.directories) is not None:
+            directories.remove_unfinished(self._prefix)
         self.erase([self.claim_key])
         if not self.is_own:
             self.erase([self._plan_key])  # afterwards, because a plan without a document counts as lost

@@ -102,8 +102,8 @@ class Run(Lease):
     def _erase_note(self, *, is_over: bool) -> None:
         """Remove the note, and a folder that it has created after the job."""
         self._run(self._store.erase(self._key))
-        if is_over and self._permit is not None:
-            self._run(self._store.remove_empty_directory(f"{self._permit.folder}/"))
+        if is_over and self._permit is not None and self._store.directories is not None:
+            self._store.directories.remove_empty(f"{self._permit.folder}/")
 
     def check(self) -> None:
         """Raise an error if others consider this run as ended."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from zarrasync import config as settings
 from zarrasync import formats
+from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digest_files import compare_manifest
 from zarrasync.bulk.digests import Manifest
@@ -92,9 +93,8 @@ async def validate(
     candidates = CANDIDATES if zarr_format is None else (format_,)
     handle = NodeHandle(ReadOnlyStore(resolved), normalize_path(path), format_, values)
     report = Report()
-    if repair:
-        prefix = f"{handle.path}/" if handle.path else ""
-        removed = await run_on_store(partial(resolved.remove_unfinished, prefix), resolved)
+    if repair and (directories := resolved.directories) is not None:
+        removed = await compute(partial(directories.remove_unfinished, f"{handle.path}/" if handle.path else ""))
         message = "a temporary file of a writer that does not run any more; it was removed"
         report.findings.extend(Finding("note", name, "", message) for name in removed)
     if isinstance(resolved, ZipStore):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.reports import Finding, Report, Severity
 from zarrasync.errors import InvalidKeyError, MetadataError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.formats import CANDIDATES, SOURCES
@@ -161,8 +163,10 @@ async def check_keys(validation: Validation, keys: Sequence[str]) -> None:
     if len(unused) > _MOST_UNUSED:
         more = f"{len(unused) - _MOST_UNUSED:,} more keys do not belong to an array or group"
         validation.add("note", root.path or "/", more)
+    if (directories := root.store.directories) is None:
+        return
     for prefix in root.format.erase_prefixes(root.path):
-        for key in await root.store.unfinished(prefix):
+        for key in await compute(partial(directories.unfinished, prefix)):
             message = (
                 "a temporary file that is never read; if its writer was interrupted, `validate --repair` removes it"
             )

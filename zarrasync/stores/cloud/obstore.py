@@ -173,7 +173,7 @@ class ObjectStore(RemoteStore):
 
     @property
     def viewer(self) -> Hashable:
-        return viewer_of(self.store)
+        return viewer_of(self.store), *sorted(self.missing)
 
     @property
     def lasting(self) -> bool:

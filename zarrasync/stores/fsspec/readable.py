@@ -99,7 +99,7 @@ class ReadableFsspecStore(RemoteStore):
 
     @property
     def viewer(self) -> Hashable:
-        return viewer_of(self._filesystem.template, self.protocol)
+        return viewer_of(self._filesystem.template, self.protocol), *sorted(self.missing)
 
     @property
     def lasting(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key, check_keys
+from zarrasync.stores.base import Directories
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.fsspec import s3
 from zarrasync.stores.fsspec.filesystem import open_url
@@ -81,33 +81,9 @@ class FsspecStore(ReadableFsspecStore):
         call = partial(work, self.local_store)
         return await call() if self.blocking else await run_in_worker(call)
 
-    async def pending(self, key: str) -> bytes | None:
-        if self.local_store is None:
-            return None
-        return await self._on_local_store(lambda store: store.pending(key))
-
-    async def set_pending(self, key: str, note: bytes | None) -> None:
-        if self.local_store is not None:
-            await self._on_local_store(lambda store: store.set_pending(key, note))
-
-    async def unfinished(self, prefix: str) -> builtins.list[str]:
-        if self.local_store is None:
-            return []
-        return await self._on_local_store(lambda store: store.unfinished(prefix))
-
-    async def remove_unfinished(self, prefix: str) -> builtins.list[str]:
-        if self.local_store is None:
-            return []
-        return await self._on_local_store(lambda store: store.remove_unfinished(prefix))
-
-    async def create_directory(self, prefix: str) -> int:
-        if self.local_store is None:
-            return 0
-        return await self._on_local_store(lambda store: store.create_directory(prefix))
-
-    async def remove_empty_directory(self, prefix: str, above: int = 0) -> None:
-        if self.local_store is not None:
-            await self._on_local_store(lambda store: store.remove_empty_directory(prefix, above))
+    @property
+    def directories(self) -> Directories | None:
+        return None if self.local_store is None else self.local_store.directories
 
     # -------------------------------------------------------------- writing
 

@@ -141,7 +141,7 @@ class HTTPStore(RemoteStore):
     @property
     def viewer(self) -> Hashable:
         credentials = {name: repr(value) for name, value in self._credentials.items()}
-        return tuple(sorted({**self.headers, **credentials}.items()))
+        return (*sorted(self.missing), *sorted({**self.headers, **credentials}.items()))
 
     @property
     def lasting(self) -> bool:

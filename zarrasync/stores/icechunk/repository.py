@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
 from zarrasync._concurrency.offload import run_in_new_thread
@@ -237,6 +237,10 @@ class IcechunkStore(ZarrPythonStore):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_open_directory": None}
+
+    @property
+    def transactions(self) -> Self:
+        return self
 
     def begin(self) -> Transaction:
         session, begin = self._repository.begin(self._writeable_branch())

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.offload import run_in_new_thread
@@ -63,8 +63,15 @@ class SessionStore(ZarrPythonStore):
         """The session."""
         return self.store.session
 
+    @property
+    def forks(self) -> Self:
+        return self
+
     def fork(self) -> Callable[[], Store]:
         return partial(_open_fork, fork_state(self.session, repr(self)), repr(self), self.side)
+
+    def changes(self) -> bytes:
+        return b""
 
     def merge(self, changes: bytes) -> None:
         try:

@@ -89,7 +89,8 @@ class PlannedJob:
         state = b"" if store.notes is store else claim.folder.transaction()
         if not state:
             return cls(plan, handle, claim, is_independent=True)
-        transaction = store.attach(state)
+        assert store.transactions is not None  # which have begun it
+        transaction = store.transactions.attach(state)
         own = NodeHandle(CountingStore(transaction.store), plan.path, handle.format, config, is_format_known=True)
         return cls(plan, own, claim, is_independent=True, transaction=transaction, published=handle)
 
@@ -248,7 +249,7 @@ class PlannedJob:
             progress: The progress of the job, whose size is set.
         """
         plan, store, config = self.plan, self._handle.store, self._handle.config
-        fork = store.fork() if self._is_independent else None
+        fork = store.forks.fork() if self._is_independent and store.forks is not None else None
         if fork is None:
             self.prepare()
         finished = self._claim.folder.finished(plan.digest)
@@ -335,9 +336,9 @@ class PlannedJob:
         if self._claim.is_enabled:
             self._claim.folder.check_finished(plan.digest, len(plan.parts), self._done)
         self._claim.check()
-        if self._transaction is not None:
+        if self._transaction is not None and (forks := self._handle.store.forks) is not None:
             for changes in self._claim.folder.results(plan.digest):
-                self._handle.store.merge(changes)
+                forks.merge(changes)
         is_grown = self._handle.store.bounded  # by ``prepare``, in a transaction
         present = {} if is_grown else self._run(unchanged_arrays(plan, self._handle))
         self._run(write_inline(plan, self._handle, verify=verify))

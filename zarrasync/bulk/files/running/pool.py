@@ -131,7 +131,8 @@ class FileWorkers(Workers):
         Raises:
             StoreError: If processes that run the same task ended several times, or the store failed.
         """
-        own, fork, groups = self._config_of_each(plan.reader, config), store.fork(), {n: [n] for n in numbers}
+        own, forks, groups = self._config_of_each(plan.reader, config), store.forks, {n: [n] for n in numbers}
+        fork = None if forks is None else forks.fork()
         if fork is not None:
             groups = disjoint_tasks(plan, groups)  # if two forks changed the same chunk, one version would be lost
             unaligned = "allow"
@@ -144,8 +145,8 @@ class FileWorkers(Workers):
 
         def ended(number: int, result: tuple[list[FilesReport], bytes]) -> None:
             reports, changes = result
-            if changes:
-                store.merge(changes)
+            if changes and forks is not None:
+                forks.merge(changes)
             for n, report in zip(groups[number], reports, strict=True):
                 done(n, report)
 

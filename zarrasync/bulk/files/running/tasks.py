@@ -126,7 +126,7 @@ class TaskRunner:
                 return report
             run.check()
             if mark:
-                run.mark(mark, self.store.changes())
+                run.mark(mark, b"" if self.store.forks is None else self.store.forks.changes())
         return report
 
     def _find_bad(self, part: Part) -> dict[str, str]:

@@ -124,4 +124,4 @@ def run_tasks(tasks: SentTasks) -> tuple[list[FilesReport], bytes]:
         with shared_files.use(plan.reader, tasks.config) as opened:
             runner = TaskRunner(plan, store, tasks.config, opened, tasks.verify, tasks.unaligned)
             reports.append(runner.run(plan.parts[0], mark, tasks.permit))
-    return reports, store.changes()
+    return reports, b"" if store.forks is None else store.forks.changes()

@@ -16,13 +16,13 @@ from zarrasync.indexing.key_items import expand_key
 from zarrasync.indexing.regions import Coverage, partial_chunks, touched_chunks
 from zarrasync.indexing.selectors import indices_of, length
 from zarrasync.indexing.split import split_chunks
-from zarrasync.model.chunk_grids import Axis, Grid, ListedAxis, RegularAxis
+from zarrasync.model.chunk_grids import Grid, GridAxis, ListedAxis, RegularAxis
 
 EXAMPLES = settings(max_examples=200, deadline=None)
 
 
 @st.composite
-def axes(draw: st.DrawFn) -> Axis:
+def axes(draw: st.DrawFn) -> GridAxis:
     """Draw a regular axis, or one with listed chunk sizes of which some may lie beyond the end."""
     extent = draw(st.integers(1, 40))
     if draw(st.booleans()):
@@ -41,7 +41,7 @@ def selectors(draw: st.DrawFn, extent: int) -> slice | np.ndarray:
     return slice(start, start + (count - 1) * step + 1, step) if count else slice(0, 0, 1)
 
 
-def size_inside(axis: Axis, chunk: int) -> int:
+def size_inside(axis: GridAxis, chunk: int) -> int:
     return min(axis.start(chunk) + axis.size(chunk), axis.extent) - axis.start(chunk)
 
 

@@ -19,7 +19,7 @@ from zarrasync.bulk.sources import Source, pair_of
 from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import run_on_store
-from zarrasync.transfer.threads import Job, run_jobs
+from zarrasync.transfer.threads import ThreadJob, run_jobs
 
 __all__ = ["BlockRunner", "Work"]
 
@@ -78,7 +78,7 @@ class BlockRunner:
             for region in planned:
                 await work(region, None)
             return
-        jobs: Iterable[Job] = (partial(_drive, work, [(region, None)]) for region in planned)
+        jobs: Iterable[ThreadJob] = (partial(_drive, work, [(region, None)]) for region in planned)
         run_jobs(iter(jobs), self._target.config, cancel_flag(), threads)
 
     async def _regions_on_loop(self, work: Work, regions: Iterable[Region], concurrency: int) -> None:
@@ -90,7 +90,7 @@ class BlockRunner:
         with closing(self._pair_jobs(work)) as jobs:
             run_jobs(jobs, self._target.config, cancel_flag(), self._concurrency)
 
-    def _pair_jobs(self, work: Work) -> Generator[Job, None, None]:
+    def _pair_jobs(self, work: Work) -> Generator[ThreadJob, None, None]:
         """Yield a job for each pair as soon as there is memory for it."""
         pairs: Any = self._source.pairs
         steps = bridge.iterate(pairs, blocking=False) if self._source.asynchronous else None

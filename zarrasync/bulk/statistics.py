@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeTypeError
-from zarrasync.model.chunk_grids import Axis
+from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 
@@ -210,7 +210,7 @@ def sample(array: AsyncArray, index: Sequence[int | None], limit: int, cells: in
     return array.oindex[tuple(indices[axis] if fixed is None else fixed for axis, fixed in enumerate(index))]
 
 
-def _indices(axis: Axis, step: int) -> npt.NDArray[np.int64]:
+def _indices(axis: GridAxis, step: int) -> npt.NDArray[np.int64]:
     """Return the indices in every ``step``-th chunk of an axis."""
     if step == 1:
         return np.arange(axis.extent)

@@ -64,7 +64,7 @@ class BytesCodec(ArrayBytesCodec):
             return replace(self, endian=None)
         return replace(self, endian=self.endian or sys.byteorder)
 
-    def stored_form(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def stored_dtype_of(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """Return the dtype of stored elements for the dtype of elements in memory."""
         if self.stored is not None:
             return self.stored
@@ -89,7 +89,7 @@ class _BoundBytes:
         if codec.stored is None and codec.endian is None and dtype.fields is None and has_byte_order(dtype):
             raise MetadataError(f"codec 'bytes' needs 'endian' for data type {spec.dtype.name!r}")
         self._codec, self._spec = codec, spec
-        self._stored = codec.stored_form(dtype)
+        self._stored = codec.stored_dtype_of(dtype)
         self._small = spec.dtype.small_parts
         # Integers of less than a byte need decoding: other writers may leave anything in the upper bits.
         self.stored_dtype: np.dtype[Any] | None = None if self._small else self._stored

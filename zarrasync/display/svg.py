@@ -15,7 +15,7 @@ import numpy as np
 from zarrasync.indexing.regions import Coverage, Touched
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
-from zarrasync.model.chunk_grids import Axis, Grid
+from zarrasync.model.chunk_grids import Grid, GridAxis
 
 __all__ = ["draw"]
 
@@ -138,20 +138,20 @@ def _grids(metadata: ArrayMetadata) -> list[tuple[Grid, _LineClass]]:
     return [(metadata.read_grid, "za-chunk"), (metadata.grid, "za-shard")]
 
 
-def _lines(axis: Axis, scale: float, css: _LineClass) -> list[float]:
+def _lines(axis: GridAxis, scale: float, css: _LineClass) -> list[float]:
     """Return the pixel offsets of the boundaries between chunks."""
     if axis.nchunks > (_MAX_LINES if css == "za-chunk" else 2 * _MAX_LINES):
         return []
     return [axis.start(chunk) * scale for chunk in range(1, axis.nchunks)]
 
 
-def _weight(axis: Axis, scale: float, css: _LineClass) -> str:
+def _weight(axis: GridAxis, scale: float, css: _LineClass) -> str:
     """Return the class of lines between chunks, which are faint if they are close together."""
     is_dense = axis.extent * scale < _MIN_SPACING * axis.nchunks
     return "za-fine" if is_dense and css == "za-chunk" else css
 
 
-def _spans(chunks: Touched, axis: Axis, scale: float) -> list[tuple[float, float]]:
+def _spans(chunks: Touched, axis: GridAxis, scale: float) -> list[tuple[float, float]]:
     """Return the pixel ranges of chunks along an axis. Ranges less than half a pixel apart are joined.
 
     Args:

@@ -32,7 +32,7 @@ from zarrasync.formats.draft_render import render_array, unsupported
 from zarrasync.formats.numpy_documents import bytes_filter_chain, parse_zmetadata, render_zmetadata, without_nan_payload
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
-from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key, join
@@ -101,7 +101,7 @@ class Draft(Format):
         if strict:
             self.check_path(path)
         checker = DocumentChecker(data, key)
-        source = Source(self.zarr_format, {key: checker.data})
+        source = SourceDocuments(self.zarr_format, {key: checker.data})
         if key == array_key:
             return parse_array(checker, source, self._dialect)
         if strict:

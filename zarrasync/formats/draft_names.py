@@ -108,7 +108,7 @@ def render_type(data_type: DataType, serializer: ArrayBytesCodec, *, use_type_st
     Raises:
         MetadataError: If the draft does not support the data type.
     """
-    stored = serializer.stored_form(data_type.numpy) if isinstance(serializer, BytesCodec) else np.dtype(object)
+    stored = serializer.stored_dtype_of(data_type.numpy) if isinstance(serializer, BytesCodec) else np.dtype(object)
     kind, has_raw_bits = stored.kind, is_raw(stored)
     if not is_numpy_dtype(data_type, stored):
         raise MetadataError(f"the draft of Zarr format 3 does not support the data type {data_type.name!r}")

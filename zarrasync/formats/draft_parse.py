@@ -36,7 +36,7 @@ from zarrasync.formats.draft_entry_point import (
 from zarrasync.formats.draft_names import parse_codec_uri, parse_fill_value, parse_type
 from zarrasync.formats.numpy_documents import fortran_order, parse_fill, stored_dtype
 from zarrasync.metadata.document import DocumentChecker
-from zarrasync.metadata.node_metadata import ArrayMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, SourceDocuments
 from zarrasync.model import storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType, is_raw
@@ -55,7 +55,7 @@ INDEX_CODECS = CodecChain.of((BytesCodec("little"),))
 _SHARDING_URI = re.compile(r".*/storage[-_]transformers/sharding/1\.\d+/?")
 
 
-def parse_array(checker: DocumentChecker, source: Source, dialect: str) -> ArrayMetadata:
+def parse_array(checker: DocumentChecker, source: SourceDocuments, dialect: str) -> ArrayMetadata:
     """Return the metadata of the array that a document describes.
 
     Raises:

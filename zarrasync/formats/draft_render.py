@@ -57,7 +57,7 @@ def _render_seed(metadata: ArrayMetadata) -> dict[str, Any]:
         raise unsupported(SEED, f"the codec {serializer.label!r}", "codecs")
     data_type, has_byte_order = _render_type(metadata, serializer, SEED)
     codecs = [_render_codec(codec) for codec in chain.bytes_bytes]
-    is_big_endian = serializer.stored_form(metadata.dtype.numpy).str[0] == ">"
+    is_big_endian = serializer.stored_dtype_of(metadata.dtype.numpy).str[0] == ">"
     if is_big_endian and not has_byte_order:
         codecs.insert(0, {"type": codec_uri("codecs", "endian"), "configuration": {"endian": "big"}})
     if metadata.fill_value is None and not has_byte_order:

@@ -232,7 +232,7 @@ def render_fill(data_type: DataType, value: Any, serializer: ArrayBytesCodec) ->
         return value
     dtype = data_type.numpy
     if dtype.kind in "SV":
-        stored = serializer.stored_form(dtype) if isinstance(serializer, BytesCodec) else dtype
+        stored = serializer.stored_dtype_of(dtype) if isinstance(serializer, BytesCodec) else dtype
         data = np.array(value, dtype).astype(stored).tobytes() if dtype.itemsize else b""  # NumPy turns S0 into S1
         return base64.b64encode(data).decode()
     if dtype.kind == "f":
@@ -309,7 +309,7 @@ def bytes_filter_chain(
     serializer, filters = _split_serializer(requested, spec)
     stored = None
     if isinstance(serializer, BytesCodec):
-        stored = serializer.stored_form(spec.dtype.numpy)
+        stored = serializer.stored_dtype_of(spec.dtype.numpy)
         serializer = BytesCodec(None, stored)
     codecs: list[Codec] = [serializer]
     if requested.order == "F" and len(spec.shape) > 1:

@@ -25,7 +25,7 @@ from zarrasync.codecs import (
 )
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.metadata.format import Documents, Format
-from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, NodeMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, NodeMetadata, SourceDocuments
 
 __all__ = ["parse", "parse_similar"]
 
@@ -67,11 +67,11 @@ def parse(format_: Format, path: str, documents: Documents) -> ArrayMetadata | G
             _cache(_nodes, cache_key, node.from_source(None))
         return node
     stored = {key: value for key, value in zip(keys, data, strict=True) if value is not None}
-    return cached.from_source(Source(format_.zarr_format, stored))
+    return cached.from_source(SourceDocuments(format_.zarr_format, stored))
 
 
 def parse_similar(
-    checker: DocumentChecker, attributes: Mapping[str, Any], source: Source, parse: Callable[[], ArrayMetadata]
+    checker: DocumentChecker, attributes: Mapping[str, Any], source: SourceDocuments, parse: Callable[[], ArrayMetadata]
 ) -> ArrayMetadata:
     """Return the metadata of an array. If only shape and attributes differ from a known one, the rest is shared.
 

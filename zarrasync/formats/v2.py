@@ -42,7 +42,7 @@ from zarrasync.formats.numpy_documents import (
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
-from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import join
@@ -83,7 +83,7 @@ class V2(Format):
         if checker.document.get("zarr_format") != 2:
             checker.add("zarr_format", f"expected 2, found {checker.document.get('zarr_format')!r}")
             checker.raise_problems()
-        source = Source(2, stored)
+        source = SourceDocuments(2, stored)
         if key == group_key:
             return GroupMetadata(attributes=attributes, source=source)
         return parse_similar(checker, attributes, source, lambda: _parse_array(checker, attributes, source))
@@ -176,7 +176,7 @@ def _unsupported(description: str, feature: str) -> UnsupportedByFormat:
 # ------------------------------------------------------------------ reading arrays
 
 
-def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
+def _parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: SourceDocuments) -> ArrayMetadata:
     document = checker.document
     checker.require(*(name for name in _MEMBERS if name != "filters"))
     checker.raise_problems()
@@ -310,7 +310,7 @@ def _render_data_type(metadata: ArrayMetadata) -> tuple[Any, list[dict[str, Any]
     """Return the ``dtype`` member and the filter for objects, which together represent the array -> bytes codec."""
     serializer = metadata.codecs.array_bytes
     if isinstance(serializer, BytesCodec):
-        stored = serializer.stored_form(metadata.dtype.numpy)
+        stored = serializer.stored_dtype_of(metadata.dtype.numpy)
         if not is_numpy_dtype(metadata.dtype, stored):
             raise _unsupported(f"the data type {metadata.dtype.name!r}", "data_type")
         return render_dtype(stored), []

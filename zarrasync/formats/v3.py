@@ -29,7 +29,7 @@ from zarrasync.formats.v3_arrays import parse_array, parse_key_encoding, refuse_
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
-from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join
@@ -69,7 +69,7 @@ class V3(Format):
         if document.get("zarr_format") != 3 or isinstance(document.get("zarr_format"), bool):
             checker.add("zarr_format", f"expected 3, found {document.get('zarr_format')!r}")
             checker.raise_problems()
-        source = Source(3, {key: checker.data})
+        source = SourceDocuments(3, {key: checker.data})
         if document.get("node_type") == "group":
             return _parse_group(checker, source)
         if document.get("node_type") != "array":
@@ -191,7 +191,7 @@ class V3(Format):
         return {key: join_members({**own, _COPIES[0]: consolidated})}
 
 
-def _parse_group(checker: DocumentChecker, source: Source) -> GroupMetadata:
+def _parse_group(checker: DocumentChecker, source: SourceDocuments) -> GroupMetadata:
     refuse_unknown_members(checker, ("attributes", _COPIES[0]))
     attributes = _attributes(checker)
     checker.raise_problems()

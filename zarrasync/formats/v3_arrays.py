@@ -8,7 +8,7 @@ from typing import Any
 from zarrasync.codecs import parse_codecs
 from zarrasync.errors import MetadataError, UnknownCodecError, ZarrError
 from zarrasync.metadata.document import DocumentChecker, named_extension
-from zarrasync.metadata.node_metadata import ArrayMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, SourceDocuments
 from zarrasync.model import dtypes, fill_values, storage_transformers
 from zarrasync.model.chunk_grids import Edges, expand_sizes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
@@ -20,7 +20,7 @@ _REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_val
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 
 
-def parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: Source) -> ArrayMetadata:
+def parse_array(checker: DocumentChecker, attributes: dict[str, Any], source: SourceDocuments) -> ArrayMetadata:
     """Return the metadata of the array that a document describes.
 
     Raises:

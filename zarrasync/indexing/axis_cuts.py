@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.indexing.selectors import IntArray, Selector, reorder
-from zarrasync.model.chunk_grids import Axis, ListedAxis, RegularAxis
+from zarrasync.model.chunk_grids import GridAxis, ListedAxis, RegularAxis
 
 __all__ = [
     "AxisCuts",
@@ -35,7 +35,7 @@ Touched: TypeAlias = range | IntArray
 # ------------------------------------------------------------------ touched chunks
 
 
-def touched(selector: Selector, axis: Axis) -> Touched:
+def touched(selector: Selector, axis: GridAxis) -> Touched:
     """Return the chunks that a selector touches, in constant time if a slice touches all chunks in its range."""
     if not isinstance(selector, slice):
         return np.unique(axis.find_all(selector))
@@ -61,7 +61,7 @@ def touched(selector: Selector, axis: Axis) -> Touched:
     return matches
 
 
-def count_touched(selector: Selector, axis: Axis) -> tuple[int, int]:
+def count_touched(selector: Selector, axis: GridAxis) -> tuple[int, int]:
     """Return the number of touched chunks and of the elements that they store. Does not list chunks of regular axes."""
     if not isinstance(selector, slice) or not isinstance(axis, RegularAxis):
         chunks = touched(selector, axis)
@@ -72,7 +72,7 @@ def count_touched(selector: Selector, axis: Axis) -> tuple[int, int]:
     return count, count * axis.chunk
 
 
-def partly_touched(selector: Selector, axis: Axis) -> Collection[int]:
+def partly_touched(selector: Selector, axis: GridAxis) -> Collection[int]:
     """Return the chunks of which some, but not all, elements inside the array are touched."""
     if not isinstance(selector, slice):
         chunks, counts = np.unique(axis.find_all(np.unique(selector)), return_counts=True)
@@ -94,14 +94,14 @@ def numbers_of(chunks: Touched) -> Sequence[int]:
     return chunks if isinstance(chunks, range) else cast("list[int]", chunks.tolist())
 
 
-def sizes_of(chunks: Touched, axis: Axis) -> IntArray:
+def sizes_of(chunks: Touched, axis: GridAxis) -> IntArray:
     """Return the stored sizes of chunks, which may extend beyond the end of the array."""
     if isinstance(axis, ListedAxis):
         return np.asarray(axis.edges, np.int64)[np.asarray(chunks, np.int64)]
     return np.full(len(chunks), axis.size(0), np.int64)
 
 
-def sizes_inside(chunks: Touched, axis: Axis) -> IntArray:
+def sizes_inside(chunks: Touched, axis: GridAxis) -> IntArray:
     """Return the sizes of the parts of chunks that lie inside the array."""
     begins = axis.start_all(np.asarray(chunks, np.int64))
     sizes: IntArray = np.minimum(begins + sizes_of(chunks, axis), axis.extent) - begins
@@ -171,7 +171,7 @@ class AxisCuts:
         )
 
 
-def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
+def cut_axis(selector: Selector, target: Selector, axis: GridAxis) -> AxisCuts:
     """Cut a source selector at the boundaries of chunks.
 
     Args:
@@ -197,7 +197,7 @@ def cut_axis(selector: Selector, target: Selector, axis: Axis) -> AxisCuts:
     return AxisCuts(numbers_of(chunks), sources, _cut_target(target, edges), is_full, [1] * len(chunks))
 
 
-def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
+def _extents(chunks: Touched, axis: GridAxis) -> Iterable[tuple[int, int]]:
     """Return the first index and the size of each chunk."""
     if isinstance(chunks, range) and isinstance(axis, RegularAxis):
         size = axis.chunk
@@ -206,7 +206,7 @@ def _extents(chunks: Touched, axis: Axis) -> Iterable[tuple[int, int]]:
     return zip(begins.tolist(), sizes_of(chunks, axis).tolist(), strict=True)
 
 
-def _cut_indices(indices: IntArray, target: Selector, axis: Axis) -> AxisCuts:
+def _cut_indices(indices: IntArray, target: Selector, axis: GridAxis) -> AxisCuts:
     """Implement ``cut_axis`` for an index array."""
     groups = group_points([axis], [indices], target)
     edges, inside = groups.edges.tolist(), groups.indices[0]
@@ -252,7 +252,7 @@ class PointGroups(NamedTuple):
     target: Selector
 
 
-def group_points(axes: Sequence[Axis], indices: Sequence[IntArray], target: Selector) -> PointGroups:
+def group_points(axes: Sequence[GridAxis], indices: Sequence[IntArray], target: Selector) -> PointGroups:
     """Group points by chunk, in ascending order of chunks. Points of the same chunk keep their order.
 
     Args:

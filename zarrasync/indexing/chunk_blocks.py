@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.indexing.regions import Region, clip
-from zarrasync.model.chunk_grids import Axis, Grid, RegularAxis, regular_grid
+from zarrasync.model.chunk_grids import Grid, GridAxis, RegularAxis, regular_grid
 
 __all__ = ["BlockShapes", "Blocks", "intermediate_chunks", "join_chunks"]
 
@@ -208,7 +208,7 @@ def _corners(grid: Grid, start: Coords | None, stop: Coords | None) -> tuple[Coo
     return start or (0,) * len(grid.axes), stop or tuple(axis.extent for axis in grid.axes)
 
 
-def _cuts(axis: Axis, start: int, stop: int, count: int) -> list[slice]:
+def _cuts(axis: GridAxis, start: int, stop: int, count: int) -> list[slice]:
     """Cut a range of an axis into parts of ``count`` chunks."""
     if start >= stop:
         return []
@@ -216,7 +216,7 @@ def _cuts(axis: Axis, start: int, stop: int, count: int) -> list[slice]:
     return list(map(slice, [start, *inner], [*inner, stop]))
 
 
-def _axis_options(axis: Axis, start: int, stop: int, decoded: int, requested: int) -> list[BlockShape]:
+def _axis_options(axis: GridAxis, start: int, stop: int, decoded: int, requested: int) -> list[BlockShape]:
     """Return the useful lengths of blocks along one axis, each with its cost.
 
     Args:
@@ -244,7 +244,7 @@ def _axis_options(axis: Axis, start: int, stop: int, decoded: int, requested: in
     return _useful(options)
 
 
-def _block_starts(axis: Axis, start: int, stop: int, count: int) -> tuple[int, range | npt.NDArray[np.int64]]:
+def _block_starts(axis: GridAxis, start: int, stop: int, count: int) -> tuple[int, range | npt.NDArray[np.int64]]:
     """Return the length of the longest block of ``count`` chunks, and the distances of all blocks from the start."""
     if isinstance(axis, RegularAxis):
         length = count * axis.chunk

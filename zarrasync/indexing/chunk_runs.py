@@ -17,7 +17,7 @@ from zarrasync.indexing.projection import Projection, assign, numpy_index
 from zarrasync.indexing.selectors import IntArray, indices_of, length, section
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["ChunkRun", "PointRun", "Run", "split_points", "split_walked"]
+__all__ = ["AnyRun", "ChunkRun", "PointRun", "split_points", "split_walked"]
 
 
 class ChunkRun(NamedTuple):
@@ -189,7 +189,7 @@ class PointRun:
         out[numpy_index(self.elements.target, 0, out.shape)] = flat.take(reduce(np.add.outer, terms))
 
 
-Run: TypeAlias = ChunkRun | PointRun
+AnyRun: TypeAlias = ChunkRun | PointRun
 """Chunks that are read together."""
 
 

@@ -23,7 +23,7 @@ from zarrasync.indexing.axis_cuts import (
 )
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector
-from zarrasync.model.chunk_grids import Axis, Grid
+from zarrasync.model.chunk_grids import Grid, GridAxis
 
 __all__ = [
     "Coverage",
@@ -121,7 +121,7 @@ class Coverage:
         """The number of touched chunks and of their elements, along each axis without points."""
         return [count_touched(selector, axis) for selector, axis in self._others()]
 
-    def _others(self) -> list[tuple[Selector, Axis]]:
+    def _others(self) -> list[tuple[Selector, GridAxis]]:
         """Return the selectors and axes without points."""
         pairs = zip(self.projection.source, self.grid.axes, strict=True)
         return [pair for number, pair in enumerate(pairs) if number not in self.projection.point_axes]
@@ -181,7 +181,7 @@ class Coverage:
         return [(self.axes[down], self.axes[across])]
 
 
-def _touched_for_drawing(selector: Selector, axis: Axis) -> Touched:
+def _touched_for_drawing(selector: Selector, axis: GridAxis) -> Touched:
     """Return the touched chunks. If they are too many for a picture, gaps between them are ignored."""
     if isinstance(selector, slice) and selector.start < selector.stop:
         first, last = axis.find(selector.start), axis.find(selector.stop - 1)

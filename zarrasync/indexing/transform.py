@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride, broadcast_indices, dims_of
-from zarrasync.model.chunk_grids import Axis, RegularAxis
+from zarrasync.model.chunk_grids import GridAxis, RegularAxis
 
 __all__ = ["Transform", "compose", "identity"]
 
@@ -58,7 +58,7 @@ class Transform:
                 return None
         return numbers if following == len(self.shape) else None
 
-    def single_chunk(self, axes: Sequence[Axis]) -> tuple[tuple[int, ...], tuple[int | slice, ...]] | None:
+    def single_chunk(self, axes: Sequence[GridAxis]) -> tuple[tuple[int, ...], tuple[int | slice, ...]] | None:
         """Return the coordinates of the only touched chunk, and the NumPy key of the result in the chunk.
 
         Returns ``None`` if several chunks are touched, or if the key would need more than integers and ascending slices.

@@ -13,7 +13,7 @@ import numpy as np
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.model.chunk_grids import Axis
+from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.unaligned import Unaligned, is_allowed
 
@@ -78,7 +78,7 @@ class DaskWrite:
         return [_align(*item) for item in zip(self.source.chunks, axes, self.start, strict=True)]
 
 
-def _align(sizes: Sequence[int], axis: Axis, start: int) -> tuple[int, ...]:
+def _align(sizes: Sequence[int], axis: GridAxis, start: int) -> tuple[int, ...]:
     """Return sizes of blocks along an axis, with each end moved up to the end of a stored value."""
     stop = start + sum(sizes)
     ends, end = {stop}, start
@@ -95,7 +95,7 @@ def _largest(chunks: Sequence[Sequence[int]]) -> int:
     return math.prod(max(sizes, default=0) for sizes in chunks)
 
 
-def _split(sizes: Sequence[int], axis: Axis, start: int, parts: int) -> tuple[int, ...]:
+def _split(sizes: Sequence[int], axis: GridAxis, start: int, parts: int) -> tuple[int, ...]:
     """Return sizes of blocks along an axis, each cut into a number of parts, or into single stored values."""
     if parts <= 1 or not any(sizes):
         return tuple(sizes)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, NodeMetadata, Source
+from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, NodeMetadata, SourceDocuments
 
-__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "SourceDocuments"]

@@ -21,7 +21,7 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "Source"]
+__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "SourceDocuments"]
 
 
 _MAX_AXES = 64
@@ -32,7 +32,7 @@ _CHECKED_SHAPES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceDocuments:
     """The documents that metadata was read from. Rewriting them keeps members that the model does not represent.
 
     Documents are not kept parsed, because that takes ten times as much memory, and few of them are needed.
@@ -63,7 +63,7 @@ class NodeMetadata:
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    source: Source | None = field(default=None, compare=False, repr=False, kw_only=True)
+    source: SourceDocuments | None = field(default=None, compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", freeze(self.attributes))
@@ -72,7 +72,7 @@ class NodeMetadata:
         # Cached properties are omitted, because bound codecs cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
 
-    def from_source(self, source: Source | None) -> Self:
+    def from_source(self, source: SourceDocuments | None) -> Self:
         """Return a copy with another source, without validation and without cached properties such as bound codecs."""
         copy, names, set_value = object.__new__(type(self)), self.__dataclass_fields__, object.__setattr__
         for name, value in [*self.__dict__.items()]:  # another thread may add a cached property
@@ -224,7 +224,7 @@ class ArrayMetadata(NodeMetadata):
         return ArraySpec(self.write_chunks, self.dtype, fill, self.fill_value is None)
 
     def with_layout(
-        self, shape: tuple[int, ...], attributes: Mapping[str, Any], source: Source | None
+        self, shape: tuple[int, ...], attributes: Mapping[str, Any], source: SourceDocuments | None
     ) -> ArrayMetadata:
         """Return an array on a regular grid that shares everything else with this one, also bound codecs."""
         copy = self.from_source(source)

@@ -19,9 +19,9 @@ from zarrasync.errors import ShapeError
 
 __all__ = [
     "MAX_LISTED_CHUNKS",
-    "Axis",
     "Edges",
     "Grid",
+    "GridAxis",
     "ListedAxis",
     "RegularAxis",
     "coords_outside",
@@ -40,7 +40,7 @@ MAX_LISTED_CHUNKS = 1 << 20
 """The maximum number of chunks along an axis with listed sizes."""
 
 
-class Axis(Protocol):
+class GridAxis(Protocol):
     """One axis of a chunk grid."""
 
     @property
@@ -136,7 +136,7 @@ class ListedAxis:
 class Grid:
     """The chunk grid of an array of a given shape."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[GridAxis, ...]
 
     def __contains__(self, coords: tuple[int, ...]) -> bool:
         """Return whether a chunk has these coordinates."""
@@ -216,7 +216,7 @@ def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...], edges: Edges | None
     grid = regular_grid(shape, chunks)
     if edges is None:
         return grid
-    axes: list[Axis] = []
+    axes: list[GridAxis] = []
     for number, (axis, sizes) in enumerate(zip(grid.axes, edges, strict=True)):
         if sizes is not None and (not sizes or min(sizes) < 1 or sum(sizes) < axis.extent):
             raise ShapeError(

@@ -12,7 +12,7 @@ from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._util.json import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
-from zarrasync.metadata import ArrayMetadata, GroupMetadata, Source
+from zarrasync.metadata import ArrayMetadata, GroupMetadata, SourceDocuments
 from zarrasync.nodes.copies_above import update_copies
 from zarrasync.nodes.documents import put_documents, wrong_kind
 from zarrasync.nodes.find import load_node
@@ -107,7 +107,7 @@ class MetadataCell(Generic[M]):
             while True:
                 present = cached if cached is not None else await self._load()
                 target = await change(present)
-                before = present.source or Source(format_.zarr_format, {})
+                before = present.source or SourceDocuments(format_.zarr_format, {})
                 rendered = format_.render(handle.path, target)
                 changed = _changed(before, rendered)
                 if cached is not None and not changed:
@@ -126,7 +126,7 @@ class MetadataCell(Generic[M]):
                     cached = None  # the store no longer uses conditional writes
         await update_copies(handle, changed)
         versions = {**before.versions, **new_versions} if before.versions else {}
-        self.metadata = replace(target, source=Source(format_.zarr_format, rendered, versions))
+        self.metadata = replace(target, source=SourceDocuments(format_.zarr_format, rendered, versions))
         return self.metadata
 
     def _is_comparable(self) -> bool:
@@ -152,7 +152,7 @@ class MetadataCell(Generic[M]):
         return present
 
 
-def _changed(before: Source, rendered: Mapping[str, bytes]) -> dict[str, bytes]:
+def _changed(before: SourceDocuments, rendered: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the documents that differ from the stored ones in more than their formatting."""
     return {
         key: data

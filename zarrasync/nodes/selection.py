@@ -23,7 +23,7 @@ from zarrasync.indexing.key_items import split_fields
 from zarrasync.indexing.regions import Region
 from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.model.chunk_grids import Axis, RegularAxis, lazy_product
+from zarrasync.model.chunk_grids import GridAxis, RegularAxis, lazy_product
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
 from zarrasync.nodes.stored_chunks import check_separator
 from zarrasync.stores import Store
@@ -355,13 +355,13 @@ class AsyncSelection(NotAwaited):
             if next_block is not None:
                 next_block.cancel()
 
-    def _regions(self, axes: Sequence[Axis]) -> Iterator[Region]:
+    def _regions(self, axes: Sequence[GridAxis]) -> Iterator[Region]:
         for coords in lazy_product([range(axis.nchunks) for axis in axes]):
             starts = [axis.start(number) for axis, number in zip(axes, coords, strict=True)]
             stops = [start + axis.size(n) for axis, start, n in zip(axes, starts, coords, strict=True)]
             yield tuple(slice(start, min(stop, n)) for start, stop, n in zip(starts, stops, self.shape, strict=True))
 
-    def _block_axes(self, unit: tuple[int, ...] | Literal["auto"]) -> Sequence[Axis]:
+    def _block_axes(self, unit: tuple[int, ...] | Literal["auto"]) -> Sequence[GridAxis]:
         """Return the axes of the selection, divided into blocks."""
         shape, metadata = self.shape, self.array.metadata
         if unit != "auto":

@@ -21,9 +21,9 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.stores.wrappers import WrapperStore
 
-__all__ = ["CacheEntries", "CacheStats", "CachingStore", "Entry", "Part", "must_bypass_cache"]
+__all__ = ["CacheEntries", "CacheStats", "CachingStore", "Entry", "RangeKey", "must_bypass_cache"]
 
-Part: TypeAlias = tuple[str, int, int | None, bool]
+RangeKey: TypeAlias = tuple[str, int, int | None, bool]
 """Key, start, length and suffix of a request."""
 
 _OVERHEAD = 256
@@ -63,14 +63,16 @@ class CacheEntries:
 
     def __init__(self, max_bytes: int, max_age: float | None) -> None:
         self._max_bytes, self._max_age = max_bytes, max_age
-        self._entries: OrderedDict[Part, Entry] = OrderedDict()
-        self._hashes: OrderedDict[Part, int] = OrderedDict()  # of the data of results that were removed for others
-        self._versions: dict[str, tuple[object, set[Part]]] = {}  # for each key, the version of its entries and these
+        self._entries: OrderedDict[RangeKey, Entry] = OrderedDict()
+        self._hashes: OrderedDict[RangeKey, int] = OrderedDict()  # of the data of results that were removed for others
+        self._versions: dict[
+            str, tuple[object, set[RangeKey]]
+        ] = {}  # for each key, the version of its entries and these
         self.nbytes = 0
 
     def find(self, request: Request, *, versions: bool) -> Entry | None:
         """Return the result of a request, from its own entry or from the entry for the whole value."""
-        own_part: Part = request[:4]
+        own_part: RangeKey = request[:4]
         for part in dict.fromkeys((own_part, (request.key, 0, None, False))):
             entry = self._entries.get(part)
             if entry is None or (versions and not entry.versioned):
@@ -89,7 +91,7 @@ class CacheEntries:
         Then older results below its directory are removed: readers of a new metadata document would combine it with old
         chunks, which do not contain appended rows.
         """
-        part: Part = request[:4]
+        part: RangeKey = request[:4]
         key, version = request.key, None if entry.value is None else entry.value.version
         if is_other := self._is_other(part, entry):
             for older in self.keys_below(key[: key.rfind("/") + 1]):
@@ -111,7 +113,7 @@ class CacheEntries:
             self._remove(oldest)
         return is_other
 
-    def _is_other(self, part: Part, entry: Entry) -> bool:
+    def _is_other(self, part: RangeKey, entry: Entry) -> bool:
         """Return whether a result differs from the one that was cached before, if there was one."""
         former, former_hash = self._entries.get(part), self._hashes.pop(part, None)
         if former is not None:
@@ -133,7 +135,7 @@ class CacheEntries:
         self._versions.clear()
         self.nbytes = 0
 
-    def _remove(self, part: Part) -> None:
+    def _remove(self, part: RangeKey) -> None:
         entry = self._entries.pop(part, None)
         if entry is None:
             return
@@ -243,10 +245,10 @@ class CachingStore(WrapperStore):
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> builtins.list[Value | None]:
         if must_bypass_cache(self):
             return await self._fetch_inner([request._replace(into=None) for request in requests], versions)
-        values: dict[Part, Value | None] = {}
+        values: dict[RangeKey, Value | None] = {}
         changes_value = holds_key_lock()
         with self._lock:
-            misses: dict[Part, Request] = {}
+            misses: dict[RangeKey, Request] = {}
             for request in requests:
                 entry = self._entries.find(request, versions=versions)
                 if entry is not None and (entry.value is not None or not changes_value):
@@ -279,7 +281,9 @@ class CachingStore(WrapperStore):
                     self._stop_sharing()
         return values
 
-    async def _share_between_threads(self, misses: dict[Part, Request], versions: bool) -> dict[Part, Value | None]:
+    async def _share_between_threads(
+        self, misses: dict[RangeKey, Request], versions: bool
+    ) -> dict[RangeKey, Value | None]:
         """Fetch the parts that no other thread is fetching, and wait for the others."""
         fetch, flag = _ThreadFetch(), cancel_flag()
         process = os.getpid()  # a forked child has none of its parent's other threads
@@ -310,7 +314,9 @@ class CachingStore(WrapperStore):
                 (values[part],) = await self._fetch_inner([misses[part]], versions)
         return values
 
-    async def _share_between_tasks(self, misses: dict[Part, Request], versions: bool) -> dict[Part, Value | None]:
+    async def _share_between_tasks(
+        self, misses: dict[RangeKey, Request], versions: bool
+    ) -> dict[RangeKey, Value | None]:
         """Fetch the parts that no other task is fetching, and wait for all. The last waiter to leave cancels a fetch."""
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -412,7 +418,7 @@ class _ThreadFetch:
 
     def __init__(self) -> None:
         self.ended = threading.Event()
-        self.values: dict[Part, Value | None] = {}
+        self.values: dict[RangeKey, Value | None] = {}
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

@@ -22,7 +22,7 @@ from zarrasync.codecs.kernel_chain import KernelDecoder, describe_chain
 from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError
-from zarrasync.indexing.chunk_runs import PointRun, Run
+from zarrasync.indexing.chunk_runs import AnyRun, PointRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores.base import DirectFiles, Store
@@ -70,7 +70,7 @@ Missing: TypeAlias = Literal["fill", "error"]
 """How to treat an absent chunk: as fill values, or as an error."""
 Fields: TypeAlias = "str | list[str] | None"
 """Names of the structured fields to read or write; all if ``None``."""
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=AnyRun)
 
 
 class ChunkCacheLike(Protocol):
@@ -285,7 +285,7 @@ class Chunks:
         """Return the key of a chunk, relative to the store."""
         return self.metadata.keys.encode(coords)
 
-    def keys(self, run: Run) -> list[str]:
+    def keys(self, run: AnyRun) -> list[str]:
         """Return the keys of a run's chunks."""
         if isinstance(run, PointRun):
             return [self.key(coords) for coords in run.chunks.tolist()]

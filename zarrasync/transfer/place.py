@@ -19,7 +19,7 @@ from zarrasync.codecs.kernel_chain import KernelDecoder
 from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError
-from zarrasync.indexing.chunk_runs import ChunkRun, PointRun, Run
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
 from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_SCRATCH, REUSED, SMALL
 from zarrasync.transfer.scratch import ScratchMemory
@@ -90,7 +90,7 @@ class ContentBudget:
     def __init__(self, limit: int, room: int) -> None:
         self._limit, self._room, self._lock = limit, room, thread_lock()
 
-    def take(self, run: Run, boxes: Array) -> None:
+    def take(self, run: AnyRun, boxes: Array) -> None:
         """Count the elements of a chunk that are about to be placed.
 
         Args:
@@ -162,7 +162,7 @@ class Placement:
 
     # -------------------------------------------------------------- memory to decode into
 
-    def output_memory(self, chain: ChunkDecoder, run: Run, out: Array) -> DecodeMemory | None:
+    def output_memory(self, chain: ChunkDecoder, run: AnyRun, out: Array) -> DecodeMemory | None:
         """Return the memory of a run's chunks in the output, if they can be decoded there."""
         shape = chain.spec.shape
         if isinstance(run, PointRun) or not run.is_full or not chain.decodes_to_output or self.fields is not None:
@@ -176,7 +176,7 @@ class Placement:
         return DecodeMemory([as_bytes_view(box) for box in boxes], None, in_output=True)
 
     def decode_memory(
-        self, chain: ChunkDecoder, run: Run, out: Array, workspace: Workspace | None
+        self, chain: ChunkDecoder, run: AnyRun, out: Array, workspace: Workspace | None
     ) -> DecodeMemory | None:
         """Return what to decode a run's chunks into: the output, scratch memory, or ``None`` for new memory."""
         raw_run = run.count > 1 and chain.is_raw  # raw values need no decoding
@@ -200,7 +200,7 @@ class Placement:
 
     def place_runs(
         self,
-        runs: Sequence[Run],
+        runs: Sequence[AnyRun],
         keys: Sequence[str],
         values: Sequence[Buffer | None],
         memories: Sequence[DecodeMemory | None] | None = None,
@@ -234,7 +234,7 @@ class Placement:
     def _place_run(
         self,
         chain: ChunkDecoder,
-        run: Run,
+        run: AnyRun,
         values: Sequence[Buffer | None],
         keys: Sequence[str],
         memory: DecodeMemory | None,
@@ -256,7 +256,7 @@ class Placement:
             raise
 
     def _place_present(
-        self, chain: ChunkDecoder, run: Run, values: Sequence[Buffer], out: Array, memory: DecodeMemory | None
+        self, chain: ChunkDecoder, run: AnyRun, values: Sequence[Buffer], out: Array, memory: DecodeMemory | None
     ) -> None:
         if memory is not None and (
             memory.in_output or (memory.boxes is not None and not _would_only_copy(chain, values, memory))
@@ -372,7 +372,7 @@ class Placement:
     def note_absent(self, run: ChunkRun) -> None:
         """Note that chunks, or whole shards, are not stored."""
 
-    def report(self, run: Run) -> None:
+    def report(self, run: AnyRun) -> None:
         """Report progress."""
         if self.progress is not None:
             self.progress(run.size * self.out.itemsize)
@@ -391,7 +391,7 @@ def missing_chunks(chunks: Chunks, absent: Sequence[str]) -> MissingChunkError:
     return MissingChunkError(f"{message}; write them, or read them with missing='fill'", keys=keys, count=count)
 
 
-def _stretches(run: Run, values: Sequence[Buffer | None]) -> Iterator[tuple[int, ChunkRun]]:
+def _stretches(run: AnyRun, values: Sequence[Buffer | None]) -> Iterator[tuple[int, ChunkRun]]:
     """Split a run into stretches of absent and of present chunks, each with the number of its first chunk."""
     if isinstance(run, PointRun):
         yield from enumerate(run.singles())

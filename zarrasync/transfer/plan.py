@@ -16,7 +16,7 @@ from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.chunk_runs import ChunkRun, Run, split_points
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, split_points
 from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
@@ -26,7 +26,7 @@ from zarrasync.transfer.limits import JOB_CHUNKS, PAGES
 
 __all__ = ["ReadPlan", "WritePlan", "batches", "new_buffer", "plan_read", "plan_write"]
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=AnyRun)
 
 
 class ReadPlan(NamedTuple):
@@ -42,7 +42,7 @@ class ReadPlan(NamedTuple):
     projection: Projection
     buffer: Array
 
-    def groups(self) -> Sequence[tuple[Chunks, Sequence[Run]]]:
+    def groups(self) -> Sequence[tuple[Chunks, Sequence[AnyRun]]]:
         """Return for each shape of stored chunks the chunks and the runs to read."""
         return self.chunks.by_shape(_runs_to_read(self.chunks, self.projection))
 
@@ -113,7 +113,7 @@ def new_buffer(chain: BoundChain, layout: Layout, dtype: np.dtype[Any]) -> Array
         ) from error
 
 
-def _runs_to_read(chunks: Chunks, projection: Projection) -> Sequence[Run]:
+def _runs_to_read(chunks: Chunks, projection: Projection) -> Sequence[AnyRun]:
     """Return runs of chunks. Chunks with only a few selected elements form one run if that is faster."""
     chain, grid = chunks.metadata.chain, chunks.metadata.grid
     if chain.run_length > 1 and chunks.metadata.edges is None and not chain.supports_partial_reads:

@@ -13,7 +13,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._util.memory import KEPT, keep_freed_memory
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import SelectionError, ShapeError
-from zarrasync.indexing.chunk_runs import Run
+from zarrasync.indexing.chunk_runs import AnyRun
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.kernel.read import KernelRead
@@ -124,7 +124,7 @@ async def _run_blocking(plan: ReadPlan, options: PlaceOptions) -> None:
     await run_in_worker(run, computing=plan.chunks.store.near)
 
 
-async def read_listed_runs(placement: Placement, runs: Sequence[Run]) -> None:
+async def read_listed_runs(placement: Placement, runs: Sequence[AnyRun]) -> None:
     """Read chunks of one shape from a blocking store.
 
     Args:
@@ -134,7 +134,7 @@ async def read_listed_runs(placement: Placement, runs: Sequence[Run]) -> None:
     await _read_runs(placement, runs, KernelRead.listed(placement, runs))
 
 
-async def _read_runs(placement: Placement, runs: Sequence[Run], kernel_read: KernelRead | None) -> None:
+async def _read_runs(placement: Placement, runs: Sequence[AnyRun], kernel_read: KernelRead | None) -> None:
     """Read with the kernel, if there is one, and the remaining runs in Python."""
     left = runs if kernel_read is None else await kernel_read.run()
     if left:
@@ -144,7 +144,7 @@ async def _read_runs(placement: Placement, runs: Sequence[Run], kernel_read: Ker
 async def _run_async(plan: ReadPlan, options: PlaceOptions) -> None:
     """Carry out a plan on an asynchronous store, with bounded concurrency."""
 
-    async def run(group: tuple[Chunks, Sequence[Run]]) -> None:
+    async def run(group: tuple[Chunks, Sequence[AnyRun]]) -> None:
         chunks, runs = group
         flag = cancel_flag()
         await read_async(Placement(chunks, plan.buffer, options, flag), runs)

@@ -8,7 +8,7 @@ from functools import partial
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.gather import for_each
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_runs import Run
+from zarrasync.indexing.chunk_runs import AnyRun
 from zarrasync.stores.values import Request, Value
 from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.limits import FETCHED_CHUNKS, FETCHED_TOGETHER
@@ -26,7 +26,7 @@ from zarrasync.transfer.shard_search import (
 __all__ = ["read_async"]
 
 
-async def read_async(placement: Placement, runs: Sequence[Run]) -> None:
+async def read_async(placement: Placement, runs: Sequence[AnyRun]) -> None:
     """Read runs of chunks with concurrent requests, which the store limits.
 
     Args:
@@ -51,7 +51,7 @@ class _AsyncRead:
         self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
         self._codec_runner = CodecRunner(placement.chunks.config)
 
-    async def run(self, runs: Sequence[Run]) -> None:
+    async def run(self, runs: Sequence[AnyRun]) -> None:
         config, concurrency, nbytes = self._chunks.config, self._chunks.concurrency, self._chain.nbytes
         whole, searches = split_runs(self._placement, runs)
         # Small values that are fetched together are decoded together, mostly without the interpreter.
@@ -69,7 +69,7 @@ class _AsyncRead:
             self._placement.flag.cancel()
             await self._codec_runner.join()
 
-    async def _read_batch(self, runs: Sequence[Run]) -> None:
+    async def _read_batch(self, runs: Sequence[AnyRun]) -> None:
         """Read whole chunks."""
         keys = [key for run in runs for key in self._chunks.keys(run)]
         nbytes = len(keys) * self._chain.nbytes

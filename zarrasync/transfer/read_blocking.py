@@ -11,7 +11,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.drive import drive
 from zarrasync._util.memory import slows_copies
 from zarrasync.codecs.spec import Buffer
-from zarrasync.indexing.chunk_runs import Run
+from zarrasync.indexing.chunk_runs import AnyRun
 from zarrasync.stores.values import Request
 from zarrasync.transfer.limits import COALESCED_JOB, CONTIGUOUS_COPY, LARGEST_SCRATCH
 from zarrasync.transfer.place import DecodeMemory, Placement
@@ -25,12 +25,12 @@ from zarrasync.transfer.shard_search import (
     split_runs,
     wants_whole,
 )
-from zarrasync.transfer.threads import Job, run_jobs, thread_count
+from zarrasync.transfer.threads import ThreadJob, run_jobs, thread_count
 
 __all__ = ["read_blocking"]
 
 
-async def read_blocking(placement: Placement, runs: Sequence[Run]) -> None:
+async def read_blocking(placement: Placement, runs: Sequence[AnyRun]) -> None:
     """Read runs of chunks on this thread and helpers.
 
     Args:
@@ -50,7 +50,7 @@ class _BlockingRead:
         self._placement = placement
         self._chunks, self._chain, self._store = placement.chunks, placement.chain, placement.chunks.store
 
-    async def run(self, runs: Sequence[Run]) -> None:
+    async def run(self, runs: Sequence[AnyRun]) -> None:
         chunks, chain, threads = self._chunks, self._chain, 1
         if not chunks.is_interpreted(decoding=True):
             out = self._placement.out
@@ -59,16 +59,16 @@ class _BlockingRead:
         async with chunks.budget(2 * threads * min(chain.nbytes, chunks.config.coalesce_size)):
             run_jobs(self._jobs(runs, threads), chunks.config, self._placement.flag, threads)
 
-    def _jobs(self, runs: Sequence[Run], threads: int) -> list[Job]:
+    def _jobs(self, runs: Sequence[AnyRun], threads: int) -> list[ThreadJob]:
         whole, searches = split_runs(self._placement, runs)
-        jobs: list[Job] = [partial(self._search, search) for search in searches]
+        jobs: list[ThreadJob] = [partial(self._search, search) for search in searches]
         groups = batches(whole, self._chain.nbytes, self._chunks.config, threads)
         jobs.extend([partial(self._read_chunks, group) for group in groups])
         return jobs
 
     # -------------------------------------------------------------- whole chunks
 
-    def _read_chunks(self, runs: Sequence[Run]) -> None:
+    def _read_chunks(self, runs: Sequence[AnyRun]) -> None:
         """Fetch, decode and place whole chunks. Reads of small chunks spend most of their time in this loop.
 
         It needs only keys, memory and the codec chain, so compiled code can replace it.
@@ -85,7 +85,7 @@ class _BlockingRead:
         else:
             self._placement.place_runs(runs, keys, self._fetch(keys, [None] * count))
 
-    def _read_raw_chunks(self, runs: Sequence[Run], keys: Sequence[str], count: int) -> None:
+    def _read_raw_chunks(self, runs: Sequence[AnyRun], keys: Sequence[str], count: int) -> None:
         """Read raw chunks directly into the output, or into scratch memory from which they are placed."""
         chain, placement = self._chain, self._placement
         spaces: list[npt.NDArray[np.uint8] | None] = []
@@ -104,7 +104,7 @@ class _BlockingRead:
 
     # -------------------------------------------------------------- parts of shards
 
-    def _search(self, search: ShardSearch) -> list[Job] | None:
+    def _search(self, search: ShardSearch) -> list[ThreadJob] | None:
         """Find the wanted inner chunks of a shard; further jobs fetch and decode them."""
         placement = self._placement
         if wants_whole(placement, search.part):

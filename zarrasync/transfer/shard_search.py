@@ -9,7 +9,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
-from zarrasync.indexing.chunk_runs import ChunkRun, Run
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.transfer.chunks import CachedIndex
 from zarrasync.transfer.limits import JOB_CHUNKS
@@ -208,12 +208,12 @@ class ShardSearch:
                 raise self._placement.truncated(self.key, piece)
 
 
-def split_runs(placement: Placement, runs: Sequence[Run]) -> tuple[list[Run], list[ShardSearch]]:
+def split_runs(placement: Placement, runs: Sequence[AnyRun]) -> tuple[list[AnyRun], list[ShardSearch]]:
     """Split runs into those whose chunks are read whole, and searches for parts of single chunks."""
     chain = placement.chain
     if not chain.supports_partial_reads:
         return list(runs), []
-    whole: list[Run] = []
+    whole: list[AnyRun] = []
     searches: list[ShardSearch] = []
     for run in runs:
         if run.is_full and chain.stored_dtype is not None:

@@ -20,9 +20,9 @@ from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 from zarrasync.transfer.limits import ONE_THREAD
 
-__all__ = ["Job", "Progress", "run_jobs", "thread_count"]
+__all__ = ["Progress", "ThreadJob", "run_jobs", "thread_count"]
 
-Job: TypeAlias = Callable[[], "Iterable[Job] | None"]
+ThreadJob: TypeAlias = Callable[[], "Iterable[ThreadJob] | None"]
 """A piece of work; it may return further jobs."""
 
 Progress: TypeAlias = Callable[[int], None]
@@ -47,7 +47,7 @@ def thread_count(settings: Config, work: int, most: int) -> int:
     return max(1, min(settings.pool_size, most, 1 + work // ONE_THREAD))
 
 
-def run_jobs(jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int) -> None:
+def run_jobs(jobs: Iterable[ThreadJob], settings: Config, flag: CancelFlag, threads: int) -> None:
     """Run jobs on this thread, with the help of free threads.
 
     The caller works too, so it never waits for a busy pool, and a single job needs no thread switch. If many threads
@@ -90,11 +90,13 @@ class StealingPool:
     ``_lock`` guards the stretches, the source, the queues and the list of helpers.
     """
 
-    def __init__(self, jobs: Iterable[Job], settings: Config, flag: CancelFlag, threads: int, turns: FifoGate) -> None:
+    def __init__(
+        self, jobs: Iterable[ThreadJob], settings: Config, flag: CancelFlag, threads: int, turns: FifoGate
+    ) -> None:
         self._settings, self._flag, self._threads, self._turns = settings, flag, threads, turns
         self._stretches = _stretches(jobs, threads) if isinstance(jobs, Sequence) else []
         self._source = iter(()) if self._stretches else iter(jobs)
-        self._queues: list[deque[Job]] = []
+        self._queues: list[deque[ThreadJob]] = []
         self._helpers: list[Future[None]] = []
         self._starting = 0
         self._errors: list[BaseException] = []
@@ -120,7 +122,7 @@ class StealingPool:
 
     def _work(self) -> None:
         """Run jobs until the queue is empty. Runs on each thread."""
-        queue = deque[Job]()
+        queue = deque[ThreadJob]()
         with self._lock:
             self._queues.append(queue)
         nested, _thread.runs_job = _thread.runs_job, True
@@ -137,7 +139,7 @@ class StealingPool:
         finally:
             _thread.runs_job = nested
 
-    def _take(self, queue: deque[Job]) -> Job | None:
+    def _take(self, queue: deque[ThreadJob]) -> ThreadJob | None:
         """Return the next job of a thread: its own, the next of a lazy source, or one of another thread."""
         with self._lock:
             if self._flag.cancelled:
@@ -179,7 +181,7 @@ class StealingPool:
             clock.current().wait_for(pending)
 
 
-def _stretches(jobs: Sequence[Job], threads: int) -> list[deque[Job]]:
+def _stretches(jobs: Sequence[ThreadJob], threads: int) -> list[deque[ThreadJob]]:
     """Split jobs into stretches of neighbouring jobs, one of about equal length for each thread."""
     size = -(-len(jobs) // threads)
     return [deque(jobs[start : start + size]) for start in range(0, len(jobs), size)]

@@ -25,7 +25,7 @@ from zarrasync.transfer.encode import Encoder
 from zarrasync.transfer.limits import ERASED_TOGETHER, SMALL, WRITE_FACTOR
 from zarrasync.transfer.plan import batches
 from zarrasync.transfer.scratch import ScratchMemory
-from zarrasync.transfer.threads import Job, Progress, run_jobs, thread_count
+from zarrasync.transfer.threads import Progress, ThreadJob, run_jobs, thread_count
 
 __all__ = ["ChunkWriter", "WriteOptions"]
 
@@ -90,7 +90,7 @@ class ChunkWriter:
             run_jobs(self._jobs(flag, runs, threads), chunks.config, flag, threads)
             await self._erase_empty()
 
-    def _jobs(self, flag: CancelFlag, runs: Sequence[ChunkRun], threads: int) -> list[Job]:
+    def _jobs(self, flag: CancelFlag, runs: Sequence[ChunkRun], threads: int) -> list[ThreadJob]:
         groups = batches(runs, self._chain.nbytes, self._chunks.config, threads)
 
         def write(group: Sequence[ChunkRun]) -> None:

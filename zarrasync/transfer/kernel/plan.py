@@ -14,7 +14,7 @@ from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, length
-from zarrasync.model.chunk_grids import Axis, RegularAxis
+from zarrasync.model.chunk_grids import GridAxis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
 __all__ = [
@@ -67,7 +67,7 @@ class KernelPart(NamedTuple):
 
 
 def kernel_part(
-    chunks: Chunks, projection: Projection, out: Array, axes: Sequence[Axis] | None = None
+    chunks: Chunks, projection: Projection, out: Array, axes: Sequence[GridAxis] | None = None
 ) -> KernelPart | None:
     """Return the description of a selection without points, or ``None`` if the kernel does not support it.
 
@@ -109,7 +109,7 @@ def describe_axes(
     projection: Projection,
     strides: Sequence[int],
     memory: list[Any],
-    axes: Sequence[Axis] | None = None,
+    axes: Sequence[GridAxis] | None = None,
 ) -> tuple[bytes, int] | None:
     """Describe the axes of a selection for the kernel.
 
@@ -238,7 +238,7 @@ def named_array(chunks: Chunks, array: ArrayStruct, part: KernelPart) -> ArraySt
     return named
 
 
-def chunk_axes(chunks: Chunks) -> Sequence[Axis]:
+def chunk_axes(chunks: Chunks) -> Sequence[GridAxis]:
     """Return the grid that consists of one chunk."""
     return tuple([RegularAxis(length, length) for length in chunks.chain.spec.shape])
 

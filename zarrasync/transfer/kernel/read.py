@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from zarrasync._kernel.structs import ABSENT, LEFT, ArrayStruct, worker
-from zarrasync.indexing.chunk_runs import ChunkRun, PointRun, Run
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at, runs_of_groups
 from zarrasync.transfer.kernel.plan import (
@@ -21,7 +21,7 @@ from zarrasync.transfer.kernel.plan import (
 )
 from zarrasync.transfer.limits import FILE, JOB_CHUNKS, KERNEL_CHUNKS, ONE_THREAD, POINT
 from zarrasync.transfer.place import Placement
-from zarrasync.transfer.threads import Job, run_jobs, thread_count
+from zarrasync.transfer.threads import ThreadJob, run_jobs, thread_count
 
 __all__ = ["KernelRead"]
 
@@ -45,11 +45,11 @@ class KernelRead:
     """
 
     def __init__(
-        self, placement: Placement, array: ArrayStruct, parts: Sequence[KernelPart], left: Sequence[Run] = ()
+        self, placement: Placement, array: ArrayStruct, parts: Sequence[KernelPart], left: Sequence[AnyRun] = ()
     ) -> None:
         self._placement, self._chunks = placement, placement.chunks
         self._array, self._parts = array, parts
-        self._left: list[Run] = list(left)
+        self._left: list[AnyRun] = list(left)
         self._absent: list[ChunkRun] = []
 
     @classmethod
@@ -65,7 +65,7 @@ class KernelRead:
         return None if part is None else cls(placement, array, [part])
 
     @classmethod
-    def listed(cls, placement: Placement, runs: Sequence[Run]) -> KernelRead | None:
+    def listed(cls, placement: Placement, runs: Sequence[AnyRun]) -> KernelRead | None:
         """Return the read of chunks of one shape, or ``None`` if the kernel does not support any."""
         array = _array_for(placement)
         if array is None:
@@ -75,7 +75,7 @@ class KernelRead:
         parts, left = listed_parts(placement.chunks, single_runs, placement.out)
         return cls(placement, array, parts, [*points, *left]) if parts else None
 
-    async def run(self) -> Sequence[Run]:
+    async def run(self) -> Sequence[AnyRun]:
         """Read, and return the runs that are left to Python because the kernel cannot read them."""
         placement, config, parts = self._placement, self._chunks.config, self._parts
         total = sum([part.total for part in parts])
@@ -92,7 +92,7 @@ class KernelRead:
         self._note_absent()
         return self._left
 
-    def _jobs(self, parts: Sequence[KernelPart], unit: int, threads: int) -> list[Job]:
+    def _jobs(self, parts: Sequence[KernelPart], unit: int, threads: int) -> list[ThreadJob]:
         """Return jobs for the chunks of parts, each of which takes as long as to decode ``unit`` bytes."""
         total = sum([part.total for part in parts])
         length = max(1, min(KERNEL_CHUNKS, self._chunks.config.batch_bytes // max(1, unit), -(-total // threads)))

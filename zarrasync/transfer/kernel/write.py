@@ -27,7 +27,7 @@ from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel.plan import KernelPart, chunk_axes, kernel_part, listed_parts, named_array
 from zarrasync.transfer.limits import FILE, JOB_CHUNKS, WRITE_FACTOR
-from zarrasync.transfer.threads import Job, Progress, run_jobs, thread_count
+from zarrasync.transfer.threads import Progress, ThreadJob, run_jobs, thread_count
 
 __all__ = ["KernelEncoder", "KernelWrite"]
 
@@ -100,7 +100,7 @@ class KernelWrite:
         length = max(1, min(JOB_CHUNKS, config.batch_bytes // nbytes, -(-total // threads)))
         if self._stages and length > (width := len(self._columns[-1])):
             length -= length % width  # whole folders
-        jobs: list[Job] = [
+        jobs: list[ThreadJob] = [
             partial(self._write, flag, progress, part, begin, min(begin + length, part.total))
             for part in parts
             for begin in range(0, part.total, length)

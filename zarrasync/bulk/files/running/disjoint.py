@@ -10,7 +10,7 @@ from zarrasync import formats
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.tasks import planned_metadata
 from zarrasync.errors import ShapeError
-from zarrasync.model.chunk_grids import Axis
+from zarrasync.model.chunk_grids import GridAxis
 
 __all__ = ["disjoint_tasks", "with_disjoint_tasks"]
 
@@ -23,7 +23,7 @@ def disjoint_tasks(plan: FilesPlan, numbers: Iterable[int]) -> dict[int, list[in
         numbers: The numbers of the tasks.
     """
     format_ = formats.by_name(plan.zarr_format)
-    axes: list[Axis] = [
+    axes: list[GridAxis] = [
         planned_metadata(plan, array, format_).grid.axes[array.axis]
         for array in plan.arrays
         if array.kind == "rows" and array.axis is not None

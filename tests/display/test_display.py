@@ -21,7 +21,7 @@ from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse import parse_selection, selection_text
+from zarrasync.indexing.parse import parse_selection
 from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
@@ -272,7 +272,6 @@ def test_selection_strings_follow_python(text):
     values = np.arange(4 * 6 * 9).reshape(4, 6, 9)
     found = parse_selection(text, values.shape)
     np.testing.assert_array_equal(values[found], eval(f"values[{text or '...'}]"))
-    assert parse_selection(selection_text(found), values.shape) == found
     assert parse_selection(f"[{text}]", values.shape) == found
 
 

@@ -42,7 +42,6 @@ __all__ = [
     "numpy_style",
     "orthogonal",
     "parse_selection",
-    "selection_text",
     "simple",
 ]
 
@@ -357,17 +356,3 @@ def _item(item: str, text: str, shape: Sequence[int]) -> int | slice | EllipsisT
     if limits[2:] == [0]:
         raise SelectionError(f"{item!r} in {text!r} has a step of 0", shape=tuple(shape))
     return slice(*limits)
-
-
-def selection_text(selection: Basic) -> str:
-    """Return a selection as a string, the inverse of ``parse_selection``."""
-    return ", ".join(map(_item_text, selection))
-
-
-def _item_text(item: int | slice | EllipsisType) -> str:
-    if item is Ellipsis:
-        return "..."
-    if not isinstance(item, slice):
-        return str(item)
-    limits = [item.start, item.stop] + ([item.step] if item.step is not None else [])
-    return ":".join("" if limit is None else str(limit) for limit in limits)

@@ -34,7 +34,6 @@ __all__ = [
     "corners",
     "partial_chunks",
     "resolve_corners",
-    "split_region",
     "touched_chunks",
 ]
 
@@ -233,8 +232,3 @@ def clip(region: Region, other: Region) -> Region:
     return tuple(
         slice(max(one.start, two.start), min(one.stop, two.stop)) for one, two in zip(region, other, strict=True)
     )
-
-
-def split_region(region: Region, grid: Grid) -> Iterator[tuple[tuple[int, ...], Region]]:
-    """Return the grid coordinates of each chunk that a region touches, and the part of the region in the chunk."""
-    return ((coords, clip(grid.box(coords), region)) for coords in touched_chunks(region, grid))

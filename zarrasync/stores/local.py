@@ -203,8 +203,7 @@ class LocalStore(Store):
                 return None  # of other keys
             check_regular(state, self._base + request.key)
             size = state.st_size
-            start = max(0, size - (request.length or 0)) if request.suffix else min(request.start, size)
-            length = size - start if request.length is None else min(request.length, size - start)
+            start, length = request.bounds(size)
             if request.limit is not None and length > request.limit:
                 request.check_size(length)
             version = version_of(state) if versions else None

@@ -199,8 +199,7 @@ class RemoteZipStore(Store):
             return Request(self.key, member.header_offset, length)
         if member.method != zipfile.ZIP_STORED:
             return Request(self.key, offset, member.compressed_size)
-        start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
-        length = member.size - start if request.length is None else min(request.length, member.size - start)
+        start, length = request.bounds(member.size)
         return Request(self.key, offset + start, length)
 
     async def _extract(self, request: Request, member: Member, plan: Request, data: Buffer) -> Buffer:

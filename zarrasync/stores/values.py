@@ -32,6 +32,11 @@ class Request(NamedTuple):
     into: Buffer | None = None
     limit: int | None = None
 
+    def bounds(self, size: int) -> tuple[int, int]:
+        """Return the start and the length of the range in a value of some size."""
+        start = max(0, size - (self.length or 0)) if self.suffix else min(self.start, size)
+        return start, size - start if self.length is None else min(self.length, size - start)
+
     def check_size(self, nbytes: int, *, at_least: bool = False) -> None:
         """Check the size of a value before memory is allocated for it.
 

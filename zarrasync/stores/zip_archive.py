@@ -115,8 +115,7 @@ class ReadableArchive:
             ValueError: If the member is damaged or too large, or its compression is not supported.
         """
         if member.method == zipfile.ZIP_STORED:
-            start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
-            length = member.size - start if request.length is None else min(request.length, member.size - start)
+            start, length = request.bounds(member.size)
             request.check_size(length)
             data = self._pread(length, self._data_offset(member) + start)
             return verify(data, member) if length == member.size else data

@@ -146,8 +146,8 @@ def content(data: Buffer, member: Member, request: Request) -> Buffer:
     Raises:
         ValueError: If the compression method is not supported, or size or checksum differ from the directory's.
     """
-    start = max(0, member.size - (request.length or 0)) if request.suffix else min(request.start, member.size)
-    stop = member.size if request.length is None else min(start + request.length, member.size)
+    start, length = request.bounds(member.size)
+    stop = start + length
     if (start == 0 and stop == member.size) or member.size <= _PIECE:
         whole = verify(b"".join(_pieces(data, member, member.size + 1)), member)
         return whole if stop - start == member.size else memoryview(whole)[start:stop]

@@ -312,10 +312,6 @@ class _VersionRecorder(WrapperStore):
         super().__init__(inner)
         self.seen: dict[str, object] = {}
 
-    @property
-    def local_directory(self) -> bytes | None:
-        return None
-
     async def fetch(self, requests: Sequence[Request], *, versions: bool = False) -> list[Value | None]:
         values = await self.inner.fetch(requests, versions=True)
         for request, value in zip(requests, values, strict=True):

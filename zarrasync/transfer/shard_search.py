@@ -74,20 +74,7 @@ class ShardSearch:
             ShardChanged: If the shard is replaced meanwhile.
             CodecError: If its index is damaged.
         """
-
-        def fetch_ranges(ranges: Sequence[Range]) -> Sequence[Buffer | None]:
-            return self._take_cached() or self._data(drive(fetch(self._requests(ranges))))
-
-        has_cached = self._cached is not None
-        try:
-            self.pieces = drive_search(self._locator, fetch_ranges)
-            if has_cached and self._finds_nothing():
-                self._start_again()
-                self.pieces = drive_search(self._locator, fetch_ranges)
-        except CodecError as error:
-            self._placement.chunks.locate(error, self.key)
-            raise
-        self._check_size()
+        drive(self.run_async(fetch, fetch))
 
     async def run_async(self, fetch: Fetch, fetch_index: Fetch) -> None:
         """Search with a fetch that may suspend; see ``run``.

@@ -13,6 +13,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType, TracebackType
 from typing import TypeAlias
@@ -296,7 +297,7 @@ class FileLocks:
         """Lock places that this call has not locked yet; return whether that took waiting."""
         own = set(held.values())
         paths = {place: path for place, path in zip(places, self._paths, strict=True) if place not in own}
-        key_locks = KeyLocks(lambda: list(paths))
+        key_locks = KeyLocks(partial(list, paths))
         await key_locks.__aenter__()
         self._key_locks, waited = key_locks, key_locks.waited
         try:

@@ -14,7 +14,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.chunk_runs import ChunkRun, Run
+from zarrasync.indexing.chunk_runs import ChunkRun, AnyRun
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.limits import SMALL
 from zarrasync.transfer.place import Placement, PlaceOptions
@@ -50,7 +50,7 @@ class ListedChunks(Chunks):
     def key(self, coords: tuple[int, ...]) -> str:
         return self.listed[coords[0]]
 
-    def keys(self, run: Run) -> list[str]:
+    def keys(self, run: AnyRun) -> list[str]:
         assert isinstance(run, ChunkRun)
         return list(self.listed[run.coords[0] : run.coords[0] + run.count])
 

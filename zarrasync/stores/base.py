@@ -478,12 +478,12 @@ class DirectFiles(NamedTuple):
     Attributes:
         directory: The directory of the files, with a slash at its end. A key is the path relative to it.
         fsync: Whether values are flushed to the disk before they get their final names.
-        count: A function that counts what was read and written, or ``None``.
+        counter: A function that counts what was read and written, or ``None``.
     """
 
     directory: bytes
     fsync: bool
-    count: Callable[[Traffic], None] | None = None
+    counter: Callable[[Traffic], None] | None = None
 
 
 def has_own_values(store: Store, cls: type[Store]) -> bool:

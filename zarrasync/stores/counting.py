@@ -99,7 +99,7 @@ class CountingStore(HookedStore):
         files = self.inner.direct_files
         if files is None or has_own_values(self, CountingStore):
             return None
-        return files._replace(count=partial(self._count_files, files.count))
+        return files._replace(counter=partial(self._count_files, files.counter))
 
     def _count_files(self, inner: Callable[[Traffic], None] | None, traffic: Traffic) -> None:
         self._add(**traffic._asdict())

@@ -241,12 +241,12 @@ class Chunks:
         config, array, files = self.config, self.kernel_array, self._files
         if array is None or files is None or 0 < config.max_chunk_bytes < self.metadata.chain.nbytes:
             return None
-        return RangesReader(array, self.chain, min(ONE_THREAD, config.max_read_bytes or ONE_THREAD), files.count)
+        return RangesReader(array, self.chain, min(ONE_THREAD, config.max_read_bytes or ONE_THREAD), files.counter)
 
     def count_files(self, own: Worker) -> None:
         """Let the store count what the last call of the kernel read and wrote."""
-        if self._files is not None and self._files.count is not None:
-            self._files.count(own.traffic())
+        if self._files is not None and self._files.counter is not None:
+            self._files.counter(own.traffic())
 
     @cached_property
     def kernel_decoder(self) -> KernelDecoder | None:

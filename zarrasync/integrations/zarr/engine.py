@@ -14,7 +14,7 @@ from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.chunk_runs import ChunkRun, AnyRun
+from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.limits import SMALL
 from zarrasync.transfer.place import Placement, PlaceOptions

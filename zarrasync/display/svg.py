@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from zarrasync.indexing.regions import Coverage, Touched
+from zarrasync.indexing.axis_cuts import Touched
+from zarrasync.indexing.regions import Coverage
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.chunk_grids import Grid, GridAxis

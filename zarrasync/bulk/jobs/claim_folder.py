@@ -10,7 +10,8 @@ from zarrasync._concurrency import bridge
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
-from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN, JOB_RECORD, JOB_TASK
+from zarrasync.nodes.erase import JOB_PLAN, JOB_RECORD, JOB_TASK
+from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.stores import Request, Store
 from zarrasync.stores.leases import Entry, entry_of
 

@@ -16,7 +16,8 @@ from zarrasync.bulk.jobs.claim_folder import ClaimFolder
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, ReadOnlyError, StoreError, UnsupportedOperation
 from zarrasync.model.paths import join
-from zarrasync.nodes.erase import JOB_FOLDER, JOB_PLAN
+from zarrasync.nodes.erase import JOB_PLAN
+from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Store, resolve
 

@@ -36,8 +36,7 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_times import TimeUnits
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.erase import JOB_FOLDER
-from zarrasync.nodes.node import NodeHandle
+from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned

@@ -15,7 +15,7 @@ from zarrasync.indexing.projection import assign
 from zarrasync.transfer.chunks import Chunks, Fields
 from zarrasync.transfer.convert_values import cast
 from zarrasync.transfer.kernel.write import KernelEncoder
-from zarrasync.transfer.scratch import ScratchMemory
+from zarrasync.transfer.place import ScratchMemory
 
 __all__ = ["Encoder"]
 

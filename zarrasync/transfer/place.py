@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -15,17 +16,68 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.fork import thread_lock
+from zarrasync._util.memory import aligned_empty
 from zarrasync.codecs.kernel_chain import KernelDecoder
 from zarrasync.codecs.partial import ChunkDecoder, Piece
 from zarrasync.codecs.spec import Array, Buffer, as_bytes_view
 from zarrasync.errors import CodecError, MissingChunkError, SelectionError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, PointRun
 from zarrasync.transfer.chunks import Chunks, Fields, Missing
-from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_SCRATCH, REUSED, SMALL
-from zarrasync.transfer.scratch import ScratchMemory
+from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_KEPT, LARGEST_SCRATCH, REUSED, SMALL
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["ContentBudget", "DecodeMemory", "FetchedPiece", "PlaceOptions", "Placement", "Workspace", "missing_chunks"]
+__all__ = [
+    "ContentBudget",
+    "DecodeMemory",
+    "FetchedPiece",
+    "PlaceOptions",
+    "Placement",
+    "ScratchMemory",
+    "Workspace",
+    "missing_chunks",
+]
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.by_purpose: dict[str, npt.NDArray[np.uint8]] = {}
+
+
+_kept = _Kept()
+
+
+class ScratchMemory:
+    """Memory of this thread for the length of a ``with`` block.
+
+    Memory in use is not in the thread's cache, so nested calls get other memory.
+
+    Args:
+        purpose: What the memory is for; one piece is kept per purpose.
+        size: Bytes.
+
+    Raises:
+        CodecError: On entering, if there is not enough memory.
+    """
+
+    __slots__ = ("_memory", "_purpose", "_size")
+
+    def __init__(self, purpose: str, size: int) -> None:
+        self._purpose, self._size = purpose, size
+
+    def __enter__(self) -> npt.NDArray[np.uint8]:
+        memory = _kept.by_purpose.pop(self._purpose, None)
+        if memory is None or len(memory) < self._size:
+            try:
+                memory = aligned_empty(self._size)
+            except MemoryError as error:
+                raise CodecError(f"a chunk of {self._size:,} bytes does not fit into memory") from error
+        self._memory = memory
+        return memory[: self._size]
+
+    def __exit__(self, *error: object) -> None:
+        if len(self._memory) <= LARGEST_KEPT:
+            _kept.by_purpose[self._purpose] = self._memory
+
 
 FetchedPiece: TypeAlias = tuple[Piece, memoryview]
 """A piece of a stored value, and its bytes."""

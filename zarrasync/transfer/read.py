@@ -19,8 +19,7 @@ from zarrasync.transfer.chunks import Chunks, Fields, Missing, dtype_of
 from zarrasync.transfer.kernel.read import KernelRead
 from zarrasync.transfer.place import ContentBudget, Placement, PlaceOptions, missing_chunks
 from zarrasync.transfer.plan import ReadPlan, plan_read
-from zarrasync.transfer.read_async import read_async
-from zarrasync.transfer.read_blocking import read_blocking
+from zarrasync.transfer.read_runs import read_async, read_blocking
 from zarrasync.transfer.single_chunk import SingleChunk
 from zarrasync.transfer.threads import Progress
 

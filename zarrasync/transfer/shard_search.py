@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from zarrasync._concurrency.drive import drive
 from zarrasync.codecs.partial import Locator, Piece, Range, adrive_search, drive_search
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import CodecError
@@ -16,6 +15,7 @@ from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
 
 __all__ = [
+    "Fetch",
     "ShardChanged",
     "ShardSearch",
     "Span",
@@ -53,7 +53,7 @@ class ShardSearch:
     Attributes:
         key: The shard's key.
         part: The shard's part of the selection.
-        pieces: The pieces, after ``run`` or ``run_async``; ``None`` if the shard is absent.
+        pieces: The pieces, after ``run``; ``None`` if the shard is absent.
         version: The version of the shard that they were found in, if the store has versions.
     """
 
@@ -67,21 +67,16 @@ class ShardSearch:
         self._cached = self._indexes.get(key)
         self._knows_version = False
 
-    def run(self, fetch: Fetch) -> None:
-        """Search with a fetch that never suspends.
-
-        Raises:
-            ShardChanged: If the shard is replaced meanwhile.
-            CodecError: If its index is damaged.
-        """
-        drive(self.run_async(fetch, fetch))
-
-    async def run_async(self, fetch: Fetch, fetch_index: Fetch) -> None:
-        """Search with a fetch that may suspend; see ``run``.
+    async def run(self, fetch: Fetch, fetch_index: Fetch) -> None:
+        """Search for the pieces.
 
         Args:
             fetch: Fetches byte ranges.
             fetch_index: Fetches the index, which several reads may need at the same time.
+
+        Raises:
+            ShardChanged: If the shard is replaced meanwhile.
+            CodecError: If its index is damaged.
         """
 
         async def fetch_ranges(ranges: Sequence[Range]) -> Sequence[Buffer | None]:

@@ -20,12 +20,11 @@ from zarrasync.errors import CodecError, UnsupportedOperation, WriteConflictErro
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.stores.values import ABSENT, Request
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
-from zarrasync.transfer.codec_runner import CodecRunner
 from zarrasync.transfer.encode import Encoder
 from zarrasync.transfer.limits import ERASED_TOGETHER, SMALL, WRITE_FACTOR
+from zarrasync.transfer.place import ScratchMemory
 from zarrasync.transfer.plan import batches
-from zarrasync.transfer.scratch import ScratchMemory
-from zarrasync.transfer.threads import Progress, ThreadJob, run_jobs, thread_count
+from zarrasync.transfer.threads import CodecRunner, Progress, ThreadJob, run_jobs, thread_count
 
 __all__ = ["ChunkWriter", "WriteOptions"]
 

@@ -19,7 +19,7 @@ from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.limits import SMALL
 from zarrasync.transfer.place import Placement, PlaceOptions
 from zarrasync.transfer.read import read_listed_runs
-from zarrasync.transfer.read_async import read_async
+from zarrasync.transfer.read_runs import read_async
 from zarrasync.transfer.write import write_listed_runs
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 

@@ -23,8 +23,6 @@ from zarrasync._concurrency.gates import BLOCKED_LOOP
 from zarrasync._concurrency.interrupts import Interruptible
 from zarrasync._util.short_tracebacks import RAISED, shorten
 
-__all__ = ["iterate", "run"]
-
 T = TypeVar("T")
 _STOP_SECONDS = 5.0
 """Seconds to wait for the loop to end when the interpreter exits."""

@@ -13,17 +13,6 @@ from typing import Any, TypeVar
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reentrant_lock
 
-__all__ = [
-    "CALL_FLAG",
-    "CancelFlag",
-    "as_call",
-    "cancel_flag",
-    "ignore_cancellation",
-    "raise_if_cancelled",
-    "run_cleanup",
-    "shielded",
-]
-
 _bytes_lock = reentrant_lock()
 """Held while the byte for compiled code is created, because threads that share a flag must get the same byte."""
 

@@ -18,18 +18,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, TypeVar
 
-__all__ = [
-    "Environment",
-    "current",
-    "exponential",
-    "monotonic",
-    "replaced",
-    "sleep",
-    "sleep_blocking",
-    "uniform",
-    "wall_time",
-]
-
 T = TypeVar("T")
 
 

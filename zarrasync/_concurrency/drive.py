@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from zarrasync._concurrency.fork import reset_in_child
 
-__all__ = ["drive", "driven"]
-
 T = TypeVar("T")
 
 

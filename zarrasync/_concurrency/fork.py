@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["reentrant_lock", "reset_in_child", "thread_lock"]
-
 F = TypeVar("F", bound=Callable[[], None])
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()

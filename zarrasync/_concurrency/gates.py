@@ -15,18 +15,6 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.interrupts import is_in_handler
 
-__all__ = [
-    "BLOCKED_LOOP",
-    "POLL_SECONDS",
-    "FifoGate",
-    "NestedGate",
-    "Permits",
-    "SharedGate",
-    "Waiter",
-    "byte_budget",
-    "thread_turns",
-]
-
 BLOCKED_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("zarrasync_blocked_loop", default=None)
 """The event loop that is blocked until the current call returns, if a sync call was made on the loop's own thread."""
 

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 
-__all__ = ["SingleFlight", "first_error", "for_each", "gather", "gather_all", "in_background"]
-
 T = TypeVar("T")
 
 

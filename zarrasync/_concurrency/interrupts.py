@@ -20,8 +20,6 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import CALL_FLAG, CancelFlag
 from zarrasync._concurrency.fork import reset_in_child
 
-__all__ = ["Interruptible", "is_in_handler", "main_thread", "of_call"]
-
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _SIGINT = int(signal.SIGINT)

@@ -13,8 +13,6 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import FifoGate, NestedGate, SharedGate
 
-__all__ = ["AdaptiveLimiter", "bounding", "current_bound", "request_bound", "request_limiter"]
-
 _FEW = 8
 """Requests in flight until the first answer, and at servers that close each connection after its answer.
 

@@ -16,9 +16,6 @@ from zarrasync._concurrency.gates import BLOCKED_LOOP, Waiter
 from zarrasync._concurrency.interrupts import of_call
 from zarrasync.errors import StoreError
 
-__all__ = ["KeyLock", "KeyLocks", "holds_key_lock"]
-
-
 _Place: TypeAlias = asyncio.AbstractEventLoop | int
 """The event loop of a task, or the number of a thread."""
 

@@ -22,22 +22,6 @@ from zarrasync._concurrency.drive import drive, driven
 from zarrasync._concurrency.fork import reset_in_child, thread_lock
 from zarrasync._concurrency.gates import POLL_SECONDS
 
-__all__ = [
-    "Deliveries",
-    "codec_pool",
-    "compute",
-    "deliveries_of",
-    "helper_pool",
-    "iterate_in_worker",
-    "name_lookup",
-    "pool",
-    "run_abandonable",
-    "run_in_new_thread",
-    "run_in_worker",
-    "run_to_end",
-    "submit",
-]
-
 logging.getLogger("zarrasync").addHandler(logging.NullHandler())
 
 _pools: dict[tuple[str, int], Executor] = {}

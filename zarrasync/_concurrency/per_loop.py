@@ -9,8 +9,6 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["PerLoop"]
-
 T = TypeVar("T")
 
 

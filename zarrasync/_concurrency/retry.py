@@ -12,8 +12,6 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gates import POLL_SECONDS
 from zarrasync.errors import WriteConflictError
 
-__all__ = ["ConflictBackoff", "RetryCounts", "pause"]
-
 
 async def pause(seconds: float) -> None:
     """Wait, on an event loop or on a thread. A waiting thread checks for cancellation."""

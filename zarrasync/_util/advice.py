@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-__all__ = ["OVERWRITE_BY_MODE", "in_terms_of", "suggest"]
-
 OVERWRITE_BY_MODE = ("overwrite=True", "mode='w'")
 """For functions that replace nodes with the parameter ``mode``."""
 

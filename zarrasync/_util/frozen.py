@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-__all__ = ["FrozenDict", "FrozenList", "freeze"]
-
 _MESSAGE = (
     "attributes are read-only here, because storing them takes a request; call `await node.update_attributes({...})`, "
     "or assign a whole value with `node.attrs[name] = value` in the synchronous API"

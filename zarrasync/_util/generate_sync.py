@@ -18,8 +18,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["generate"]
-
 PACKAGE = Path(__file__).parent.parent
 CLASSES = (  # file, asynchronous class, synchronous class, base class
     ("nodes/array.py", "AsyncArray", "Array", "ArrayBase"),

@@ -16,20 +16,6 @@ import numpy as np
 
 from zarrasync.errors import MetadataError, Problem
 
-__all__ = [
-    "Members",
-    "copied_document",
-    "dump",
-    "duplicate_names",
-    "is_same_document",
-    "join_members",
-    "load",
-    "reject_tokens",
-    "split_members",
-    "to_plain",
-    "without_member",
-]
-
 _NESTING_LIMIT = 100
 """The maximum nesting of documents, because recursive functions process them."""
 _CONTENTS = {b"": "an empty document", b"<": "the document is HTML or XML, such as a page to log in; check the URL"}

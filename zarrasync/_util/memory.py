@@ -13,17 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "KEPT",
-    "MemoryPool",
-    "aligned_empty",
-    "empty_in_order",
-    "is_immutable",
-    "join_buffers",
-    "keep_freed_memory",
-    "slows_copies",
-]
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PAGE_SIZE, _ALIAS_DISTANCE, _ALIGNMENT = 4096, 32, 64

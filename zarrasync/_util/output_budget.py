@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["BudgetExceeded", "OutputBudget", "check_budget", "expansion_budget", "reason_of"]
-
 _LEAST, _RATIO = 1 << 26, 64
 """Bytes that any value may expand to, and how many times its bytes a larger one may expand to."""
 

@@ -9,19 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "CODECS",
-    "CONVENTIONS",
-    "DATA_TYPES",
-    "METHODS",
-    "TRANSFORMERS",
-    "URL_ADAPTERS",
-    "count_registration",
-    "entry_points_in",
-    "find",
-    "generation",
-]
-
 CODECS = "zarrasync.codecs"
 CONVENTIONS = "zarrasync.conventions"
 DATA_TYPES = "zarrasync.data_types"

@@ -10,8 +10,6 @@ from urllib.parse import unquote
 
 from zarrasync.errors import StoreError
 
-__all__ = ["has_secrets", "public_url", "redact", "redacted_errors"]
-
 _WORD = re.compile(r"[^\s'\"<>]+")
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _USER = re.compile(

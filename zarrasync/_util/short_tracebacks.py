@@ -15,8 +15,6 @@ from types import TracebackType
 from zarrasync import config
 from zarrasync.errors import ZarrError
 
-__all__ = ["RAISED", "shorten"]
-
 RAISED = (ZarrError, TypeError, ValueError, KeyError, IndexError, ImportError, KeyboardInterrupt)
 """The errors that this library raises, including built-in errors for wrong arguments and missing packages."""
 

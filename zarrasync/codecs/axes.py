@@ -14,8 +14,6 @@ from zarrasync.codecs.base import ArrayArrayCodec, Codec, check_members
 from zarrasync.codecs.spec import Array, ArraySpec
 from zarrasync.errors import MetadataError
 
-__all__ = ["ReshapeCodec", "TransposeCodec"]
-
 
 @dataclass(frozen=True)
 class TransposeCodec(ArrayArrayCodec):

@@ -18,23 +18,6 @@ from zarrasync.errors import CodecError
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.fill_values import is_float
 
-__all__ = [
-    "ArrayArrayCodec",
-    "ArrayBytesCodec",
-    "BytesBytesCodec",
-    "Codec",
-    "Decoder",
-    "KernelStep",
-    "Out",
-    "check_integer",
-    "check_limits",
-    "check_members",
-    "integer_limits",
-    "is_real_number",
-    "rejection_of",
-    "transform_elements",
-]
-
 
 def check_members(configuration: Iterable[str], *members: str) -> None:
     """Raise ``ValueError`` if a configuration has other members than these."""

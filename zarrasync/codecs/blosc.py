@@ -20,8 +20,6 @@ from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, wi
 from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
-__all__ = ["BloscCodec", "blosc_decoder"]
-
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _LARGEST = (1 << 31) - 1 - 16

@@ -20,8 +20,6 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection, assign
 from zarrasync.model.dtypes import has_byte_order
 
-__all__ = ["BytesCodec"]
-
 _DIVISIBLE_SIZE = 1 << 14
 """Size of chunks below which reading a whole chunk is faster than locating a part."""
 

@@ -22,8 +22,6 @@ from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType, from_json, to_json
 from zarrasync.model.fill_values import fill_from_json, is_float
 
-__all__ = ["MODES", "CastValueCodec", "cast"]
-
 _ScalarMap: TypeAlias = tuple[tuple[Any, Any], ...]
 
 

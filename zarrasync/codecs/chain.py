@@ -32,8 +32,6 @@ from zarrasync.codecs.third_party import checked, checked_serializer
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.indexing.projection import Projection
 
-__all__ = ["BoundChain", "CodecChain"]
-
 _CHEAP_COPY = 1 << 15
 """Bytes of a decoded chunk below which one more copy is cheaper than another step of the interpreter."""
 _MOST = 1 << 62

@@ -18,23 +18,6 @@ from zarrasync.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, as_bytes_view
 
-__all__ = [
-    "ArrayStep",
-    "ChunkMemoryLayout",
-    "chunk_memory_layout",
-    "decodes_into_buffer",
-    "encoded_sizes",
-    "fill_word",
-    "fixed_budget",
-    "is_fill",
-    "is_quick",
-    "memory_size",
-    "read_size_hint",
-    "rows_with_only",
-    "supports_partial_reads",
-    "variable_budget",
-]
-
 ArrayStep: TypeAlias = tuple[ArrayArrayCodec, ArraySpec]
 """An array -> array codec with the spec of its decoded side."""
 

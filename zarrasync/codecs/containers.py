@@ -16,8 +16,6 @@ from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import MetadataError
 
-__all__ = ["ConditionalCodec", "N5Codec"]
-
 
 @dataclass(frozen=True)
 class ConditionalCodec(BytesBytesCodec):

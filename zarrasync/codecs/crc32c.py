@@ -12,8 +12,6 @@ from zarrasync.codecs.base import BytesBytesCodec, KernelStep, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError
 
-__all__ = ["Crc32cCodec"]
-
 
 @dataclass(frozen=True)
 class Crc32cCodec(BytesBytesCodec):

@@ -25,17 +25,6 @@ from zarrasync.codecs.base import Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError, UnknownCodecError
 
-__all__ = [
-    "WARNINGS",
-    "DecoderFactory",
-    "checked_decoder",
-    "is_data_error",
-    "numcodecs_module",
-    "shuffle_decoder",
-    "stream_decoder",
-    "with_size_header",
-]
-
 DecoderFactory: TypeAlias = Callable[["int | None", int], Decoder]
 """Returns a decoder for a size, if that is known, and a limit. The decoder may raise errors of its library."""
 

@@ -26,8 +26,6 @@ from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.fill_values import fill_from_json, is_float
 
-__all__ = ["BitroundCodec", "PackbitsCodec", "ScaleOffsetCodec"]
-
 
 @dataclass(frozen=True)
 class BitroundCodec(ArrayArrayCodec):

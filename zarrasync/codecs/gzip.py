@@ -13,8 +13,6 @@ from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, che
 from zarrasync.codecs.decompression import DecoderFactory, checked_decoder, stream_decoder
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["GZIP_WINDOW", "RAW_WINDOW", "ZLIB_WINDOW", "GzipCodec", "deflate", "gzip_decoder", "inflate_decoder"]
-
 GZIP_WINDOW, ZLIB_WINDOW, RAW_WINDOW = 31, 15, -15
 """The ``wbits`` argument of zlib that selects the container format."""
 

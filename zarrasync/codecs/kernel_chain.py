@@ -28,8 +28,6 @@ from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.sharding import BoundSharding
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["KernelDecoder", "describe_chain"]
-
 
 def describe_chain(chain: BoundChain, array: ArrayStruct) -> bool:
     """Describe how the chunks of an array are encoded.

@@ -50,8 +50,6 @@ from zarrasync.codecs.zstd import zstd_decoder
 from zarrasync.errors import MetadataError, UnknownCodecError
 from zarrasync.model.dtypes import from_numpy
 
-__all__ = ["ARRAY_ARRAY", "NumcodecsArray", "NumcodecsBytes", "NumcodecsSerializer", "adapt", "numcodecs_codec"]
-
 ARRAY_ARRAY = frozenset({"delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits"})
 """IDs of codecs that are array -> array codecs in Zarr v3."""
 _ARRAY_BYTES = frozenset({"zfpy", "pcodec"})

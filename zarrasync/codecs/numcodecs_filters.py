@@ -18,8 +18,6 @@ import numpy as np
 from zarrasync.codecs.spec import Array
 from zarrasync.errors import MetadataError
 
-__all__ = ["find_loss", "is_within_range", "may_lose_values", "normalize_config"]
-
 _CODECS = frozenset(("blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"))
 _NUMBERS = frozenset(
     ("level", "clevel", "preset", "acceleration", "blocksize", "shuffle", "typesize", "elementsize", "delta")

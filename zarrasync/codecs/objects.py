@@ -25,16 +25,6 @@ from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
 
-__all__ = [
-    "OBJECT_CODECS",
-    "ObjectCodec",
-    "VlenBytesCodec",
-    "VlenUtf8Codec",
-    "check_json",
-    "check_msgpack",
-    "text_size",
-]
-
 _VALUE, _MAP, _MAP_ENTRY = 72, 240, 104
 """Bytes of a number or an empty container with its place in a list, of a dictionary, and of an entry in one."""
 _NO_DATA = frozenset((0xC0, 0xC1, 0xC2, 0xC3))

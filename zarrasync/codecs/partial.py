@@ -17,19 +17,6 @@ from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 
-__all__ = [
-    "BoundArrayBytes",
-    "BoundWhole",
-    "ChunkDecoder",
-    "Locator",
-    "Piece",
-    "Range",
-    "adrive_search",
-    "drive_search",
-    "search_inside",
-    "search_together",
-]
-
 
 class Range(NamedTuple):
     """A byte range of an encoded value.

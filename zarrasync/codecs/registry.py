@@ -29,17 +29,6 @@ from zarrasync.codecs.zfp import ZfpCodec
 from zarrasync.codecs.zstd import ZstdCodec
 from zarrasync.errors import MetadataError, Problem, UnknownCodecError
 
-__all__ = [
-    "as_codec",
-    "chain_of",
-    "default_array_bytes",
-    "from_numcodecs",
-    "parse_codec",
-    "parse_codecs",
-    "register",
-    "registered",
-]
-
 _PARSERS: dict[str, Callable[[Mapping[str, Any]], Codec]] = {
     "bytes": BytesCodec.from_configuration,
     "endian": BytesCodec.from_configuration,

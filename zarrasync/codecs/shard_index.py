@@ -17,8 +17,6 @@ from zarrasync.codecs.spec import ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["ChunkOrder", "IndexTable", "ShardIndex", "order_of", "storage_order"]
-
 ChunkOrder: TypeAlias = Literal["C", "F", "morton"]
 """The last axis varies fastest, or the first one, or all take turns bit by bit (Z order, as in zarr-python)."""
 

@@ -28,8 +28,6 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import regular_grid
 
-__all__ = ["DEFAULT_INDEX", "BoundSharding", "ShardingCodec", "in_order_of"]
-
 _CHUNK_OVERHEAD = 256
 """Bytes that codecs may add to an inner chunk of any size."""
 _LARGEST_INDEX = 1 << 40

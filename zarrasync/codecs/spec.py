@@ -12,9 +12,6 @@ import numpy.typing as npt
 from zarrasync.errors import CodecError
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["Array", "ArraySpec", "Buffer", "as_bytes_view"]
-
-
 Array: TypeAlias = npt.NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """Bytes in memory. Arrays among them are one-dimensional and contiguous."""

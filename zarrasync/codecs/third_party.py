@@ -21,8 +21,6 @@ from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import ZarrError
 from zarrasync.model import dtypes
 
-__all__ = ["Wrapped", "checked", "checked_serializer", "from_zarr_registry"]
-
 
 def from_zarr_registry(name: str, configuration: Mapping[str, Any]) -> Codec | None:
     """Return the codec that zarr-python's registry has under a name, if zarr-python is imported; otherwise ``None``.

@@ -14,8 +14,6 @@ from zarrasync.codecs.partial import BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 
-__all__ = ["ZfpCodec", "complete_zfp_stream"]
-
 _MODES: dict[str, tuple[str, ...]] = {
     "reversible": (),
     "expert": ("minbits", "maxbits", "maxprec", "minexp"),

@@ -21,8 +21,6 @@ from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, wi
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import UnknownCodecError
 
-__all__ = ["ZstdCodec", "zstd_decoder"]
-
 _SMALL = 1 << 17
 """Size below which contexts that are kept per thread are faster than numcodecs, which creates one per call."""
 _STEP, _LARGEST_WINDOW = 1 << 20, 1 << 27

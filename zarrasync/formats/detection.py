@@ -16,8 +16,6 @@ from zarrasync.formats.v3 import V3
 from zarrasync.metadata.format import Documents, Format
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata
 
-__all__ = ["CANDIDATES", "SOURCES", "by_name", "detect", "is_document", "likely_node", "may_be_zarr"]
-
 CANDIDATES: tuple[Format, ...] = (V3(), V2(), Draft(SEED), Draft(Y2022))
 """The formats to look for if the format is not specified, in order of preference.
 

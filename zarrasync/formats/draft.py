@@ -37,8 +37,6 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key, join
 
-__all__ = ["Draft", "parse_entry_point"]
-
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 

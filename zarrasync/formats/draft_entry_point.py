@@ -9,21 +9,6 @@ from typing import Any, NamedTuple
 from zarrasync.metadata.document import DocumentChecker
 from zarrasync.model.paths import is_key
 
-__all__ = [
-    "ENTRY_POINT_KEY",
-    "SEED",
-    "SPECIFICATION",
-    "Y2022",
-    "EntryPoint",
-    "check_extensions",
-    "list_member",
-    "new_entry_point",
-    "parse_attributes",
-    "read_entry_point",
-    "refuse_unknown_members",
-    "take_filters",
-]
-
 
 def refuse_unknown_members(checker: DocumentChecker, members: Iterable[str]) -> None:
     """Add a problem for each member that the specification does not define."""

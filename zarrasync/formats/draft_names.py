@@ -14,16 +14,6 @@ from zarrasync.formats.numpy_documents import is_numpy_dtype, numpy_dtype, parse
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import CORE, DataType, is_raw
 
-__all__ = [
-    "ParsedType",
-    "codec_uri",
-    "parse_codec_uri",
-    "parse_fill_value",
-    "parse_type",
-    "render_fill_value",
-    "render_type",
-]
-
 _CODEC_URI = re.compile(r".*/spec/codecs?/([A-Za-z0-9_.-]+?)(?:/1\.\d+)?/?")
 _RAW_TYPE = re.compile(r"r[1-9][0-9]*")
 _BIT_PATTERN = re.compile(r"0x([0-9a-fA-F]+)|0b([01]+)")

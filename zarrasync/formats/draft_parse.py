@@ -42,8 +42,6 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType, is_raw
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["INDEX_CODECS", "OPTIONAL_MEMBERS", "REQUIRED_MEMBERS", "parse_array"]
-
 REQUIRED_MEMBERS = {
     SEED: ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "extensions", "attributes"),
     Y2022: ("shape", "data_type", "chunk_grid"),

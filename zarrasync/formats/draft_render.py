@@ -23,8 +23,6 @@ from zarrasync.formats.numpy_documents import render_fill, to_numcodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model.dtypes import is_raw
 
-__all__ = ["render_array", "unsupported"]
-
 _COMPRESSORS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma", "zstd")
 
 

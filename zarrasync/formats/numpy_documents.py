@@ -39,23 +39,6 @@ from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import BYTES, STRING, DataType
 from zarrasync.model.paths import join
 
-__all__ = [
-    "VARIABLE_TYPES",
-    "bytes_filter_chain",
-    "fortran_order",
-    "is_numpy_dtype",
-    "numpy_dtype",
-    "parse_dtype",
-    "parse_fill",
-    "parse_zmetadata",
-    "render_dtype",
-    "render_fill",
-    "render_zmetadata",
-    "stored_dtype",
-    "to_numcodecs",
-    "without_nan_payload",
-]
-
 VARIABLE_TYPES: dict[str, tuple[DataType, ArrayBytesCodec]] = {
     "vlen-utf8": (STRING, VlenUtf8Codec()),
     "vlen-bytes": (BYTES, VlenBytesCodec()),

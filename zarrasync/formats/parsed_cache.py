@@ -27,8 +27,6 @@ from zarrasync.metadata.document import DocumentChecker
 from zarrasync.metadata.format import Documents, Format
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, NodeMetadata, SourceDocuments
 
-__all__ = ["parse", "parse_similar"]
-
 K = TypeVar("K")
 N = TypeVar("N", bound=NodeMetadata)
 _MAX_NODES = 256

@@ -47,8 +47,6 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import join
 
-__all__ = ["V2"]
-
 _MEMBERS = ("shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters")
 _COMPRESSORS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4", "pcodec", "zfpy")
 

@@ -34,8 +34,6 @@ from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join
 
-__all__ = ["V3", "EntryPointFound"]
-
 _COPIES = ("consolidated_metadata", "metadata")
 """The member of a group's document that contains copies of other documents, and the member of it that lists them."""
 _CODEC_KINDS: dict[type[Codec], str] = {ArrayArrayCodec: "array -> array", BytesBytesCodec: "bytes -> bytes"}

@@ -14,8 +14,6 @@ from zarrasync.model.chunk_grids import Edges, expand_sizes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["parse_array", "parse_key_encoding", "refuse_unknown_members"]
-
 _REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
 

@@ -14,20 +14,6 @@ import numpy.typing as npt
 from zarrasync.indexing.selectors import IntArray, Selector, reorder
 from zarrasync.model.chunk_grids import GridAxis, ListedAxis, RegularAxis
 
-__all__ = [
-    "AxisCuts",
-    "PointGroups",
-    "Touched",
-    "count_touched",
-    "cut_axis",
-    "group_points",
-    "numbers_of",
-    "partly_touched",
-    "sizes_inside",
-    "sizes_of",
-    "touched",
-]
-
 Touched: TypeAlias = range | IntArray
 """Distinct chunk numbers along an axis in ascending order."""
 

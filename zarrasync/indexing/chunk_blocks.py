@@ -18,8 +18,6 @@ import numpy.typing as npt
 from zarrasync.indexing.regions import Region, clip
 from zarrasync.model.chunk_grids import Grid, GridAxis, RegularAxis, regular_grid
 
-__all__ = ["BlockShapes", "Blocks", "intermediate_chunks", "join_chunks"]
-
 Coords = tuple[int, ...]
 Box = tuple[Coords, Coords]
 """The coordinates of the first and the last chunk of a box of chunks."""

@@ -17,8 +17,6 @@ from zarrasync.indexing.projection import Projection, assign, numpy_index
 from zarrasync.indexing.selectors import IntArray, indices_of, length, section
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["AnyRun", "ChunkRun", "PointRun", "split_points", "split_walked"]
-
 
 class ChunkRun(NamedTuple):
     """The touched elements of one chunk, or of several neighbouring chunks along an axis with the same source.

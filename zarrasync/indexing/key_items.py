@@ -13,21 +13,6 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride
 
-__all__ = [
-    "KeyItem",
-    "broadcast_shape",
-    "describe",
-    "expand_key",
-    "gather_axis",
-    "index_arrays",
-    "is_array",
-    "is_integer",
-    "nonzero",
-    "resolve_integer",
-    "resolve_slice",
-    "split_fields",
-]
-
 Shape = tuple[int, ...]
 
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from zarrasync.errors import LabelError
 
-__all__ = ["CyclicLabels", "Interval", "LabelMethod", "Labels", "Position", "checked_method", "is_global"]
-
 Position: TypeAlias = "int | slice | npt.NDArray[np.intp]"
 """Selected positions along an axis: one, a range, or several."""
 Interval: TypeAlias = tuple[Any, Any]

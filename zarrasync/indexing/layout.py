@@ -22,8 +22,6 @@ import numpy.typing as npt
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Selector, Stride, broadcast_indices, dims_of
 
-__all__ = ["Layout"]
-
 _FIRST = slice(0, 1, 1)
 
 

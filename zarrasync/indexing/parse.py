@@ -32,19 +32,6 @@ from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Strid
 from zarrasync.indexing.transform import Transform
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = [
-    "Basic",
-    "basic",
-    "block",
-    "coordinate",
-    "is_position",
-    "mask",
-    "numpy_style",
-    "orthogonal",
-    "parse_selection",
-    "simple",
-]
-
 Shape = tuple[int, ...]
 
 

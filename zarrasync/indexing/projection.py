@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from zarrasync.indexing.selectors import IntArray, Selector, length
 
-__all__ = ["Projection", "assign", "in_c_order", "numpy_index"]
-
 _SMALLEST_STRIDE = 2048
 """With strides of a multiple of this many bytes, elements share so few cache sets that they evict each other."""
 

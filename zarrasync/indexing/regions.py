@@ -25,18 +25,6 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector
 from zarrasync.model.chunk_grids import Grid, GridAxis
 
-__all__ = [
-    "Coverage",
-    "Region",
-    "Touched",
-    "clip",
-    "coarser_chunks",
-    "corners",
-    "partial_chunks",
-    "resolve_corners",
-    "touched_chunks",
-]
-
 _MOST_DRAWN = 1 << 16
 """The number of chunks along an axis up to which a picture shows the chunks that a slice skips."""
 

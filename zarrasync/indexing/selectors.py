@@ -7,21 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "AxisMap",
-    "Const",
-    "Gather",
-    "IntArray",
-    "Selector",
-    "Stride",
-    "broadcast_indices",
-    "dims_of",
-    "indices_of",
-    "length",
-    "reorder",
-    "section",
-]
-
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 Selector: TypeAlias = slice | IntArray

@@ -12,8 +12,6 @@ from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector, indices_of, reorder
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
-__all__ = ["runs_at", "runs_of_groups", "split_chunks"]
-
 _new = tuple.__new__
 """Creates a named tuple from its fields. Unlike calling the class, this does not call a Python function."""
 

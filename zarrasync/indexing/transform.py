@@ -15,8 +15,6 @@ from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride, broadcast_indices, dims_of
 from zarrasync.model.chunk_grids import GridAxis, RegularAxis
 
-__all__ = ["Transform", "compose", "identity"]
-
 
 @dataclass(eq=False)
 class Transform:

@@ -17,21 +17,6 @@ import numpy.typing as npt
 
 from zarrasync.errors import ShapeError
 
-__all__ = [
-    "MAX_LISTED_CHUNKS",
-    "Edges",
-    "Grid",
-    "GridAxis",
-    "ListedAxis",
-    "RegularAxis",
-    "coords_outside",
-    "expand_sizes",
-    "grid_of",
-    "guess_chunks",
-    "lazy_product",
-    "regular_grid",
-]
-
 Edges: TypeAlias = tuple[tuple[int, ...] | None, ...]
 """The sizes of chunks along each axis, or ``None`` for an axis with one size."""
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from zarrasync.errors import MetadataError
 
-__all__ = ["ChunkKeyEncoding"]
-
-
 _HEADS = {
     **{("default", separator): f"c{separator}" for separator in "/."},
     **{("v2", separator): "" for separator in "/."},

@@ -23,22 +23,6 @@ from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
 from zarrasync.errors import MetadataError
 
-__all__ = [
-    "BYTES",
-    "NAMED",
-    "OBJECT",
-    "STRING",
-    "DataType",
-    "from_json",
-    "from_numpy",
-    "from_stored",
-    "has_byte_order",
-    "is_raw",
-    "packed",
-    "register",
-    "to_json",
-]
-
 CORE = {
     "bool": "?",
     "int8": "i1",

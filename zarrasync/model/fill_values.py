@@ -14,8 +14,6 @@ import numpy as np
 from zarrasync.errors import MetadataError
 from zarrasync.model.dtypes import DataType, from_json, from_numpy, is_raw
 
-__all__ = ["as_fill", "fill_from_json", "fill_to_json", "format_fill_value"]
-
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 

@@ -8,17 +8,6 @@ from collections.abc import Sequence
 
 from zarrasync.errors import InvalidKeyError
 
-__all__ = [
-    "TEMPORARY_SUFFIX",
-    "ancestors",
-    "check_key",
-    "check_keys",
-    "check_prefix",
-    "is_key",
-    "join",
-    "normalize_path",
-]
-
 TEMPORARY_SUFFIX = ".zarrasync-partial"
 """Reserved suffix of the names of incomplete files and directories, which are not values."""
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from zarrasync._util import plugins
 from zarrasync.errors import MetadataError
 
-__all__ = ["StorageTransformer", "parse", "register"]
-
 
 class StorageTransformer(Protocol):
     """A transformer between an array and its store.

@@ -30,30 +30,6 @@ from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.nodes.walk import Listings, nodes_below, walk, walk_listed, warn_of_failures
 from zarrasync.stores import Store, resolve
 
-__all__ = [
-    "SourceLike",
-    "all_members",
-    "array_encoding",
-    "array_of",
-    "as_async",
-    "chunks_of",
-    "fields_of",
-    "give_back_rows",
-    "handle_of",
-    "listed_members",
-    "parent_attributes",
-    "parent_metadata",
-    "positions_of",
-    "readable_members",
-    "replace_attributes",
-    "reserve_rows",
-    "resolve_source",
-    "store_of",
-    "stored_chunks",
-    "transform_of",
-    "with_handle",
-]
-
 N = TypeVar("N", bound=AsyncArray | AsyncGroup)
 
 

@@ -38,17 +38,6 @@ from zarrasync.transfer import Chunks
 from zarrasync.transfer.chunk_cache import cache_for
 from zarrasync.transfer.unaligned import check_append
 
-__all__ = [
-    "Append",
-    "check_append_shape",
-    "chunks_at",
-    "erase_pending",
-    "fill_box",
-    "give_back_rows",
-    "reserve_rows",
-    "resize",
-]
-
 Cell: TypeAlias = MetadataCell[ArrayMetadata]
 _BATCH = 1000
 """The number of values to erase with one call. If more may exist, the existing keys are listed first."""

@@ -38,8 +38,6 @@ from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, s
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
-__all__ = ["AsyncArray"]
-
 
 class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
     """An N-dimensional array of chunks in a store.

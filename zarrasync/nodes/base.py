@@ -22,8 +22,6 @@ from zarrasync.nodes.metadata_cell import MetadataCell
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Store
 
-__all__ = ["AsyncNode"]
-
 M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 

@@ -23,8 +23,6 @@ from zarrasync.nodes.documents import fetch_documents
 from zarrasync.stores.base import Store
 from zarrasync.stores.values import ABSENT, KeyIndex
 
-__all__ = ["Consolidated", "GroupCopies", "replace_copies"]
-
 
 class GroupCopies(NamedTuple):
     """What consolidated metadata consists of.

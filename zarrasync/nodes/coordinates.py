@@ -25,8 +25,6 @@ from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import CHANGES, slot_of
 
-__all__ = ["CoordinateCache", "Labelled", "parse_queries", "selected", "wanted_axes"]
-
 _LONG = 1 << 16
 """Labels whose order is examined on a worker thread."""
 

@@ -15,8 +15,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below, warn_of_failures
 from zarrasync.transfer.chunks import count_change
 
-__all__ = ["add_copies", "consolidate", "update_copies"]
-
 
 async def update_copies(
     node: NodeHandle,

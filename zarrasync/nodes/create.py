@@ -36,8 +36,6 @@ from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import ABSENT
 
-__all__ = ["bind_format", "create_array_at", "create_node", "create_planned_array", "plan_array_at", "plan_with_data"]
-
 
 async def create_node(
     handle: NodeHandle, metadata: Metadata, *, overwrite: bool = False, erase_leftovers: bool = False

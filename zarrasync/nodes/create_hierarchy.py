@@ -20,8 +20,6 @@ from zarrasync.nodes.find import load_node
 from zarrasync.nodes.group import AsyncGroup, create_group_at, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
-__all__ = ["check_array_paths", "create_all", "create_levels", "plan_hierarchy"]
-
 
 async def create_levels(
     root: NodeHandle,

@@ -28,8 +28,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
 from zarrasync.stores import Store
 
-__all__ = ["AsyncDecodedArray", "Decoding", "decoded_at", "decoded_members"]
-
 
 @dataclass(frozen=True)
 class Decoding:

@@ -14,17 +14,6 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.stores import Request, Store, Value
 from zarrasync.stores.remote import TransientError
 
-__all__ = [
-    "KindName",
-    "Metadata",
-    "check_partial",
-    "document_bytes",
-    "fetch_documents",
-    "kind_name",
-    "put_documents",
-    "wrong_kind",
-]
-
 
 async def fetch_documents(
     store: Store, keys: Sequence[str], config: Config, *, versions: bool = False

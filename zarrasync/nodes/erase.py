@@ -17,18 +17,6 @@ from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.values import KeyIndex
 
-__all__ = [
-    "APPENDS",
-    "JOB_FOLDER",
-    "JOB_PLAN",
-    "JOB_RECORD",
-    "JOB_TASK",
-    "MOVES",
-    "erase_node",
-    "is_of_job",
-    "leftover_chunks",
-]
-
 APPENDS = ".appends"
 """Name of the value with the rows that writers are appending to a dataset. It lies in the array of the rows' labels."""
 MOVES = ".moves"

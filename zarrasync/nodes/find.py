@@ -25,8 +25,6 @@ from zarrasync.nodes.documents import Metadata, document_bytes, fetch_documents
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import ABSENT
 
-__all__ = ["FoundNode", "add_members", "add_reason", "find", "find_all", "load_node"]
-
 _QUICK_NODES, _QUICK_BYTES = 100, 1 << 18
 """Nodes, and bytes of their documents, that are parsed within some milliseconds."""
 

@@ -31,8 +31,6 @@ from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.nodes.walk import walk, warn_of_failures
 
-__all__ = ["AsyncGroup", "create_group_at", "find_or_create", "make_node"]
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NotAwaited", "memory_of", "missing_attribute", "without_arithmetic"]
-
 C = TypeVar("C", bound=type)
 _OPERATORS = (
     "add",

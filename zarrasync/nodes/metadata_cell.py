@@ -18,8 +18,6 @@ from zarrasync.nodes.documents import put_documents, wrong_kind
 from zarrasync.nodes.find import load_node
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["MetadataCell"]
-
 M = TypeVar("M", ArrayMetadata, GroupMetadata)
 
 

@@ -23,8 +23,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store
 from zarrasync.stores.leases import Turn
 
-__all__ = ["move_node", "move_values"]
-
 
 async def move_node(source: NodeHandle, dest: NodeHandle) -> None:
     """Copy all values of a node and of the nodes below it to another path of the same store, then erase the copied ones.

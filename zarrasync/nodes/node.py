@@ -19,8 +19,6 @@ from zarrasync.stores import PrefixStore, Store
 from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import AliasStore, ListedStore
 
-__all__ = ["JOB_FOLDER", "NodeHandle", "run_on_store"]
-
 JOB_FOLDER = ".ingest"
 """The folder next to a node in which jobs keep their state while they run."""
 

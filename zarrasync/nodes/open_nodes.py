@@ -22,8 +22,6 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import ReadOnlyStore, Store, StoreLike, resolve
 
-__all__ = ["ConfigLike", "Mode", "open_array_at", "open_node_at", "open_or_create_array_at", "resolve_node"]
-
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-"]
 """How to open: read, change, create if absent, replace, create only."""
 ConfigLike: TypeAlias = Config | Mapping[str, Any] | None

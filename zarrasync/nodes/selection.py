@@ -29,8 +29,6 @@ from zarrasync.nodes.stored_chunks import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 
-__all__ = ["Accessor", "AsyncBlocks", "AsyncSelection", "SelectedArray", "select"]
-
 T = TypeVar("T")
 
 _LONG = 1 << 16

@@ -13,8 +13,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores.values import Request
 from zarrasync.transfer import Chunks
 
-__all__ = ["check_separator", "stored_coords", "stored_sizes"]
-
 
 async def stored_coords(chunks: Chunks) -> set[tuple[int, ...]]:
     """Return the grid coordinates of all stored values, including those outside the array's shape.

@@ -21,20 +21,6 @@ from zarrasync.stores import Listing, Request, Store, Value
 from zarrasync.stores.values import KeyIndex, clip
 from zarrasync.stores.wrappers import WrapperStore
 
-__all__ = [
-    "KeysBelow",
-    "Listings",
-    "Walk",
-    "begin_listings",
-    "documents_below",
-    "group_listings",
-    "nodes_below",
-    "walk",
-    "walk_listed",
-    "warn_of_failures",
-    "with_documents",
-]
-
 _FEW = 1000
 """Number of keys that object stores return in one response."""
 

@@ -33,8 +33,6 @@ from zarrasync.errors import UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import check_key, check_prefix
 from zarrasync.stores.values import Listing, Request, Value
 
-__all__ = ["DirectFiles", "Directories", "Forks", "Store", "Transaction", "Transactions", "has_own_values"]
-
 
 class Store(ABC):
     """A key-value store.

@@ -14,8 +14,6 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.values import Request, Value
 from zarrasync.stores.wrappers import HookedStore, WrapperStore
 
-__all__ = ["BoundedStore", "bounded"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _TOGETHER = 16

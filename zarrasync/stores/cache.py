@@ -21,8 +21,6 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.stores.wrappers import WrapperStore
 
-__all__ = ["CacheEntries", "CacheStats", "CachingStore", "Entry", "RangeKey", "must_bypass_cache"]
-
 RangeKey: TypeAlias = tuple[str, int, int | None, bool]
 """Key, start, length and suffix of a request."""
 

@@ -18,8 +18,6 @@ from zarrasync.stores.base import DirectFiles, Store, has_own_values
 from zarrasync.stores.values import Value
 from zarrasync.stores.wrappers import HookedStore
 
-__all__ = ["CountingStore", "Counts", "Event", "Latencies", "TracingStore"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ from zarrasync.stores.local_files import read_regular_file
 from zarrasync.stores.values import Request, Value, clip
 from zarrasync.stores.wrappers import WrapperStore
 
-__all__ = ["DiskCachingStore"]
-
 T = TypeVar("T")
 _MAGIC = b"zarrasync-cache-3\n"
 _CHECKSUM_SIZE = 4

@@ -9,8 +9,6 @@ from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store
 
-__all__ = ["concerns_key", "is_missing_bucket", "message_of", "store_error"]
-
 _PUBLIC = "for public data pass the storage option anon=True"
 _REFUSED = {
     "credentials": f"the credentials in use do not allow it; {_PUBLIC}",

@@ -24,8 +24,6 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
 from zarrasync.stores.values import ABSENT, Request, Value
 
-__all__ = ["DEAD_SECONDS", "POLL_SECONDS", "Entry", "Lease", "Observed", "Turn", "entry_of"]
-
 T = TypeVar("T")
 Entry: TypeAlias = dict[str, Any]
 """An entry as it is stored, with ``id``, ``owner``, ``beat`` and ``state``."""

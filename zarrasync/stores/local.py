@@ -43,8 +43,6 @@ from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLocks, Place, he
 from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
-__all__ = ["LocalStore", "local_path"]
-
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 
 

@@ -17,8 +17,6 @@ from zarrasync.stores.errors import store_error
 from zarrasync.stores.local_files import make_directory, persistently, read_regular_file, write_regular_file
 from zarrasync.stores.temporary_names import is_abandoned
 
-__all__ = ["LocalDirectories", "leads_to_directory"]
-
 
 @dataclass(frozen=True)
 class LocalDirectories:

@@ -18,29 +18,6 @@ from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.temporary_names import temporary_path
 
-__all__ = [
-    "CLOEXEC",
-    "MOST_REMOVALS",
-    "READ_FLAGS",
-    "SAFE_FLAGS",
-    "SINGLE_READ_LIMIT",
-    "check_missing",
-    "check_regular",
-    "give_new_name",
-    "lineage_of",
-    "make_directory",
-    "open_regular_file",
-    "persistently",
-    "read_fully",
-    "read_regular_file",
-    "readv",
-    "remove_directory",
-    "sync_directory",
-    "version_of",
-    "write_fully",
-    "write_regular_file",
-]
-
 CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_FLAGS = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for a writer
 SAFE_FLAGS = CLOEXEC | getattr(os, "O_NOFOLLOW", 0)

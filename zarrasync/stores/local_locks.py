@@ -26,23 +26,11 @@ from zarrasync._concurrency.retry import pause
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores.local_files import MOST_REMOVALS, SAFE_FLAGS
 
-__all__ = [
-    "BETWEEN_PROCESSES",
-    "FileLocks",
-    "Place",
-    "held_places",
-    "lock_position",
-    "place_of",
-    "places_of",
-]
-
 fcntl: ModuleType | None
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-
-__all__ = ["BETWEEN_PROCESSES", "describe_holder", "lock_byte", "lock_file", "unlock_byte"]
 
 BETWEEN_PROCESSES = fcntl is not None
 """Whether locks exclude other processes."""

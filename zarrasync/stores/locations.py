@@ -12,8 +12,6 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.stores.base import Store
 from zarrasync.stores.wrappers import PrefixStore
 
-__all__ = ["Location"]
-
 
 @dataclass(frozen=True)
 class Location:

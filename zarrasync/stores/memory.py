@@ -14,8 +14,6 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT, Request, Value, clip
 
-__all__ = ["COPY_OF_MEMORY", "MemoryStore"]
-
 COPY_OF_MEMORY = (
     "it is a copy of values in the memory of one process, which would not change; write to files or an object store, or "
     "compute with threads"

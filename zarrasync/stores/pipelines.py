@@ -20,8 +20,6 @@ from zarrasync.stores.remote_zip import RemoteZipStore
 from zarrasync.stores.zip import ZipStore
 from zarrasync.stores.zip_format import is_archive_name
 
-__all__ = ["Adapter", "is_archive_url", "is_pipeline", "open_pipeline"]
-
 _ADAPTER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?::(.*))?", re.DOTALL)
 Resolve: TypeAlias = Callable[[str, Mapping[str, Any]], Store]
 """Makes the store of a path or URL with storage options."""

@@ -21,18 +21,6 @@ from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import ABSENT
 
-__all__ = [
-    "WRITE_MARK",
-    "CurrentValue",
-    "RemoteStore",
-    "TransientError",
-    "UnknownOutcome",
-    "connection_failure",
-    "missing_statuses",
-    "request_limits",
-    "run_request",
-]
-
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _CHANGES = ("write", "erase")

@@ -30,8 +30,6 @@ from zarrasync.stores.zip_format import (
     verify,
 )
 
-__all__ = ["RemoteZipStore"]
-
 _TAIL_SIZE = 1 << 16
 """Number of bytes that are fetched from the end of an archive, which contain most directories."""
 _EXTRA_SIZE = 64

@@ -27,8 +27,6 @@ from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore
 from zarrasync.stores.zip_format import is_archive_name
 
-__all__ = ["StoreLike", "resolve"]
-
 StoreLike: TypeAlias = Any
 """A store, a path, a URL, a mapping, or an fsspec filesystem or mapper."""
 

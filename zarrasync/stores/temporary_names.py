@@ -19,8 +19,6 @@ from pathlib import Path
 from zarrasync._concurrency import clock
 from zarrasync.model.paths import TEMPORARY_SUFFIX
 
-__all__ = ["is_abandoned", "is_process_gone", "is_process_name", "process_name", "temporary_path"]
-
 _ABANDONED_SECONDS = 86_400.0
 """Age in seconds from which on a file of another machine counts as abandoned."""
 _OWNER = re.compile(rf"\.([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)-[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}\Z")

@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from zarrasync._util.output_budget import check_budget
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["ABSENT", "KeyIndex", "Listing", "Request", "Value", "clip"]
-
 
 class Request(NamedTuple):
     """A value to fetch, or a byte range of it.

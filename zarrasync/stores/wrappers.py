@@ -19,8 +19,6 @@ from zarrasync.model.paths import check_prefix
 from zarrasync.stores.base import DirectFiles, Directories, Forks, Store, Transaction, Transactions
 from zarrasync.stores.values import KeyIndex, Listing, Request, Value
 
-__all__ = ["AliasStore", "HookedStore", "ListedStore", "PrefixStore", "ReadOnlyStore", "WrapperStore"]
-
 T = TypeVar("T")
 _FORWARDED = (
     "writeable",

@@ -24,8 +24,6 @@ from zarrasync.stores.memory import COPY_OF_MEMORY
 from zarrasync.stores.remote import RemoteStore, run_request
 from zarrasync.stores.values import Listing, Request, Value, clip
 
-__all__ = ["ZarrPythonStore", "is_zarr_store"]
-
 _INTERFACE = ("get_partial_values", "list_prefix", "list_dir", "supports_writes")
 
 

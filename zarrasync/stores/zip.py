@@ -21,8 +21,6 @@ from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.zip_archive import MissingArchive, ReadableArchive, WriteableArchive, ozx_deviations
 from zarrasync.stores.zip_format import DAMAGE_ERRORS
 
-__all__ = ["ZipStore"]
-
 ZipMode: TypeAlias = Literal["r", "a", "w", "x", "auto"]
 
 

@@ -38,8 +38,6 @@ try:
 except ImportError:  # Windows, where archives are not locked
     fcntl = None
 
-__all__ = ["MissingArchive", "ReadableArchive", "WriteableArchive", "ozx_deviations"]
-
 
 class ReadableArchive:
     """An archive open for reading. Its file is closed when the last reader releases the object.

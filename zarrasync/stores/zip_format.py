@@ -18,21 +18,6 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.codecs.zstd import zstd_decoder
 from zarrasync.stores.values import Request
 
-__all__ = [
-    "DAMAGE_ERRORS",
-    "LOCAL_HEADER",
-    "FileHead",
-    "FileView",
-    "Member",
-    "check_expansion",
-    "content",
-    "data_offset",
-    "find_end",
-    "is_archive_name",
-    "members_of",
-    "verify",
-]
-
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 """The fixed part of the header in front of a member's data."""
 _END_SIGNATURE, _END_SIZE = b"PK\5\6", 22

@@ -31,8 +31,6 @@ from zarrasync.stores.wrappers import WrapperStore
 from zarrasync.transfer.chunks import CHANGES, Chunks, Fields
 from zarrasync.transfer.read import read
 
-__all__ = ["CacheStats", "ChunkCache", "cache_for"]
-
 _ENTRY = 200
 """Bytes of an entry besides its values."""
 _SMALL = 1 << 18

@@ -29,18 +29,6 @@ from zarrasync.stores.base import DirectFiles, Store
 from zarrasync.transfer.kernel.ranges import RangesReader
 from zarrasync.transfer.limits import INTERPRETED, ONE_THREAD, SMALL
 
-__all__ = [
-    "CHANGES",
-    "CachedIndex",
-    "Chunks",
-    "Fields",
-    "Missing",
-    "ShardIndexCache",
-    "count_change",
-    "dtype_of",
-    "slot_of",
-]
-
 _SLOTS = 4096
 CHANGES: Final = [0] * _SLOTS
 """The number of changes by slot. Two nodes may share a slot; a change of one then only costs the other a lookup."""

@@ -16,8 +16,6 @@ from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.dtypes import BYTES, OBJECT, DataType
 
-__all__ = ["as_array", "as_storable", "cast", "check_cast", "fit", "run_conversion"]
-
 _LONG = 1 << 20
 """Bytes of values whose conversion would block an event loop for too long."""
 _CAST_TOGETHER = 1 << 24

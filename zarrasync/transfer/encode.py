@@ -17,8 +17,6 @@ from zarrasync.transfer.convert_values import cast
 from zarrasync.transfer.kernel.write import KernelEncoder
 from zarrasync.transfer.place import ScratchMemory
 
-__all__ = ["Encoder"]
-
 
 class Encoder:
     """Encodes the chunks of a write. The result for a chunk that contains only the fill value is ``None``.

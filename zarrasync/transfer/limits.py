@@ -2,26 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "COALESCED_JOB",
-    "CONTIGUOUS_COPY",
-    "ERASED_TOGETHER",
-    "FETCHED_CHUNKS",
-    "FETCHED_TOGETHER",
-    "FILE",
-    "INTERPRETED",
-    "JOB_CHUNKS",
-    "KERNEL_CHUNKS",
-    "LARGEST_KEPT",
-    "LARGEST_SCRATCH",
-    "ONE_THREAD",
-    "PAGES",
-    "POINT",
-    "REUSED",
-    "SMALL",
-    "WRITE_FACTOR",
-]
-
 # When work is shared
 SMALL = 1 << 16
 """Bytes that are read or written without the byte budget, which takes longer, and that an event loop decodes itself."""

@@ -26,17 +26,6 @@ from zarrasync.transfer.chunks import Chunks, Fields, Missing
 from zarrasync.transfer.limits import CONTIGUOUS_COPY, LARGEST_KEPT, LARGEST_SCRATCH, REUSED, SMALL
 from zarrasync.transfer.threads import Progress
 
-__all__ = [
-    "ContentBudget",
-    "DecodeMemory",
-    "FetchedPiece",
-    "PlaceOptions",
-    "Placement",
-    "ScratchMemory",
-    "Workspace",
-    "missing_chunks",
-]
-
 
 class _Kept(threading.local):
     def __init__(self) -> None:

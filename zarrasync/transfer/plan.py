@@ -24,8 +24,6 @@ from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.limits import JOB_CHUNKS, PAGES
 
-__all__ = ["ReadPlan", "WritePlan", "batches", "new_buffer", "plan_read", "plan_write"]
-
 R = TypeVar("R", bound=AnyRun)
 
 

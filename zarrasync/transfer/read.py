@@ -23,8 +23,6 @@ from zarrasync.transfer.read_runs import read_async, read_blocking
 from zarrasync.transfer.single_chunk import SingleChunk
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["read", "read_listed_runs"]
-
 
 async def read(
     chunks: Chunks,

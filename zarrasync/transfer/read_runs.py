@@ -29,8 +29,6 @@ from zarrasync.transfer.shard_search import (
 )
 from zarrasync.transfer.threads import CodecRunner, ThreadJob, run_jobs, thread_count
 
-__all__ = ["read_async", "read_blocking"]
-
 _TAKEN = nullcontext()
 
 

@@ -14,17 +14,6 @@ from zarrasync.transfer.chunks import CachedIndex
 from zarrasync.transfer.limits import JOB_CHUNKS
 from zarrasync.transfer.place import FetchedPiece, Placement
 
-__all__ = [
-    "Fetch",
-    "ShardChanged",
-    "ShardSearch",
-    "Span",
-    "coalesce",
-    "group_spans",
-    "split_runs",
-    "wants_whole",
-]
-
 Fetch: TypeAlias = Callable[[Sequence[Request]], Coroutine[Any, Any, Sequence[Value | None]]]
 """Fetches byte ranges of a shard, with the version of the shard."""
 

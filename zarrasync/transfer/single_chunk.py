@@ -16,8 +16,6 @@ from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.limits import ONE_THREAD, PAGES, SMALL
 from zarrasync.transfer.plan import new_buffer
 
-__all__ = ["SingleChunk"]
-
 InnerKey: TypeAlias = tuple[int | slice, ...]
 """The NumPy key that selects elements inside a chunk."""
 

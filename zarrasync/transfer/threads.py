@@ -21,8 +21,6 @@ from zarrasync._util.memory import keep_freed_memory
 from zarrasync.config import Config
 from zarrasync.transfer.limits import ONE_THREAD
 
-__all__ = ["CodecRunner", "Progress", "ThreadJob", "run_jobs", "thread_count"]
-
 ThreadJob: TypeAlias = Callable[[], "Iterable[ThreadJob] | None"]
 """A piece of work; it may return further jobs."""
 

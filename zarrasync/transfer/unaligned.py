@@ -12,16 +12,6 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import Chunks, Fields
 
-__all__ = [
-    "Unaligned",
-    "check_append",
-    "check_assignment",
-    "check_region",
-    "check_unaligned",
-    "is_allowed",
-    "is_safe_for_jobs",
-]
-
 Unaligned: TypeAlias = Literal["safe", "error", "allow"]
 """When chunks may be written in part: if that is safe, never, or always."""
 _ALLOW = ", or allow it with config={'unaligned': 'allow'} if this is the only writer"

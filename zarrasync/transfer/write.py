@@ -21,8 +21,6 @@ from zarrasync.transfer.plan import WritePlan, plan_write
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 
-__all__ = ["write", "write_listed_runs"]
-
 
 async def write(
     chunks: Chunks,

@@ -26,8 +26,6 @@ from zarrasync.transfer.place import ScratchMemory
 from zarrasync.transfer.plan import batches
 from zarrasync.transfer.threads import CodecRunner, Progress, ThreadJob, run_jobs, thread_count
 
-__all__ = ["ChunkWriter", "WriteOptions"]
-
 Compute: TypeAlias = Callable[[Callable[[], Any], int], Awaitable[Any]]
 """Runs a function whose result has a number of bytes, on this thread or on a codec thread."""
 

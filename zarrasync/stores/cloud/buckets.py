@@ -16,8 +16,6 @@ from zarrasync.stores.cloud.regions import known_region
 from zarrasync.stores.cloud.storage_options import CREDENTIAL_PROVIDER
 from zarrasync.stores.errors import message_of
 
-__all__ = ["UnretriedTwin", "is_usable", "open_bucket"]
-
 _buckets: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 _latest: deque[Any] = deque(maxlen=1)
 """Kept alive for the next store, as programs open one array after another. More would keep connections open."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 
-__all__ = ["Profile", "RefreshingKeys", "RefreshingToken", "read_profile", "token_identity"]
-
 _KEY_NAMES = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _REFRESHING = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
 """Settings of profiles whose keys are fetched from somewhere."""

@@ -12,8 +12,6 @@ from zarrasync.stores.cloud.storage_options import (
     normalize_endpoint,
 )
 
-__all__ = ["bucket_of", "endpoint_of", "is_viewer_lasting", "kind_of", "service_of", "viewer_of"]
-
 _SERVICES = {"S3Store": "s3", "GCSStore": "gcs", "AzureStore": "azure"}
 _LOCATION_SETTINGS = ("bucket", "container_name", "account_name", "endpoint", "base_url", "use_emulator")
 _CREDENTIAL_SETTINGS = (

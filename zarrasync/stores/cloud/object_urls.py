@@ -17,8 +17,6 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from zarrasync.config import Config
 from zarrasync.stores.cloud.regions import region_of
 
-__all__ = ["Service", "UrlAccess", "is_anonymous", "url_access"]
-
 _EXPIRY = timedelta(minutes=15)
 """How long presigned URLs are valid; services accept signed headers for as long."""
 

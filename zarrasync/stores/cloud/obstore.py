@@ -58,8 +58,6 @@ from zarrasync.stores.remote import (
 )
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
-__all__ = ["ObjectStore"]
-
 _BULK_SIZE = 1000
 """Maximum number of keys in a request that erases objects."""
 _SMALL = 1 << 20

@@ -10,8 +10,6 @@ from zarrasync.stores.cloud.identity import kind_of
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["look_up", "read", "refusal_status", "response_status", "retry_count", "version_field"]
-
 
 def version_field(store: Any) -> str:
     """Return the name that obstore gives the version which the service compares; Google compares generation numbers."""

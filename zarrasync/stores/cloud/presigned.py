@@ -22,8 +22,6 @@ from zarrasync.stores.http.session import Client, supports
 from zarrasync.stores.remote import TransientError, connection_failure
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["PresignedRequests"]
-
 _ERROR_BYTES = 2000
 """Bytes of a response body in which a service explains an error."""
 _HEADERS = {"User-Agent": "zarrasync", "Accept-Encoding": "identity"}

@@ -17,8 +17,6 @@ from zarrasync.stores.cloud.obstore_reads import response_status
 from zarrasync.stores.cloud.storage_options import DEFAULT_REGION
 from zarrasync.stores.http.message import UnsupportedResponse
 
-__all__ = ["find_region", "in_region", "known_region", "may_be_in_another_region", "region_in", "region_of"]
-
 _HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 """Names of regions. They become a part of a host name, so nothing else may be in them."""

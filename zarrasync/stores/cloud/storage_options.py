@@ -13,18 +13,6 @@ from urllib.parse import urlsplit
 from zarrasync._util.redact import public_url
 from zarrasync.stores.cloud.credentials import RefreshingToken, read_profile
 
-__all__ = [
-    "CREDENTIAL_PROVIDER",
-    "CREDENTIAL_VARIABLES",
-    "DEFAULT_REGION",
-    "S3_ENDPOINT_VARIABLES",
-    "SERVICES",
-    "check_names",
-    "environment_variable",
-    "normalize_endpoint",
-    "to_obstore",
-]
-
 S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 SERVICES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 """The service of each protocol, which is also the name of the extra that installs its filesystem."""

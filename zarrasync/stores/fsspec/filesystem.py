@@ -25,8 +25,6 @@ from zarrasync.stores.fsspec.identity import AZURE, CACHES, IMMEDIATE, service_o
 from zarrasync.stores.http.responses import missing_error
 from zarrasync.stores.remote import run_request
 
-__all__ = ["Filesystem", "call_blocking", "is_local", "open_url", "read_file"]
-
 _QUICK_OPERATIONS = frozenset({"info", "isdir", "ls"})
 """Operations that change nothing and end soon, so that they can be abandoned after a timeout."""
 _LONG_OPERATIONS = frozenset({"find", "rm"})

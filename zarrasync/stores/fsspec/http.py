@@ -18,8 +18,6 @@ from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_tra
 from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["cat_file", "is_supported", "is_transient", "limit", "limit_bodies", "limited", "read"]
-
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)
 """The limit of reads that other filesystems make, which have no argument for it."""
 _limiter: ContextVar[AdaptiveLimiter | None] = ContextVar("limiter", default=None)

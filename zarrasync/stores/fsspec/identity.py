@@ -14,22 +14,6 @@ from zarrasync.stores.cloud.storage_options import (
     normalize_endpoint,
 )
 
-__all__ = [
-    "AZURE",
-    "CACHES",
-    "GCS",
-    "IMMEDIATE",
-    "LOCAL",
-    "NETWORK_SERVICES",
-    "READ_ONLY",
-    "S3",
-    "WEB",
-    "WITHOUT_SUFFIX_RANGES",
-    "is_viewer_lasting",
-    "service_of",
-    "viewer_of",
-]
-
 S3 = frozenset({"s3", "s3a"})
 GCS = frozenset({"gs", "gcs"})
 AZURE = frozenset({"az", "abfs", "abfss"})

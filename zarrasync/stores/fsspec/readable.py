@@ -38,8 +38,6 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.remote import RemoteStore, TransientError, missing_statuses
 from zarrasync.stores.values import Listing, Request, Value, clip
 
-__all__ = ["ABSENCE_ERRORS", "ReadableFsspecStore"]
-
 _log = logging.getLogger(__name__)
 ABSENCE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors of filesystems for absent files."""

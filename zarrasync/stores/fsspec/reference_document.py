@@ -20,8 +20,6 @@ from zarrasync.errors import MetadataError, Problem, StoreError
 from zarrasync.stores.fsspec import http
 from zarrasync.stores.local_files import read_regular_file
 
-__all__ = ["bottom_of", "expanded", "malformed", "problem_of", "read"]
-
 _TEMPLATE = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 _LARGEST = (1 << 63) - 1
 

@@ -26,8 +26,6 @@ from zarrasync.stores.fsspec.targets import Targets, guarded_client
 from zarrasync.stores.local import local_path
 from zarrasync.stores.local_files import check_regular
 
-__all__ = ["References"]
-
 _IN_MEMORY = "the references"
 """What messages call references that the caller passes."""
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

@@ -12,19 +12,6 @@ from zarrasync.stores.http.responses import parse_value, range_header
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue
 from zarrasync.stores.values import Request, Value
 
-__all__ = [
-    "ONE_REQUEST",
-    "SMALL",
-    "is_conflict",
-    "is_supported",
-    "is_unsupported_condition",
-    "look_up",
-    "put_conditionally",
-    "read",
-    "status_of",
-    "without_retries",
-]
-
 SMALL, ONE_REQUEST = 100 << 20, 5 << 30
 """Sizes in bytes up to which a value is stored by one request, and can be."""
 

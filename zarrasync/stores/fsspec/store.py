@@ -22,8 +22,6 @@ from zarrasync.stores.local import LocalStore
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue, UnknownOutcome, run_request
 from zarrasync.stores.values import ABSENT
 
-__all__ = ["FsspecStore"]
-
 T = TypeVar("T")
 _MAGIC = frozenset("*?[")
 """Characters of patterns."""

@@ -17,8 +17,6 @@ from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.stores.fsspec.identity import AZURE, GCS, LOCAL, S3, WEB
 
-__all__ = ["Origin", "Targets", "guarded_client", "is_public", "origin_of"]
-
 Origin: TypeAlias = tuple[str, str, int]
 """Scheme, host and port of a web server."""
 _PORTS = {"http": 80, "https": 443}

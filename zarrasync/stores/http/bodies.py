@@ -16,8 +16,6 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.codecs.zstd import zstd_decoder
 from zarrasync.stores.http.message import Response
 
-__all__ = ["ACCEPTED", "UNDECLARED_LIMIT", "ChunkedBody", "body_limit", "codings_of", "decoded", "is_supported"]
-
 ACCEPTED = "gzip, deflate"
 """The ``Accept-Encoding`` header of requests for whole values."""
 UNDECLARED_LIMIT = OutputBudget(1 << 30, "the limit is 1 GiB if the length is not declared")

@@ -13,8 +13,6 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.http.bodies import UNDECLARED_LIMIT, ChunkedBody, body_limit, codings_of, is_supported
 from zarrasync.stores.http.message import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head
 
-__all__ = ["Connection"]
-
 _INTERIM_LIMIT = 20
 """Maximum number of interim responses (1xx) before a response."""
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")

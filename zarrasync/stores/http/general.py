@@ -16,8 +16,6 @@ from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit,
 from zarrasync.stores.http.message import HEAD_LIMIT, Response
 from zarrasync.stores.remote import connection_failure
 
-__all__ = ["GeneralClient"]
-
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECT_LIMIT = 10
 """Maximum number of redirects that one request follows, unless an option specifies it."""

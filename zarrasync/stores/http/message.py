@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from zarrasync.codecs.spec import Buffer
 
-__all__ = ["HEAD_LIMIT", "Head", "Response", "UnsupportedResponse", "parse_head"]
-
 HEAD_LIMIT = 1 << 16
 """Maximum size of the status line and headers, in bytes."""
 _TEXT = r"[\t -~\x80-\xff]*+"

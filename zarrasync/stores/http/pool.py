@@ -14,8 +14,6 @@ from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync.stores.http.connection import Connection
 from zarrasync.stores.remote import request_limits
 
-__all__ = ["ConnectionPool", "close_unused", "origin_of", "pool_of"]
-
 _IDLE_SECONDS = 60.0
 """Seconds after which an idle connection is closed; networks drop connections that are silent for minutes."""
 _CONNECT_SECONDS = 5.0

@@ -12,20 +12,6 @@ from zarrasync.stores.http.message import Response
 from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value, clip
 
-__all__ = [
-    "NOT_IMPLEMENTED",
-    "OVERLOAD",
-    "TRANSIENT",
-    "TRANSIENT_FOR_WRITES",
-    "is_past_end",
-    "missing_error",
-    "parse_value",
-    "raise_if_transient",
-    "range_header",
-    "size_past_end",
-    "version_of",
-]
-
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of requests that may succeed when they are repeated."""
 OVERLOAD = frozenset({429, 503})

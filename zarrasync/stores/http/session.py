@@ -17,8 +17,6 @@ from zarrasync.stores.http.message import Response, UnsupportedResponse
 from zarrasync.stores.http.pool import ConnectionPool, pool_of
 from zarrasync.stores.remote import connection_failure
 
-__all__ = ["Client", "Session", "supports"]
-
 _URL = re.compile(r"[!-~]*")
 _HEADER_NAME = re.compile(r"[!-9;-~]*")
 _HEADER_VALUE = re.compile(r"[ -~]*")

@@ -28,8 +28,6 @@ from zarrasync.stores.http.session import Session
 from zarrasync.stores.remote import RemoteStore, missing_statuses, request_limits
 from zarrasync.stores.values import Listing, Request, Value, clip
 
-__all__ = ["HTTPStore", "parse_listing"]
-
 _ERROR_BYTES = 2000
 """Bytes of a response body in which a server explains an error."""
 _QUICK = 1 << 17

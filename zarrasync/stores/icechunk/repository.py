@@ -19,8 +19,6 @@ from zarrasync.stores.locations import Location
 from zarrasync.stores.wrappers import PrefixStore
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
-__all__ = ["IcechunkStore", "open_repository"]
-
 _VERSION = re.compile(r"(?:@|//)(?:(branch|tag)\.)?([^/]+)(?:/(.*))?", re.DOTALL)
 """A version before the path: ``@branch.main/`` in Neuroglancer, ``//branch.main/`` in the specification of pipelines."""
 _NOTES = "zarrasync"

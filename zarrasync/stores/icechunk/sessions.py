@@ -16,21 +16,6 @@ from zarrasync.errors import StoreError, UnsupportedOperation, WriteConflictErro
 from zarrasync.stores.base import Store, Transaction
 from zarrasync.stores.zarr_python import ZarrPythonStore
 
-__all__ = [
-    "MOST_COMMITS",
-    "Branch",
-    "DetachedTransaction",
-    "ForkStore",
-    "SessionStore",
-    "SessionTransaction",
-    "changed_nodes",
-    "conflict",
-    "fork_state",
-    "from_bytes",
-    "reason",
-    "session_store",
-]
-
 MOST_COMMITS = 100
 """Commits of others that a transaction takes up before it gives up."""
 

@@ -18,8 +18,6 @@ from zarrasync.stores.cloud.storage_options import (
 )
 from zarrasync.stores.locations import Location
 
-__all__ = ["Storage", "storage_at"]
-
 _COMMON_OPTIONS = ("backend", "concurrency", "missing")
 """Storage options that configure stores of this library, and not the service."""
 _ENDPOINTS = {"aws_endpoint": "endpoint_url", "aws_endpoint_url": "endpoint_url", "aws_endpoint_url_s3": "endpoint_url"}

@@ -17,18 +17,6 @@ from zarrasync.indexing.selectors import IntArray, length
 from zarrasync.model.chunk_grids import GridAxis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 
-__all__ = [
-    "KernelPart",
-    "SortedPoints",
-    "chunk_axes",
-    "describe_axes",
-    "kernel_part",
-    "kernel_points",
-    "listed_parts",
-    "named_array",
-    "split_part",
-]
-
 
 class SortedPoints(NamedTuple):
     """Points in groups, each of which is in one (inner) chunk.

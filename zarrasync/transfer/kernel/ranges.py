@@ -16,8 +16,6 @@ from zarrasync.indexing.selectors import Const
 from zarrasync.indexing.transform import Transform
 from zarrasync.transfer.limits import FILE, ONE_THREAD, SMALL
 
-__all__ = ["RangesReader"]
-
 
 class RangesReader:
     """Reads ranges of elements of an array.

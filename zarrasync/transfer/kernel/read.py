@@ -23,8 +23,6 @@ from zarrasync.transfer.limits import FILE, JOB_CHUNKS, KERNEL_CHUNKS, ONE_THREA
 from zarrasync.transfer.place import Placement
 from zarrasync.transfer.threads import ThreadJob, run_jobs, thread_count
 
-__all__ = ["KernelRead"]
-
 
 class _Stretch(NamedTuple):
     """The chunks ``begin`` to ``end`` of a part, numbered in C order."""

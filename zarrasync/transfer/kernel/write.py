@@ -29,8 +29,6 @@ from zarrasync.transfer.kernel.plan import KernelPart, chunk_axes, kernel_part, 
 from zarrasync.transfer.limits import FILE, JOB_CHUNKS, WRITE_FACTOR
 from zarrasync.transfer.threads import Progress, ThreadJob, run_jobs, thread_count
 
-__all__ = ["KernelEncoder", "KernelWrite"]
-
 
 class KernelWrite:
     """A write by the kernel.

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.support.api import Api
 from zarrasync import sync
-from zarrasync.codecs.numcodecs_filters import find_loss, is_within_range, may_lose_values
+from zarrasync.codecs.numcodecs import find_loss, is_within_range, may_lose_values
 from zarrasync.codecs.objects import _is_same
 from zarrasync.errors import CodecError
 

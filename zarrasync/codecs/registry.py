@@ -19,8 +19,7 @@ from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.decompression import numcodecs_module
 from zarrasync.codecs.element_codecs import BitroundCodec, PackbitsCodec, ScaleOffsetCodec
 from zarrasync.codecs.gzip import GzipCodec
-from zarrasync.codecs.numcodecs import adapt
-from zarrasync.codecs.numcodecs_filters import normalize_config
+from zarrasync.codecs.numcodecs import adapt, normalize_config
 from zarrasync.codecs.objects import VlenBytesCodec, VlenUtf8Codec
 from zarrasync.codecs.sharding import ShardingCodec, in_order_of
 from zarrasync.codecs.spec import ArraySpec

@@ -16,6 +16,14 @@ from typing import Any
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, CodecChain, ShardingCodec
 from zarrasync.errors import InvalidKeyError
+from zarrasync.formats.draft_arrays import (
+    INDEX_CODECS,
+    OPTIONAL_MEMBERS,
+    REQUIRED_MEMBERS,
+    parse_array,
+    render_array,
+    unsupported,
+)
 from zarrasync.formats.draft_entry_point import (
     ENTRY_POINT_KEY,
     SEED,
@@ -27,8 +35,6 @@ from zarrasync.formats.draft_entry_point import (
     refuse_unknown_members,
     take_filters,
 )
-from zarrasync.formats.draft_parse import INDEX_CODECS, OPTIONAL_MEMBERS, REQUIRED_MEMBERS, parse_array
-from zarrasync.formats.draft_render import render_array, unsupported
 from zarrasync.formats.numpy_documents import bytes_filter_chain, parse_zmetadata, render_zmetadata, without_nan_payload
 from zarrasync.metadata.document import DocumentChecker, named_extension, with_shape
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs

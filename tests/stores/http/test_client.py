@@ -18,8 +18,8 @@ from tests.support.shifted_clock import advance_loop
 from zarrasync import stores
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.errors import StoreError
-from zarrasync.stores.http import message
-from zarrasync.stores.http import pool as pools
+from zarrasync.stores.http import connection as pools
+from zarrasync.stores.http import responses
 from zarrasync.stores.http import session as http1
 
 BODY = bytes(range(256)) * 40
@@ -94,7 +94,7 @@ async def left(server: Server) -> None:
             await asyncio.sleep(0)
 
 
-async def get(server: Server, limit: int = 1 << 20) -> message.Response:
+async def get(server: Server, limit: int = 1 << 20) -> responses.Response:
     async with client_of(server) as client:
         return await asyncio.wait_for(client.get("/a", limit=limit), 10)
 

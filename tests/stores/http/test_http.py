@@ -22,7 +22,7 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.stores import Listing
-from zarrasync.stores.http import pool
+from zarrasync.stores.http import connection as pool
 from zarrasync.stores.http import session as lean
 
 VALUE = b"0123456789"

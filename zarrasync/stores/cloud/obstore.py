@@ -45,8 +45,7 @@ from zarrasync.stores.cloud.regions import (
 )
 from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
-from zarrasync.stores.http.message import UnsupportedResponse
-from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES
+from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES, UnsupportedResponse
 from zarrasync.stores.remote import (
     WRITE_MARK,
     CurrentValue,

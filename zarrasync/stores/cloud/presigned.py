@@ -16,8 +16,7 @@ from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
 from zarrasync.stores.errors import concerns_key
-from zarrasync.stores.http.message import Response, UnsupportedResponse
-from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header
+from zarrasync.stores.http.responses import Response, UnsupportedResponse, parse_value, raise_if_transient, range_header
 from zarrasync.stores.http.session import Client, supports
 from zarrasync.stores.remote import TransientError, connection_failure
 from zarrasync.stores.values import Request, Value

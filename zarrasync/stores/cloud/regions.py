@@ -15,7 +15,7 @@ from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.cloud.identity import bucket_of, endpoint_of, kind_of
 from zarrasync.stores.cloud.obstore_reads import response_status
 from zarrasync.stores.cloud.storage_options import DEFAULT_REGION
-from zarrasync.stores.http.message import UnsupportedResponse
+from zarrasync.stores.http.responses import UnsupportedResponse
 
 _HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")

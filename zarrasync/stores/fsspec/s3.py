@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from zarrasync.stores.fsspec.identity import S3
-from zarrasync.stores.http.message import Response
-from zarrasync.stores.http.responses import parse_value, range_header
+from zarrasync.stores.http.responses import Response, parse_value, range_header
 from zarrasync.stores.remote import WRITE_MARK, CurrentValue
 from zarrasync.stores.values import Request, Value
 

@@ -14,7 +14,7 @@ from zarrasync.codecs.decompression import DecoderFactory, is_data_error
 from zarrasync.codecs.gzip import RAW_WINDOW, ZLIB_WINDOW, gzip_decoder, inflate_decoder
 from zarrasync.codecs.spec import Buffer
 from zarrasync.codecs.zstd import zstd_decoder
-from zarrasync.stores.http.message import Response
+from zarrasync.stores.http.responses import Response
 
 ACCEPTED = "gzip, deflate"
 """The ``Accept-Encoding`` header of requests for whole values."""

@@ -13,7 +13,7 @@ from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.stores.http.bodies import ACCEPTED, UNDECLARED_LIMIT, body_limit, codings_of, decoded, is_supported
-from zarrasync.stores.http.message import HEAD_LIMIT, Response
+from zarrasync.stores.http.responses import HEAD_LIMIT, Response
 from zarrasync.stores.remote import connection_failure
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

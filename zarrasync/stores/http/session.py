@@ -12,9 +12,9 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync.errors import StoreError
 from zarrasync.stores.http.bodies import decoded
+from zarrasync.stores.http.connection import ConnectionPool, pool_of
 from zarrasync.stores.http.general import GeneralClient
-from zarrasync.stores.http.message import Response, UnsupportedResponse
-from zarrasync.stores.http.pool import ConnectionPool, pool_of
+from zarrasync.stores.http.responses import Response, UnsupportedResponse
 from zarrasync.stores.remote import connection_failure
 
 _URL = re.compile(r"[!-~]*")

@@ -21,9 +21,15 @@ from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_keys, check_prefix
 from zarrasync.stores.errors import concerns_key
-from zarrasync.stores.http.message import Response
-from zarrasync.stores.http.pool import close_unused
-from zarrasync.stores.http.responses import parse_value, raise_if_transient, range_header, size_past_end, version_of
+from zarrasync.stores.http.connection import close_unused
+from zarrasync.stores.http.responses import (
+    Response,
+    parse_value,
+    raise_if_transient,
+    range_header,
+    size_past_end,
+    version_of,
+)
 from zarrasync.stores.http.session import Session
 from zarrasync.stores.remote import RemoteStore, missing_statuses, request_limits
 from zarrasync.stores.values import Listing, Request, Value, clip

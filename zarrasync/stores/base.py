@@ -359,7 +359,7 @@ class Store(ABC):
 
     @property
     def viewer(self) -> Hashable:
-        """What determines which values are seen, such as credentials. Caches keep values of different viewers apart."""
+        """A value that determines the visible values, such as credentials. Caches keep values of different viewers apart."""
         return ""
 
     def location(self, key: str) -> Hashable:
@@ -476,7 +476,7 @@ class DirectFiles(NamedTuple):
     Attributes:
         directory: The directory of the files, with a slash at its end. A key is the path relative to it.
         fsync: Whether values are flushed to the disk before they get their final names.
-        counter: A function that counts what was read and written, or ``None``.
+        counter: A function that counts the files and bytes of each call, or ``None``.
     """
 
     directory: bytes
@@ -494,7 +494,7 @@ def has_own_values(store: Store, cls: type[Store]) -> bool:
 
 
 class Directories(Protocol):
-    """Directories of local files: what they contain besides values. All methods block."""
+    """Directories of local files: their creation, and notes and temporary data in them. All methods block."""
 
     def below(self, prefix: str) -> Directories:
         """Return the directories below a prefix, to which keys and prefixes are relative."""

@@ -1,4 +1,4 @@
-"""Directories of local files: what they contain besides values, and which of it interrupted writers have left."""
+"""Directories of local files: their creation, listings, notes, and the temporary data of interrupted writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 responses: their heads, the lengths of their bodies, and what they mean for stores.
+"""HTTP/1.1 responses: their heads, the lengths of their bodies, and their meaning for stores.
 
 The meaning is a value, a part of a value, its version, or a transient failure.
 """

@@ -90,8 +90,8 @@ MUTANTS = [
         "a lock of files is released early",
         "arrays",
         "stores/local_locks.py",
-        "        self._key_lock = key_lock\n        return waited",
-        "        self._key_lock = key_lock\n        unlock_byte(self._file, self._position)\n        return waited",
+        "                self._bytes.append((file, position))",
+        "                self._bytes.append((file, position))\n                unlock_byte(file, position)",
     ),
     Mutant(
         "a cached shard index is believed although the shard has changed",

@@ -46,14 +46,19 @@ def request_limits(concurrency: int) -> tuple[int, int]:
     return min(_INITIAL_LIMIT, maximum), min(_MAXIMUM_LIMIT, maximum)
 
 
-def missing_statuses(statuses: Iterable[int]) -> frozenset[int]:
-    """Check the HTTP statuses that the user has chosen to mean absence.
+REFUSALS = frozenset({401, 403})
+"""Statuses of services that refuse to say whether a key exists."""
+
+
+def missing_statuses(statuses: Iterable[int], possible: frozenset[int] | None = None) -> frozenset[int]:
+    """Return the HTTP statuses that the user has chosen to mean absence, besides 404.
 
     Args:
         statuses: The option ``missing``.
+        possible: The statuses that the store can tell apart, besides 404; all by default.
 
     Raises:
-        ValueError: If one is not an integer from 400 to 499.
+        ValueError: If one is not an integer from 400 to 499, or is not possible.
     """
     try:
         checked = frozenset(map(operator.index, statuses if isinstance(statuses, Iterable) else [statuses]))
@@ -61,6 +66,9 @@ def missing_statuses(statuses: Iterable[int]) -> frozenset[int]:
         checked = frozenset({0})
     if not all(400 <= status < 500 for status in checked):
         raise ValueError(f"missing must contain HTTP statuses from 400 to 499, such as [403], found {statuses!r}")
+    checked -= {404}
+    if possible is not None and checked - possible:
+        raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(checked)}")
     return checked
 
 

@@ -47,6 +47,7 @@ from zarrasync.stores.cloud.storage_options import to_obstore
 from zarrasync.stores.errors import concerns_key, is_missing_bucket, store_error
 from zarrasync.stores.http.responses import NOT_IMPLEMENTED, OVERLOAD, TRANSIENT_FOR_WRITES, UnsupportedResponse
 from zarrasync.stores.remote import (
+    REFUSALS,
     WRITE_MARK,
     CurrentValue,
     RemoteStore,
@@ -95,9 +96,7 @@ class ObjectStore(RemoteStore):
         instead: Callable[[], Store] | None = None,
     ) -> None:
         self._make_fallback, self._fallback_store = instead, None
-        self.missing = missing_statuses(missing) - {404}
-        if self.missing - {401, 403}:
-            raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(self.missing)}")
+        self.missing = missing_statuses(missing, REFUSALS)
         self.settings = config.get()
         self.prefix = check_prefix(prefix)
         self._service, self._bucket = service_of(store), bucket_of(store)

@@ -35,7 +35,7 @@ from zarrasync.stores.fsspec.identity import (
 )
 from zarrasync.stores.http.responses import OVERLOAD, is_past_end
 from zarrasync.stores.local import LocalStore
-from zarrasync.stores.remote import RemoteStore, TransientError, missing_statuses
+from zarrasync.stores.remote import REFUSALS, RemoteStore, TransientError, missing_statuses
 from zarrasync.stores.values import Listing, Request, Value, clip
 
 _log = logging.getLogger(__name__)
@@ -360,12 +360,9 @@ class ReadableFsspecStore(RemoteStore):
 
 def _check_missing(missing: Iterable[int], protocol: str) -> frozenset[int]:
     """Return the statuses that mean absence besides 404, as far as errors of the filesystem distinguish them."""
-    statuses = missing_statuses(missing) - {404}
     if protocol in WEB:
-        return statuses
-    if statuses - {401, 403}:
-        raise ValueError(f"missing may contain only 401, 403 and 404, found {sorted(statuses)}")
-    return frozenset({401, 403}) if statuses else frozenset()
+        return missing_statuses(missing)
+    return REFUSALS if missing_statuses(missing, REFUSALS) else frozenset()
 
 
 def _is_value(key: str, prefix: str) -> bool:

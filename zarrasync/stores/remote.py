@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import math
 import operator
 import secrets
@@ -12,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import shielded
+from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync._util.output_budget import BudgetExceeded
 from zarrasync._util.redact import redact
@@ -24,6 +26,8 @@ from zarrasync.stores.values import ABSENT
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _CHANGES = ("write", "erase")
+_MOST_LEVELS = 64
+"""Maximum depth of directories below one that is listed."""
 _INITIAL_LIMIT, _MAXIMUM_LIMIT = 256, 512
 
 
@@ -228,6 +232,21 @@ class RemoteStore(Store):
             RetryCounts.count("retries")
             await clock.sleep(clock.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _list_below(self, prefix: str) -> builtins.list[str]:
+        """List the keys below a prefix, with a listing for each directory."""
+        keys, level, depth = list[str](), [prefix], 0
+        while level:
+            listings = await gather([partial(self.list_dir, directory) for directory in level])
+            keys.extend(key for listing in listings for key in listing.keys)
+            level = [directory for listing in listings for directory in listing.prefixes]
+            depth += 1
+            if level and depth >= _MOST_LEVELS:  # a server may list a directory inside of itself
+                raise StoreError(
+                    f"could not list {prefix or '/'!r} in {self!r}: more than {_MOST_LEVELS} levels of directories",
+                    key=prefix,
+                )
+        return keys
 
     def _conditions_unsupported(self) -> ConditionsUnsupported:
         """Return the error for a service without conditional writes, and remember that it has none."""

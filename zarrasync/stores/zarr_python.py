@@ -240,17 +240,7 @@ class ZarrPythonStore(RemoteStore):
         except OSError as error:
             raise store_error(error, prefix, "list", self) from error
         except Exception:  # icechunk lists nodes only, and VirtualiZarr directories only
-            return await self._walk(prefix)
-
-    async def _walk(self, prefix: str) -> builtins.list[str]:
-        """Return the keys that start with a prefix, with a listing for each directory."""
-        keys: list[str] = []
-        level = [prefix]
-        while level:
-            listings = await gather([partial(self.list_dir, directory) for directory in level])
-            keys.extend(key for listing in listings for key in listing.keys)
-            level = [directory for listing in listings for directory in listing.prefixes]
-        return sorted(keys)
+            return sorted(await self._list_below(prefix))
 
     async def list_dir(self, prefix: str) -> Listing:
         check_prefix(prefix)

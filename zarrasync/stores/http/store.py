@@ -38,8 +38,6 @@ _ERROR_BYTES = 2000
 """Bytes of a response body in which a server explains an error."""
 _QUICK = 1 << 17
 """Bytes of a listing that the event loop parses itself."""
-_MOST_LEVELS = 64
-"""Maximum depth of directories below one that is listed."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
 """Characters of a URL's path that are not escaped; existing escapes are kept."""
 _REQUEST_OPTIONS = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
@@ -245,20 +243,7 @@ class HTTPStore(RemoteStore):
         return names
 
     async def list_prefix(self, prefix: str) -> builtins.list[str]:
-        check_prefix(prefix)
-        keys: list[str] = []
-        level, depth = [prefix], 0
-        while level:
-            listings = await gather([partial(self.list_dir, directory) for directory in level])
-            keys.extend(key for listing in listings for key in listing.keys)
-            level = [subdirectory for listing in listings for subdirectory in listing.prefixes]
-            depth += 1
-            if level and depth >= _MOST_LEVELS:  # the server may list a directory inside of itself
-                raise StoreError(
-                    f"could not list {prefix or '/'!r} in {self!r}: more than {_MOST_LEVELS} levels of directories",
-                    key=prefix,
-                )
-        return keys
+        return await self._list_below(check_prefix(prefix))
 
 
 def _failure(response: Response) -> StoreError:

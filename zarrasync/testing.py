@@ -25,8 +25,8 @@ T = TypeVar("T")
 class _DisturbedStore(HookedStore):
     """A store that disturbs each operation before it begins."""
 
-    async def _disturb(self, operation: str, key: str) -> None:
-        """Delay an operation, or fail. Subclasses implement it."""
+    async def _before(self, operation: str, key: str) -> None:
+        """Run before an operation, which it may delay or let fail. Subclasses implement it."""
         raise NotImplementedError
 
     async def _operate(
@@ -35,9 +35,9 @@ class _DisturbedStore(HookedStore):
         # Each key counts as one operation, as in a store behind a network.
         if driven():
             for key in keys:
-                await self._disturb(operation, key)
+                await self._before(operation, key)
         else:
-            await asyncio.gather(*(self._disturb(operation, key) for key in keys))
+            await asyncio.gather(*(self._before(operation, key) for key in keys))
         return await call()
 
 
@@ -64,7 +64,7 @@ class LatencyStore(_DisturbedStore):
         self.blocking, self.exclusive, self.near, self.concurrency = False, False, False, concurrency
         self.quick_listing = True
 
-    async def _disturb(self, operation: str, key: str) -> None:
+    async def _before(self, operation: str, key: str) -> None:
         extra = clock.exponential(self.jitter) if self.jitter else 0.0
         await pause(self.seconds + extra)
 
@@ -108,7 +108,7 @@ class FaultyStore(_DisturbedStore):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=thread_lock())
 
-    async def _disturb(self, operation: str, key: str) -> None:
+    async def _before(self, operation: str, key: str) -> None:
         if self.fails is not None:
             failed = bool(self.fails(operation, key))
         else:

@@ -140,7 +140,7 @@ def test_there_is_one_lease():
         "stores.leases",
         "bulk.jobs.claim",
         "bulk.jobs.runs",
-        "integrations.xarray.append_claims",
+        "integrations.xarray.claims",
     }
 
 

@@ -190,7 +190,9 @@ def fields_of(selection: AsyncSelection) -> str | list[str] | None:
 # ------------------------------------------------------------------ appending
 
 
-async def reserve_rows(array: AsyncArray, axis: int, shape: tuple[int, ...], start: int | None = None) -> int:
+async def reserve_rows(
+    array: AsyncArray, axis: int, shape: tuple[int, ...], start: int | None = None, *, is_end: bool = False
+) -> int:
     """Reserve rows at the end of an array for values that the caller will write. No other writer gets these rows.
 
     Args:
@@ -199,6 +201,7 @@ async def reserve_rows(array: AsyncArray, axis: int, shape: tuple[int, ...], sta
         shape: The shape of the values. The sizes of the other axes must equal the array's.
         start: The first row, if rows were already reserved in another array of the same dataset. ``None`` for the end
             of the array.
+        is_end: Whether the first row must still be the end of the array.
 
     Returns:
         The first row.
@@ -206,9 +209,10 @@ async def reserve_rows(array: AsyncArray, axis: int, shape: tuple[int, ...], sta
     Raises:
         ShapeError: If the sizes of the other axes differ, or another writer's rows could be lost and
             ``config.unaligned`` does not allow that.
-        WriteConflictError: If other writers kept changing the array until ``config.total_timeout``.
+        WriteConflictError: If other writers kept changing the array until ``config.total_timeout``, or the first row is not
+            its end.
     """
-    return await append_resize.reserve_rows(array._cell, axis, shape, start)
+    return await append_resize.reserve_rows(array._cell, axis, shape, start, is_end=is_end)
 
 
 async def give_back_rows(array: AsyncArray, axis: int, start: int, stop: int) -> None:

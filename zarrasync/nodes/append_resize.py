@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.gather import for_each
-from zarrasync.errors import ShapeError, StoreError
+from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
 from zarrasync.indexing.selectors import Stride
 from zarrasync.indexing.transform import Transform
@@ -315,6 +315,8 @@ async def reserve_rows(
     shape: tuple[int, ...],
     start: int | None = None,
     on_reserved: Callable[[int], None] = lambda start: None,
+    *,
+    is_end: bool = False,
 ) -> int:
     """Reserve rows of an array for values. No other writer gets these rows.
 
@@ -325,9 +327,13 @@ async def reserve_rows(
         start: The first row, if rows were already reserved in another array of the same dataset. ``None`` for the end
             of the array.
         on_reserved: Called with the first row once the rows are reserved, even if the caller has been cancelled.
+        is_end: Whether the first row must still be the end of the array.
 
     Returns:
         The first row.
+
+    Raises:
+        WriteConflictError: If the first row is not the end, because another writer has changed the length.
     """
     first_row = 0
 
@@ -335,6 +341,12 @@ async def reserve_rows(
         nonlocal first_row
         check_append_shape(shape, axis, present.shape)  # another writer may have resized it
         first_row = present.shape[axis] if start is None else start
+        if is_end and first_row != present.shape[axis]:
+            raise WriteConflictError(
+                f"{cell.handle.name} in {cell.handle.store!r} has {present.shape[axis]} rows now, and not {first_row}, because "
+                "another writer has changed its length; repeat the call",
+                key=cell.handle.document_key,
+            )
         stop = first_row + shape[axis]
         grown = _grow(present, axis, max(0, stop - present.shape[axis]))
         check_append(chunks_at(cell.handle, present), grown, axis, first_row, stop)

@@ -19,7 +19,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._concurrency.retry import ConflictBackoff, pause
-from zarrasync.errors import ConditionsUnsupported, StoreError, WriteConflictError
+from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
 from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
 from zarrasync.stores.values import ABSENT, Request, Value
@@ -109,6 +109,7 @@ class Lease:
         busy: Callable[[], str],
         wait: float,
         poll: float = POLL_SECONDS,
+        then: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Add an entry, as soon as the other ones allow that.
 
@@ -118,6 +119,8 @@ class Lease:
             busy: Returns the message of the error if other processes work for too long.
             wait: Seconds to wait for them.
             poll: Seconds after which to look again.
+            then: A step to take with the entry. If it raises ``WriteConflictError``, because other processes have finished
+                between the calls of ``choose`` and of this function, the entry is removed, and chosen again.
 
         Raises:
             WriteConflictError: If they do.
@@ -143,10 +146,13 @@ class Lease:
                 return None
             try:
                 await self._put(chosen, version)
+                self._keep()
+                if then is not None:
+                    await then()
+                return None
             except WriteConflictError as conflict:
+                await self.end()
                 await backoff.after(conflict)
-                continue
-            return self._keep()
 
     def _is_over(self, entry: Entry) -> bool:
         return self._observed.setdefault(repr(entry.get("id")), Observed()).is_over(entry)
@@ -222,6 +228,14 @@ class Lease:
         Raises:
             WriteConflictError: If another process has changed it.
         """
+        if not entries and version is not ABSENT:
+            try:
+                await self._io(partial(self._store.erase, self._key, if_version=version))
+            except UnsupportedOperation:  # the next process could not tell its own document from this one
+                pass
+            else:
+                self._known = [], ABSENT
+                return
         data = json.dumps(self._render(entries)).encode()
         new_version = await self._io(partial(self._store.put, self._key, data, if_version=version))
         self._known = list(entries), new_version

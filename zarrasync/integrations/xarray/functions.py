@@ -22,7 +22,7 @@ from zarrasync.integrations.dask_targets import seceded
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
 from zarrasync.integrations.xarray.job import Mode, WriteOptions, WriteRequest
-from zarrasync.integrations.xarray.labels import OnDuplicate
+from zarrasync.integrations.xarray.claims import OnDuplicate
 from zarrasync.integrations.xarray.planned import DatasetWork
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.integrations.xarray.write import planned_jobs, write

@@ -17,10 +17,9 @@ from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_targets import is_dask_array
-from zarrasync.integrations.xarray.append_claims import AppendClaim
+from zarrasync.integrations.xarray.claims import AppendClaim, OnDuplicate, Placement
 from zarrasync.integrations.xarray.grids import OnMismatch
 from zarrasync.integrations.xarray.inputs import Encodings
-from zarrasync.integrations.xarray.labels import OnDuplicate, Placement
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.metadata.conventions.cf_encoding import Lossy
@@ -30,7 +29,7 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["Mode", "Reservation", "Target", "WriteJob", "WriteOptions", "WriteRequest"]
+__all__ = ["Mode", "Target", "WriteJob", "WriteOptions", "WriteRequest"]
 
 Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
 """How to treat existing groups and variables."""
@@ -91,16 +90,6 @@ class WriteRequest:
     def at(self, path: str, encoding: Encodings) -> WriteRequest:
         """Return the request for a group below this one."""
         return replace(self, group=join(self.group, path), encoding=encoding)
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """Rows of an array that are reserved for this writer."""
-
-    array: AsyncArray
-    axis: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -165,7 +154,7 @@ class WriteJob:
         consolidated: The group's consolidated metadata.
         claim: The claim of the rows, so that no other writer appends the same labels.
         placement: The places of the rows that are appended.
-        reservations: Reserved rows, which are released after a failure.
+        reservations: Arrays with the axis, the start and the stop of rows that are reserved, and released after a failure.
         changed: Whether documents may have been created, replaced or erased.
     """
 
@@ -185,7 +174,7 @@ class WriteJob:
     consolidated: Consolidated | None = None
     claim: AppendClaim | None = None
     placement: Placement | None = None
-    reservations: list[Reservation] = field(default_factory=list)
+    reservations: list[tuple[AsyncArray, int, int, int]] = field(default_factory=list)
     changed: bool = False
 
     @property

@@ -16,10 +16,9 @@ from zarrasync._concurrency.gather import gather_all
 from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
-from zarrasync.integrations.xarray.append_claims import AppendClaim
+from zarrasync.integrations.xarray.claims import AppendClaim, Placement, Unfinished, place_rows
 from zarrasync.integrations.xarray.encode import encoding_of
-from zarrasync.integrations.xarray.job import Reservation, Target, WriteJob
-from zarrasync.integrations.xarray.labels import Placement, Unfinished, place_rows
+from zarrasync.integrations.xarray.job import Target, WriteJob
 from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import give_back_rows, reserve_rows
@@ -43,16 +42,13 @@ async def extend_arrays(job: WriteJob) -> None:
     if not appends:
         return
     appends.sort(key=lambda plan: (plan.name != job.request.append_dim, plan.name))
-    first, claimed = appends[0], list[Unfinished]()
+    first, *others = appends
     if first.name == job.request.append_dim and first.encoded.dims == (first.name,):
-        await _claim_rows(job, first, claimed)
-        _check_new_arrays(job)
-    await _catch_up(job, appends, claimed)
-    if job.placement is None:
-        await gather_all([partial(_reserve_at_end, job, first)])
+        await _claim_rows(job, first, others)
     else:
-        await gather_all([partial(_reserve_rows, job, first)])
-    await gather_all([partial(_reserve_rows, job, plan) for plan in appends[1:]])
+        await _catch_up(job, appends, ())
+        await gather_all([partial(_reserve_at_end, job, first)])
+    await gather_all([partial(_reserve_rows, job, plan) for plan in others])
 
 
 def targets_of(plan: VariablePlan, job: WriteJob) -> list[Target]:
@@ -85,7 +81,7 @@ async def release_claims(jobs: Iterable[WriteJob]) -> None:
 async def give_back(job: WriteJob) -> None:
     """Release all reserved rows after a failure."""
     for rows in reversed(job.reservations):
-        await run_cleanup(partial(give_back_rows, rows.array, rows.axis, rows.start, rows.stop))
+        await run_cleanup(partial(give_back_rows, *rows))
     await leave_claims([job])
 
 
@@ -113,25 +109,29 @@ def _region_of(plan: VariablePlan, slices: Mapping[str, slice]) -> Region | None
 # ------------------------------------------------------------------ labels
 
 
-async def _claim_rows(job: WriteJob, index: VariablePlan, claimed: list[Unfinished]) -> None:
-    """Find the places of the rows by their labels, and claim them. Adds the rows of other writers to a list."""
+async def _claim_rows(job: WriteJob, index: VariablePlan, others: Sequence[VariablePlan]) -> None:
+    """Find the places of the rows by their labels, claim them, and extend the index coordinate."""
     array, config = job.arrays[index.name], settings.resolve(job.request.config)
     job.claim = AppendClaim(array.store, join(job.request.group, index.name), config.total_timeout)
-    labels = np.asarray(index.encoded.values)
-    encoding = encoding_of(job.stored[index.name])
+    labels, is_compared = np.asarray(index.encoded.values), job.request.on_duplicate != "allow"
+    options: dict[str, Any] = {"encoding": encoding_of(job.stored[index.name]), "dim": index.name}
+    claimed: list[Unfinished] = []
 
     async def place(running: Sequence[Unfinished], over: Sequence[Unfinished]) -> Placement | None:
         claimed[:] = [*running, *over]
         await array.refresh()
-        is_compared = job.request.on_duplicate != "allow"
         stored = np.asarray(await array.getitem(slice(None))) if is_compared else labels[:0]
-        ends = [int(rows.places.max(initial=-1)) + 1 for rows in running]
-        options: Any = {"encoding": encoding, "dim": index.name, "fill": array.fill_value}
-        options |= {"unfinished": running, "interrupted": over}
-        start = max(array.shape[0], *ends, 0)
-        return await compute(partial(place_rows, labels, stored, start, job.request.on_duplicate, **options))
+        found = {"fill": array.fill_value, "unfinished": running, "interrupted": over}
+        start, on_duplicate = array.shape[0], job.request.on_duplicate
+        job.placement = await compute(partial(place_rows, labels, stored, start, on_duplicate, **options, **found))
+        return job.placement
 
-    job.placement = await job.claim.acquire(place, labels)
+    async def reserve() -> None:
+        _check_new_arrays(job)
+        await _catch_up(job, [index, *others], claimed)
+        await gather_all([partial(_reserve_rows, job, index, is_end=True)])
+
+    await job.claim.acquire(place, labels, reserve)
 
 
 def _check_new_arrays(job: WriteJob) -> None:
@@ -180,16 +180,16 @@ async def _reserve_at_end(job: WriteJob, plan: VariablePlan) -> None:
     axis, array = _axis_of(plan, job), job.arrays[plan.name]
     start = await reserve_rows(array, axis, plan.encoded.shape)
     job.placement = Placement.at_end(start, plan.encoded.shape[axis])
-    job.reservations.append(Reservation(array, axis, start, start + plan.encoded.shape[axis]))
+    job.reservations.append((array, axis, start, start + plan.encoded.shape[axis]))
 
 
-async def _reserve_rows(job: WriteJob, plan: VariablePlan) -> None:
-    """Extend an array by the rows that the placement needs."""
+async def _reserve_rows(job: WriteJob, plan: VariablePlan, *, is_end: bool = False) -> None:
+    """Extend an array by the rows that the placement needs; see ``reserve_rows``."""
     placement = job.placement
     assert plan.rows_before is not None
     assert placement is not None
     axis, array = _axis_of(plan, job), job.arrays[plan.name]
-    if plan.rows_before > placement.start:
+    if plan.rows_before > placement.start and not is_end:
         await array.refresh()  # another writer may have removed rows
         if array.shape[axis] > placement.start:  # other writers of all variables extend the first one first
             raise _uneven(job, plan.name, array.shape[axis], placement.start)
@@ -197,9 +197,9 @@ async def _reserve_rows(job: WriteJob, plan: VariablePlan) -> None:
     start = placement.start if placement.count else placement.needed
     if not placement.count and array.shape[axis] >= start:
         return
-    await reserve_rows(array, axis, shape, start)
+    await reserve_rows(array, axis, shape, start, is_end=is_end and bool(placement.count))
     if placement.count:
-        job.reservations.append(Reservation(array, axis, start, start + placement.count))
+        job.reservations.append((array, axis, start, start + placement.count))
 
 
 def _uneven(job: WriteJob, name: str, length: int, first: int) -> ShapeError:

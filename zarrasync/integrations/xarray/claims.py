@@ -1,8 +1,21 @@
-"""The rows of an append: which of them have labels that exist already, and where each row is written. No IO."""
+"""Labels of rows that are appended: the places of the rows, and claims that other writers see before the labels are stored.
+
+The claims of a dataset are one value below its index coordinate, which exists as long as any append runs. A writer adds its
+claim with a conditional write, after it has compared its labels with the stored ones and with the other claims. Then it
+extends the coordinate, if that still has the length that it had when the labels were compared. Otherwise, another append
+has extended it in between, and the labels are compared again. So no two writers get the same rows, or append the same
+labels. A writer removes its claim once all values are stored.
+
+The claim of a writer that was killed, or whose rows could not be removed after a failure, remains. The labels in it do
+not count as existing: an append of the same labels writes these rows again in place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import io
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,21 +24,26 @@ import numpy.typing as npt
 import pandas as pd
 
 from zarrasync.display.text import counted
-from zarrasync.errors import CodecError, ShapeError
+from zarrasync.errors import CodecError, ConditionsUnsupported, ShapeError, StoreError, WriteConflictError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.model.paths import join
+from zarrasync.nodes.erase import APPENDS
+from zarrasync.stores import Store, Value
+from zarrasync.stores.leases import DEAD_SECONDS, Entry, Lease
 
-__all__ = ["OnDuplicate", "Placement", "Unfinished", "place_rows"]
+__all__ = ["AppendClaim", "OnDuplicate", "Placement", "Unfinished", "place_rows"]
 
 OnDuplicate: TypeAlias = Literal["error", "skip", "replace", "allow"]
 """What to do with rows whose labels exist already."""
 Labels: TypeAlias = npt.NDArray[Any]
 _SHOWN = 3
 """Labels in a message."""
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Rows that a writer has reserved, and whose values may not be written yet.
+    """Rows that a writer has reserved or is about to, and whose values may not be written yet.
 
     Attributes:
         places: The positions of the rows.
@@ -112,10 +130,10 @@ def place_rows(
     codes, own, unwritten, *others = _codes(parts, encoding)
     writing, failed = others[: len(unfinished)], others[len(unfinished) :]
     is_complete = np.ones(len(stored), np.bool_)
-    for rows in unfinished:
-        is_complete[rows.places[rows.places < len(stored)]] = False
-    resumable = [_resumable(rows, keys, own, unwritten) for rows, keys in zip(interrupted, failed, strict=True)]
-    for rows, again in zip(interrupted, resumable, strict=True):
+    not_written = [
+        _not_written(*pair, own, unwritten) for pair in zip((*unfinished, *interrupted), others, strict=True)
+    ]
+    for rows, again in zip((*unfinished, *interrupted), not_written, strict=True):
         is_complete[rows.places[again & (rows.places < len(stored))]] = False
     repeated = pd.Index(codes).duplicated(keep="last" if on_duplicate == "replace" else "first")
     exists = np.isin(codes, own[is_complete])
@@ -136,20 +154,23 @@ def place_rows(
             )
         places[found] = _positions(codes[found], own[present], present)
     claimed = kept & (places < 0)
-    for rows, keys, is_own in zip(interrupted, failed, resumable, strict=True):
+    for rows, keys, is_own in zip(interrupted, failed, not_written[len(unfinished) :], strict=True):
         usable = is_own & (rows.places < start)
         again = kept & (places < 0) & np.isin(codes, keys[usable])
         places[again] = _positions(codes[again], keys[usable], rows.places[usable])
+    running = np.concatenate([places[:0], *(rows.places for rows in unfinished)])
+    if np.isin(places[claimed & (places >= 0)], running).any():
+        return None  # its writer has them, or is about to find out that others have
     new = kept & (places < 0)
     count = int(new.sum())
     places[new] = start + np.arange(count)
     return Placement(places, start, count, claimed)
 
 
-def _resumable(
+def _not_written(
     rows: Unfinished, keys: npt.NDArray[Any], stored: npt.NDArray[Any], unwritten: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Return which rows of a failed writer have its labels or none, and not labels that others have written since."""
+    """Return which rows of a writer have its labels or none, and not labels of others, who got the rows instead."""
     result = np.ones(len(keys), np.bool_)
     inside = rows.places < len(stored)
     labels = stored[rows.places[inside]]
@@ -212,3 +233,151 @@ def _shown(labels: Labels, encoding: CFEncoding) -> str:
         values = first
     texts = np.datetime_as_string(values, unit="auto") if values.dtype.kind == "M" else map(_string, values.tolist())
     return ", ".join(map(str, texts)) + (", …" if len(labels) > _SHOWN else "")
+
+
+# ------------------------------------------------------------------ claims
+
+
+class AppendClaim(Lease):
+    """The claim of one append to a dataset. The document contains the claims of all writers.
+
+    Without conditional writes nothing is claimed. Only one writer may append to such a store at a time.
+
+    Args:
+        store: The store.
+        path: The path of the index coordinate.
+        seconds: How long to wait for other writers; 0 for no limit.
+    """
+
+    def __init__(self, store: Store, path: str, seconds: float) -> None:
+        super().__init__(store.notes, join(path, APPENDS), f"/{path} in {store!r}", seconds)
+
+    def _is_enabled(self) -> bool:
+        """Whether the store supports claims. Some stores notice with the first write that they do not."""
+        return self._store.conditional and self._store.writeable
+
+    async def acquire(
+        self,
+        place: Callable[[Sequence[Unfinished], Sequence[Unfinished]], Awaitable[Placement | None]],
+        labels: Labels,
+        reserve: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Claim rows, as soon as no other writer appends rows with the same labels, and reserve them.
+
+        Args:
+            place: Returns the places of the rows, from the rows of other writers that run and of those that have failed;
+                ``None`` to wait for other writers.
+            labels: The labels of the rows.
+            reserve: Reserves the rows. If it raises ``WriteConflictError``, because others got them first, they are placed
+                again.
+
+        Raises:
+            WriteConflictError: If other writers continue for too long.
+        """
+        is_reserved = False
+
+        async def choose(running: list[Entry], over: list[Entry]) -> list[Entry] | None:
+            placement = await place([*map(_rows_of, running)], [*map(_rows_of, over)])
+            if placement is None:
+                return None
+            claimed, places = placement.claimed, placement.places
+            if not claimed.any():
+                return running
+            own = _with_rows(self.new_entry(), Unfinished(places[claimed], labels[claimed]))
+            # Rows of failed writers beyond the end were never reserved, and others get these places.
+            rest = (_without(entry, places[claimed], placement.start) for entry in over)
+            return [*running, *(entry for entry in rest if entry is not None), own]
+
+        async def reserve_claimed() -> None:
+            nonlocal is_reserved
+            await reserve()
+            is_reserved = True
+
+        if self._is_enabled():
+            try:
+                await self.enter(choose, self._busy, self._seconds or float("inf"), _POLL_SECONDS, reserve_claimed)
+            except ConditionsUnsupported:  # the store no longer uses conditional writes
+                if self._is_enabled():
+                    raise
+        if not self._is_enabled():
+            await place([], [])
+        if not is_reserved:
+            await reserve()
+
+    def _busy(self) -> str:
+        return (
+            f"{self._name}: another writer appends rows with the same labels, and did not finish within {self._seconds:g} s; "
+            "repeat the call when it has ended, or raise config.total_timeout"
+        )
+
+    async def release(self) -> None:
+        """Remove the claim, because all values are stored.
+
+        Raises:
+            WriteConflictError: If another writer has taken the rows over.
+        """
+        if self.is_held and not await self.end():
+            raise WriteConflictError(
+                f"{self._name}: another writer has taken over the appended rows, because this one was suspended for more "
+                f"than {DEAD_SECONDS:.0f} s; compare the rows, and repeat the call",
+                key=self._key,
+            )
+
+    async def leave(self, length: int) -> None:
+        """Remove the claim after a failure, except for rows that could not be removed.
+
+        Args:
+            length: The number of rows that the coordinate has now.
+        """
+
+        def change(own: Entry) -> Entry | None:
+            return _without({**own, "state": "left"}, np.zeros(0, np.int64), length)
+
+        await self.end(change)
+
+    # -------------------------------------------------------------- the document
+
+    def _parse(self, value: Value) -> list[Entry]:
+        try:
+            entries: list[Entry] = json.loads(bytes(value.data))
+            for entry in entries:
+                _rows_of(entry)
+                _ = entry["id"], entry["owner"], entry["beat"], entry["state"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StoreError(
+                f"{self._name}: the claims of appends are damaged; erase {self._key!r} if no other writer appends, and "
+                "repeat the call",
+                key=self._key,
+            ) from error
+        return entries
+
+    def _render(self, entries: Sequence[Entry]) -> Any:
+        return entries
+
+
+def _rows_of(entry: Entry) -> Unfinished:
+    return Unfinished(_from_text(entry["places"]), _from_text(entry["labels"]))
+
+
+def _with_rows(entry: Entry, rows: Unfinished) -> Entry:
+    return {**entry, "places": _to_text(rows.places), "labels": _to_text(rows.labels)}
+
+
+def _without(entry: Entry, places: npt.NDArray[np.int64], length: int) -> Entry | None:
+    """Return a claim without some rows and those beyond a length; ``None`` if no rows remain."""
+    rows = _rows_of(entry)
+    kept = ~np.isin(rows.places, places) & (rows.places < length)
+    return _with_rows(entry, Unfinished(rows.places[kept], rows.labels[kept])) if kept.any() else None
+
+
+def _to_text(values: npt.NDArray[Any]) -> str:
+    if values.dtype.kind in "OT":
+        values = values.astype(str) if values.size else np.zeros(0, "U1")
+    file = io.BytesIO()
+    np.save(file, values, allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _from_text(text: str) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+    return values

@@ -24,9 +24,8 @@ from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import resolve_corners
-from zarrasync.integrations.dask_blocks import DaskWrite, check_blocks
 from zarrasync.integrations.dask_targets import check_reach, seceded
-from zarrasync.integrations.dask_write import write_later, write_together
+from zarrasync.integrations.dask_write import DaskWrite, check_blocks, write_later, write_together
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.array import AsyncArray

@@ -13,7 +13,7 @@ from zarrasync import stores
 xr: Any = pytest.importorskip("xarray")
 
 from zarrasync.integrations.xarray import write_dataset  # after the skip
-from zarrasync.integrations.xarray.grids import _parts
+from zarrasync.integrations.xarray.coordinates import _parts
 
 
 def day(number: int, lat: Any = (0.0, 1.0, 2.0), crs: str = "WGS 84") -> Any:

@@ -133,7 +133,7 @@ async def test_dask_needs_no_thread_that_its_blocks_wait_for():
 
 
 def test_blocks_of_dask_do_not_grow_much():
-    from zarrasync.integrations.dask_blocks import DaskWrite
+    from zarrasync.integrations.dask_write import DaskWrite
 
     da = pytest.importorskip("dask.array")
     target = sync.create_array({}, shape=(365, 4000, 4000), dtype="f8", chunks=(73, 64, 64))._async

@@ -7,7 +7,7 @@ engine for Zarr. ``dataset.zarrasync`` explains what loading variables takes.
 
 from zarrasync.bulk.reports import WriteReport
 from zarrasync.integrations.xarray.accessor import DataArrayAccessor, DatasetAccessor
-from zarrasync.integrations.xarray.backend import ZarrasyncBackend
+from zarrasync.integrations.xarray.backend import ZarrasyncBackend, load, open_mfdataset
 from zarrasync.integrations.xarray.encode import stored_variables
 from zarrasync.integrations.xarray.functions import (
     plan_write_dataset,
@@ -16,7 +16,6 @@ from zarrasync.integrations.xarray.functions import (
     write_dataset_async,
 )
 from zarrasync.integrations.xarray.job import WriteOptions
-from zarrasync.integrations.xarray.many import load, open_mfdataset
 
 __all__ = [
     "DataArrayAccessor",

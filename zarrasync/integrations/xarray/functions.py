@@ -19,12 +19,10 @@ from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.integrations.dask_targets import seceded
-from zarrasync.integrations.xarray.grids import OnMismatch
-from zarrasync.integrations.xarray.inputs import DatasetLike, datasets_of, encodings_of
-from zarrasync.integrations.xarray.job import Mode, WriteOptions, WriteRequest
 from zarrasync.integrations.xarray.claims import OnDuplicate
-from zarrasync.integrations.xarray.planned import DatasetWork
-from zarrasync.integrations.xarray.regions import RegionLike
+from zarrasync.integrations.xarray.coordinates import OnMismatch, RegionLike
+from zarrasync.integrations.xarray.job import DatasetLike, Mode, WriteOptions, WriteRequest, datasets_of, encodings_of
+from zarrasync.integrations.xarray.values import DatasetWork
 from zarrasync.integrations.xarray.write import planned_jobs, write
 from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import normalize_path

@@ -1,4 +1,4 @@
-"""The request to write a dataset, and the state of writing one of its groups."""
+"""What ``write_dataset`` gets and does: datasets, options, the request for each group, and the state of writing it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from xarray import Dataset, Variable
+from xarray import DataArray, Dataset, DataTree, Variable
+from xarray.backends.api import DATAARRAY_NAME
 
 from zarrasync import AsyncArray, AsyncGroup
 from zarrasync import config as settings
@@ -18,18 +19,28 @@ from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.integrations.xarray.claims import AppendClaim, OnDuplicate, Placement
-from zarrasync.integrations.xarray.grids import OnMismatch
-from zarrasync.integrations.xarray.inputs import Encodings
+from zarrasync.integrations.xarray.coordinates import OnMismatch, RegionLike
 from zarrasync.integrations.xarray.plan import VariablePlan
-from zarrasync.integrations.xarray.regions import RegionLike
 from zarrasync.metadata.conventions.cf_encoding import Lossy
-from zarrasync.model.paths import join
+from zarrasync.metadata.conventions.xarray_properties import UNNAMED
+from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["Mode", "Target", "WriteJob", "WriteOptions", "WriteRequest"]
+__all__ = [
+    "DatasetLike",
+    "Encodings",
+    "Mode",
+    "Target",
+    "WriteJob",
+    "WriteOptions",
+    "WriteRequest",
+    "check_names",
+    "datasets_of",
+    "encodings_of",
+]
 
 Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
 """How to treat existing groups and variables."""
@@ -203,3 +214,88 @@ class WriteJob:
         if self.consolidated is not None and keys:
             config = settings.resolve(self.request.config)
             await self.consolidated.update(self.request.store, keys, config=config)
+
+
+DatasetLike: TypeAlias = Dataset | DataArray | DataTree
+"""Data that ``write_dataset`` accepts."""
+Encodings: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Encodings by variable."""
+
+
+def datasets_of(data: DatasetLike, *, inherit: bool) -> dict[str, Dataset]:
+    """Return the dataset of each group by its relative path, the groups above others first.
+
+    Args:
+        data: A dataset, an array or a tree.
+        inherit: Whether groups of a tree contain the coordinates that they inherit.
+
+    Raises:
+        TypeError: If it is something else.
+    """
+    if isinstance(data, Dataset):
+        return {"": data}
+    if isinstance(data, DataArray):
+        return {"": _dataset_of(data)}
+    if isinstance(data, DataTree):
+        nodes = {_relative_path(data, node): node for node in data.subtree}
+        return {path: node.to_dataset(inherit=inherit or not path) for path, node in nodes.items()}
+    raise TypeError(
+        f"write_dataset needs a Dataset, DataArray or DataTree, found {type(data).__name__}; convert it, for example "
+        "with to_dataset() or to_xarray()"
+    )
+
+
+def _relative_path(tree: DataTree, node: DataTree) -> str:
+    return "" if node is tree else normalize_path(node.path[len(tree.path) :])
+
+
+def _dataset_of(array: DataArray) -> Dataset:
+    """Return an array as a dataset, with the name that xarray gives to unnamed arrays."""
+    if array.name is None or array.name in array.coords or array.name in array.dims:
+        dataset = array.to_dataset(name=UNNAMED)
+        if array.name is not None:
+            dataset.attrs[DATAARRAY_NAME] = array.name
+        return dataset
+    return array.to_dataset()
+
+
+def encodings_of(data: DatasetLike, encoding: Mapping[str, Any] | None) -> dict[str, Encodings]:
+    """Return the encodings of each group by its relative path.
+
+    Args:
+        data: A dataset, an array or a tree.
+        encoding: Encodings by variable; for a tree, these by the path of the group in the whole tree.
+
+    Raises:
+        ValueError: If a tree has no group of a path.
+    """
+    if not isinstance(data, DataTree):
+        return {"": encoding or {}}
+    paths = {normalize_path(node.path): _relative_path(data, node) for node in data.subtree}
+    if unknown := [path for path in encoding or {} if normalize_path(path) not in paths]:
+        raise ValueError(
+            f"the encoding names {unknown[0]!r}, which is not a group of the tree; the groups are "
+            f"{', '.join(node.path for node in data.subtree)}"
+        )
+    return {paths[normalize_path(path)]: encodings for path, encodings in (encoding or {}).items()}
+
+
+def check_names(dataset: Dataset, group: str, encoding: Encodings) -> None:
+    """Check the names of variables and dimensions, and the form of encodings.
+
+    Raises:
+        ValueError: If an encoding names no variable.
+        TypeError: If a name is not a string, or an encoding is not a mapping.
+        InvalidKeyError: If a variable's name cannot be the name of an array.
+    """
+    if not isinstance(encoding, Mapping):
+        raise TypeError(f"the encoding must be a mapping of variables to their encodings, found {encoding!r}")
+    if unknown := sorted(set(map(str, encoding)) - set(map(str, dataset.variables))):
+        raise ValueError(f"the encoding names {unknown[0]!r}, which is not a variable of the dataset")
+    for variable, options in encoding.items():
+        if not isinstance(options, Mapping):
+            raise TypeError(f"the encoding of {variable!r} must be a mapping, found {options!r}")
+    if invalid := [name for name in (*dataset.variables, *dataset.dims) if not isinstance(name, str)]:
+        raise TypeError(f"names of variables and dimensions must be strings, found {invalid[0]!r}")
+    for name in dataset.variables:
+        normalize_path(join(group, str(name)))

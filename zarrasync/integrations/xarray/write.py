@@ -20,10 +20,16 @@ from zarrasync.bulk.jobs.plan import run_blocking
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
 from zarrasync.errors import EncodingError, NodeExistsError, UnsupportedOperation
 from zarrasync.integrations.dask_targets import check_reach, is_dask_array
-from zarrasync.integrations.xarray.consolidation import consolidate, forget_replaced, update_after_failure
-from zarrasync.integrations.xarray.grids import without_stored_coordinates
-from zarrasync.integrations.xarray.inputs import Encodings, check_names
-from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
+from zarrasync.integrations.xarray.coordinates import locate_region, without_stored_coordinates
+from zarrasync.integrations.xarray.groups import (
+    consolidate,
+    erase_new_nodes,
+    existing_group,
+    forget_replaced,
+    reserve,
+    update_after_failure,
+)
+from zarrasync.integrations.xarray.job import Encodings, WriteJob, WriteRequest, check_names
 from zarrasync.integrations.xarray.plan import (
     Planner,
     VariablePlan,
@@ -33,8 +39,6 @@ from zarrasync.integrations.xarray.plan import (
     json_attributes,
 )
 from zarrasync.integrations.xarray.read import stored_variable
-from zarrasync.integrations.xarray.regions import locate_region
-from zarrasync.integrations.xarray.reserve import erase_new_nodes, existing_group, reserve
 from zarrasync.integrations.xarray.rows import give_back, leave_claims, release_claims
 from zarrasync.integrations.xarray.values import check_chunks, write_values
 from zarrasync.metadata.create import checked_attributes

@@ -13,16 +13,7 @@ from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.statistics import Summary, number_text, statistics_facts, summarize
 from zarrasync.cli import cat
-from zarrasync.cli.arguments import (
-    Commands,
-    add_raw,
-    count,
-    levels,
-    open_node,
-    options,
-    presented_arrays,
-    select,
-)
+from zarrasync.cli.arguments import Commands, add_raw, count, levels, open_node, options, presented_arrays, select
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.meaning import encoding_facts

@@ -304,11 +304,7 @@ def _lazy_blocks(write: DaskWrite, target: WriteTarget, verify: bool) -> Any:
 
 
 def _write_block(
-    block: Any,
-    target: WriteTarget,
-    start: tuple[int, ...],
-    metadata: ArrayMetadata | None,
-    block_info: Any = None,
+    block: Any, target: WriteTarget, start: tuple[int, ...], metadata: ArrayMetadata | None, block_info: Any = None
 ) -> npt.NDArray[Any]:
     """Write a block, and return its record.
 
@@ -368,11 +364,7 @@ def _compute(lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mappi
 
 
 def _compute_on_cluster(
-    client: Any,
-    lazy: Sequence[Any],
-    targets: Sequence[WriteTarget],
-    options: Mapping[str, Any],
-    flag: CancelFlag,
+    client: Any, lazy: Sequence[Any], targets: Sequence[WriteTarget], options: Mapping[str, Any], flag: CancelFlag
 ) -> Sequence[Any]:
     from dask import distributed
 

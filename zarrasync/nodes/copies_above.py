@@ -67,11 +67,10 @@ async def update_copies(
 async def _update_or_warn(
     group: Consolidated, node: NodeHandle, changed: Sequence[str], erased_prefixes: Sequence[str]
 ) -> None:
-    beside = {key for path in (group.path, *ancestors(group.path)) for key in node.format.document_keys(path)}
+    own, below = set(node.format.document_keys(group.path)), tuple(node.format.erase_prefixes(group.path))
+    keys = [key for key in changed if key not in own and key.startswith(below)]
     try:
-        await group.update(
-            node.store, [key for key in changed if key not in beside], erased_prefixes, config=node.config
-        )
+        await group.update(node.store, keys, erased_prefixes, config=node.config)
     except ZarrError as error:
         warnings.warn(
             f"the consolidated metadata of the group /{group.path} in {node.store!r} does not contain the change of "

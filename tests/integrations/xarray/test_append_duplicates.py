@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.errors import ShapeError, StoreError
+from zarrasync.stores import CountingStore
 from zarrasync.testing import FaultyStore
 
 xr: Any = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
-from zarrasync.integrations.xarray import write_dataset  # after the skip
+from zarrasync.integrations.xarray import WriteOptions, write_dataset  # after the skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 
@@ -179,6 +181,48 @@ def test_threads_that_append_the_same_labels(choice: str):
     assert len(done) == (1 if choice == "error" else 4), outcomes
     assert all(len(values) == 1 for values in by_day(store).values())
     assert len(by_day(store)) == (3 if choice == "error" else 4)
+
+
+class Overtaken(stores.MemoryStore):
+    """A store in which another append takes place just before an append claims its rows."""
+
+    before: Any = None
+
+    async def put(self, key: str, data: Any, *, if_version: object = None) -> object:
+        if key.endswith(".appends") and self.before is not None:
+            before, self.before = self.before, None
+            thread = threading.Thread(target=before)
+            thread.start()
+            thread.join()
+        return await super().put(key, data, if_version=if_version)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("choice", ["error", "skip", "replace", "allow"])
+@pytest.mark.parametrize("day", [1, 2])
+def test_an_append_between_comparing_labels_and_claiming_rows(day: int, choice: str, exclusive: bool):
+    """It leaves no trace in the claims, but the coordinate is longer."""
+    store = Overtaken()
+    store.exclusive = exclusive
+    write_dataset(days(0), store, encoding={"v": {"chunks": (4, 2)}, "time": {"chunks": (1,)}})
+    store.before = lambda: write_dataset(days(day, value=1), store, append_dim="time")
+    refused = (choice, day) == ("error", 1)
+    with pytest.raises(ShapeError, match="exists already in the store") if refused else nullcontext():
+        write_dataset(days(1, value=2), store, append_dim="time", on_duplicate=choice)
+    repeated = {"error": [1.0], "skip": [1.0], "replace": [2.0], "allow": [1.0, 2.0]}[choice]
+    assert by_day(store) == ({0: [0.0], 1: repeated} if day == 1 else {0: [0.0], 2: [1.0], 1: [2.0]})
+    assert not [key for key in store.values if ".appends" in key]
+
+
+def test_the_requests_of_appending_a_row():
+    """Two for the claim, besides the changed documents and chunks."""
+    store = CountingStore(stores.MemoryStore())
+    encoding = {"v": {"chunks": (1, 2)}, "w": {"chunks": (1,)}, "time": {"chunks": (512,)}}
+    write_dataset(days(0, 1), store, encoding=encoding, options=WriteOptions(consolidated=False))
+    store.reset()
+    write_dataset(days(2), store, append_dim="time", options=WriteOptions(consolidated=False))
+    counts = store.reset()
+    assert counts.puts + counts.erases == 3 + 3 + 2
 
 
 APPEND = """

@@ -183,7 +183,7 @@ def test_the_requests_of_a_new_dataset(mode: Any, lazy: bool):
     write_dataset(many(), store, append_dim="t", on_duplicate="allow")
     counts = store.reset()
     assert counts.lists == 1
-    assert (counts.puts, counts.erases) == (2 * 21 + 3, 1)  # and the consolidated metadata, and the claim of the rows
+    assert (counts.puts, counts.erases) == (2 * 21 + 2, 1)  # and the consolidated metadata, and the claim of the rows
     # A document before and after, and the chunk of a coordinate or one that is appended to; and the claim of the rows.
     assert counts.fetches <= 3 * 21 + 8
     xr.testing.assert_identical(read(store).load(), xr.concat([many(), many()], "t"))

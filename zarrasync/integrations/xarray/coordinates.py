@@ -74,7 +74,7 @@ def _index_of(coordinate: Variable) -> Any:
 
 def _is_constant(index: Any) -> bool:
     """Return whether coordinates are all the fill value: written ones differ from each other."""
-    return bool(index.isna().all()) or (len(index) > 1 and index.nunique(dropna=False) == 1)
+    return bool(index.isna().all()) or (len(index) > 1 and bool((index == index[0]).all()))
 
 
 def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> slice:

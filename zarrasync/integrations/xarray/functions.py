@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, get_args
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from xarray import DataArray, Dataset, DataTree
 
@@ -30,7 +32,9 @@ from zarrasync.stores import StoreLike, resolve
 
 __all__ = ["plan_write_dataset", "plan_write_dataset_async", "write_dataset", "write_dataset_async"]
 
-_MODES = ("w-", "w", "a", "a-", "r+")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 async def write_dataset_async(
@@ -123,25 +127,14 @@ async def write_dataset_async(
     """
     options = options or WriteOptions()
     datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
+    chosen = _checked_mode(datasets, mode, append_dim, region)
+    place = resolve(store, storage_options, config), normalize_path("" if group is None else group)
+    policies = lossy, on_mismatch, on_duplicate
     request = WriteRequest(
-        resolve(store, storage_options, config),
-        normalize_path("" if group is None else group),
-        _checked_mode(datasets, mode, append_dim, region),
-        append_dim=append_dim,
-        region=region,
-        encoding={},
-        zarr_format=zarr_format,
-        lossy=_checked("lossy", lossy, get_args(Lossy)),
-        on_mismatch=_checked("on_mismatch", on_mismatch, get_args(OnMismatch)),
-        on_duplicate=_checked("on_duplicate", on_duplicate, get_args(OnDuplicate)),
-        verify=verify,
-        progress=progress,
-        options=options,
-        config=config,
+        *place, chosen, append_dim, region, {}, zarr_format, *policies, verify, progress, options, config
     )
-    async with request.store.in_use():
-        with in_terms_of(*_advice(request)):
-            return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))
+    async with _in_use(request):
+        return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))
 
 
 async def plan_write_dataset_async(
@@ -208,34 +201,30 @@ async def plan_write_dataset_async(
         raise UnsupportedOperation(
             "the tasks of plans compute whole regions; omit compute, align_chunks and chunkmanager_store_kwargs"
         )
-    request = WriteRequest(
-        resolve(store, storage_options, config),
-        normalize_path("" if group is None else group),
-        mode or "w-",
-        encoding={},
-        zarr_format=zarr_format,
-        lossy=_checked("lossy", lossy, get_args(Lossy)),
-        options=options,
-        config=config,
-    )
+    place = resolve(store, storage_options, config), normalize_path("" if group is None else group)
+    request = WriteRequest(*place, mode or "w-", zarr_format=zarr_format, lossy=lossy, options=options, config=config)
     if request.store.notes is not request.store:
         raise UnsupportedOperation(
             f"no plan of a dataset can be made for {request.store!r}, because its tasks would not share a commit; call "
             "write_dataset"
         )
-    async with request.store.in_use():
-        with in_terms_of(*_advice(request)):
-            datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
-            jobs = await planned_jobs(datasets, encodings_of(dataset, encoding), request)
-            work = await run_in_new_thread(partial(DatasetWork.of_jobs, jobs, name_of(store), tasks))
-            return await begin_plan(work, PlanPlace.of(None, work.dest, storage_options, settings.resolve(config)))
+    async with _in_use(request):
+        datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
+        jobs = await planned_jobs(datasets, encodings_of(dataset, encoding), request)
+        work = await run_in_new_thread(partial(DatasetWork.of_jobs, jobs, name_of(store), tasks))
+        return await begin_plan(work, PlanPlace.of(None, work.dest, storage_options, settings.resolve(config)))
 
 
-def _advice(request: WriteRequest) -> list[tuple[str, str]]:
-    """Return parts of messages, and the text that replaces them, in terms of the parameters of this function."""
+@asynccontextmanager
+async def _in_use(request: WriteRequest) -> AsyncIterator[None]:
+    """Use the store inside a ``with`` block, whose errors are in terms of the parameters of ``write_dataset``."""
     advice = [OVERWRITE_BY_MODE, ("unaligned='allow'", "config={'unaligned': 'allow'}")]
     name = "append_dim" if request.append_dim is not None else "region" if request.region is not None else ""
-    return [*advice, ("mode='w'", f"mode='w' instead of {name}")] if name else advice
+    if name:
+        advice.append(("mode='w'", f"mode='w' instead of {name}"))
+    async with request.store.in_use():
+        with in_terms_of(*advice):
+            yield
 
 
 def _checked_mode(
@@ -251,8 +240,6 @@ def _checked_mode(
             "append_dim and region exclude each other: append_dim adds rows, region overwrites existing rows"
         )
     chosen: Mode = mode or ("a" if append_dim is not None else "r+" if region is not None else "w-")
-    if chosen not in _MODES:
-        raise ValueError(f"mode must be one of {', '.join(_MODES)}; found {mode!r}")
     if (append_dim is not None or region is not None) and chosen in ("w", "w-"):
         name = "region" if append_dim is None else "append_dim"
         raise ValueError(f"mode={chosen!r} creates a group, but {name} adds to an existing one: pass one of them")
@@ -264,31 +251,30 @@ def _checked_mode(
     return chosen
 
 
-def _checked(name: str, value: Any, choices: Sequence[str]) -> Any:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}; found {value!r}")
-    return value
+def _blocking(
+    function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[[Callable[[T], R]], Callable[P, R]]:
+    """Return a decorator for synchronous code, which makes a function with the parameters of an asynchronous one.
+
+    The decorated function converts the result.
+    """
+
+    def decorate(convert: Callable[[T], R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(convert)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with seceded(waits=_is_lazy(signature.bind(*args, **kwargs).arguments["dataset"])):
+                return convert(bridge.run(function(*args, **kwargs), blocking=False))
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
-def write_dataset(
-    dataset: DatasetLike,
-    store: StoreLike,
-    *,
-    group: str | None = None,
-    mode: Mode | None = None,
-    append_dim: str | None = None,
-    region: RegionLike | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    zarr_format: Literal[2, 3] | None = None,
-    lossy: Lossy = "error",
-    on_mismatch: OnMismatch = "error",
-    on_duplicate: OnDuplicate = "error",
-    verify: bool = False,
-    progress: ProgressLike = False,
-    options: WriteOptions | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    config: Any = None,
-) -> Any:
+@_blocking(write_dataset_async)
+def write_dataset(report: Any) -> Any:
     """Write a dataset, an array or a tree; ``write_dataset_async`` for synchronous code, with the same arguments.
 
     Example:
@@ -298,25 +284,11 @@ def write_dataset(
         >>> report["t2m"].nbytes
         8
     """
-    arguments: dict[str, Any] = {**locals()}
-    with seceded(waits=(options is None or options.compute) and _is_lazy(dataset)):
-        return bridge.run(write_dataset_async(**arguments), blocking=False)
+    return report
 
 
-def plan_write_dataset(
-    dataset: DatasetLike,
-    store: StoreLike,
-    *,
-    group: str | None = None,
-    mode: Literal["w-", "w"] | None = None,
-    encoding: Mapping[str, Mapping[str, Any]] | None = None,
-    zarr_format: Literal[2, 3] | None = None,
-    lossy: Lossy = "error",
-    options: WriteOptions | None = None,
-    tasks: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
-    config: Any = None,
-) -> sync.JobPlan:
+@_blocking(plan_write_dataset_async)
+def plan_write_dataset(plan: AsyncJobPlan) -> sync.JobPlan:
     """Plan a new dataset whose tasks run anywhere; ``plan_write_dataset_async`` for synchronous code.
 
     Example:
@@ -327,8 +299,7 @@ def plan_write_dataset(
         >>> plan.finish().arrays
         1
     """
-    arguments: dict[str, Any] = {**locals()}
-    return sync.JobPlan(bridge.run(plan_write_dataset_async(**arguments), blocking=False))
+    return sync.JobPlan(plan)
 
 
 def _is_lazy(dataset: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from zarrasync import AsyncGroup, consolidate_metadata, open_group
 from zarrasync import config as settings
-from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.gather import gather, gather_all
 from zarrasync.errors import NodeExistsError, NodeNotFoundError
 from zarrasync.formats import Format
@@ -29,7 +28,7 @@ __all__ = [
     "forget_replaced",
     "reserve",
     "root_alone",
-    "update_after_failure",
+    "update_documents",
 ]
 
 
@@ -41,13 +40,7 @@ async def reserve(jobs: Sequence[WriteJob]) -> None:
         ShapeError: If arrays differ in length, so that rows would be overwritten or missing, or if labels exist already.
         WriteConflictError: If another writer continues to append the same labels.
     """
-    for job in jobs:
-        job.changed = job.request.mode == "w"
     await _create_groups(jobs)
-    for job in jobs:
-        assert job.group is not None
-        job.changed = job.is_new or bool(job.new_plans)
-        job.consolidated = handle_of(job.group).consolidated
     await gather_all([partial(extend_arrays, job) for job in jobs])
     await _create_arrays(jobs)  # last, as it replaces arrays
     for job in jobs:
@@ -121,23 +114,17 @@ async def _create_group(job: WriteJob, handle: NodeHandle) -> AsyncGroup:
 
 
 async def _create_arrays(jobs: Sequence[WriteJob]) -> None:
-    """Create the arrays of new variables, and update the consolidated metadata of existing groups."""
+    """Create the arrays of new variables."""
     existing = await gather([partial(_existing_names, job) for job in jobs])
-    places = [(job, plan, names) for job, names in zip(jobs, existing, strict=True) for plan in job.new_plans]
-    calls = []
-    for job, plan, names in places:
-        options = {"shape": plan.encoded.shape, "overwrite": plan.name in names, **plan.options}
-        calls.append(partial(job.bare_group.create_array, plan.name, **options))
-
-    async def update() -> None:
-        await gather([partial(job.update_consolidated, [plan.name for plan in job.new_plans]) for job in jobs])
-
-    try:
-        arrays = await gather(calls)
-    except BaseException:
-        await run_cleanup(update)
-        raise
-    await update()
+    places = [
+        (job, plan, plan.name in names) for job, names in zip(jobs, existing, strict=True) for plan in job.new_plans
+    ]
+    arrays = await gather(
+        [
+            partial(job.bare_group.create_array, plan.name, shape=plan.encoded.shape, overwrite=exists, **plan.options)
+            for job, plan, exists in places
+        ]
+    )
     for (job, plan, _), array in zip(places, arrays, strict=True):
         job.arrays[plan.name] = array
 
@@ -158,14 +145,12 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     Existing copies are updated. Otherwise a group at the root of the store gets copies. xarray looks for copies at the
     root only, so for a nested group the root gets them, unless it contains other groups.
     """
-    first, request = jobs[0], jobs[0].request
+    first, request, wanted = jobs[0], jobs[0].request, jobs[0].request.options.consolidated
     if not request.store.supports_consolidated_metadata:
         return
-    consolidated = await _update_above(jobs)
-    await gather([partial(_update_own, job) for job in jobs])
+    consolidated = await update_documents(jobs)
     # Writing into existing variables changes no document.
-    creates = request.mode != "r+" if request.options.consolidated is None else request.options.consolidated
-    if not creates or (request.options.consolidated is None and (consolidated or first.consolidated is not None)):
+    if not (request.mode != "r+" if wanted is None else wanted) or (wanted is None and consolidated):
         return
     assert first.group is not None
     path, group = request.group, first.group
@@ -179,64 +164,54 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
 
 
 async def forget_replaced(jobs: Sequence[WriteJob]) -> None:
-    """Remove the copies of nodes that will be replaced, also in groups above.
+    """Remove the copies of nodes that will be replaced from all groups above them.
 
     If the writer is killed, readers find no copies that describe the erased nodes instead of the new ones.
     """
     first, request = jobs[0], jobs[0].request
+    replaced = [job.path_of(plan) for job in jobs for plan in job.new_plans if plan.name in job.arrays]
     if request.mode == "w":
         replaced = [request.group] if request.group else []
-    else:
-        replaced = [
-            join(job.request.group, plan.name)
-            for job in jobs
-            for plan in job.plans
-            if not plan.updates and plan.name in job.arrays
-        ]
     prefixes = [prefix for path in replaced for prefix in first.format.erase_prefixes(path)]
-    await update_copies(_handle(first), (), prefixes, paths=replaced)
+    await update_copies(_place(first), (), prefixes, paths=replaced)
 
 
-async def update_after_failure(jobs: Sequence[WriteJob]) -> None:
-    """Update the existing copies in groups above those that a failed write created or replaced arrays in.
+async def update_documents(jobs: Sequence[WriteJob]) -> list[str]:
+    """Update the copies of the written groups and variables in these groups and in those above.
 
-    Readers with copies of the replaced documents would decode the new chunks in the old data type.
-    """
-    if any(job.changed for job in jobs):
-        await _update_above(jobs)
-
-
-async def _update_above(jobs: Sequence[WriteJob]) -> list[str]:
-    """Update the copies of the written groups, and of the variables written into them, in the groups above.
+    Readers with copies of replaced documents would decode the new chunks in the old data type.
 
     Returns:
-        The paths of the groups above the first one that contain copies.
+        The paths of the first group and of those above it that contain copies.
     """
     first, request = jobs[0], jobs[0].request
-    keys = [key for job in jobs for key in job.document_keys(plan.name for plan in job.plans)]
-    groups = [job.request.group for job in jobs]
-    # Groups above the written one may be new.
-    keys += [key for path in (*groups, *ancestors(request.group)) for key in first.format.document_keys(path)]
-    erased = first.format.erase_prefixes(request.group) if request.mode == "w" else ()
+    members = [path for job in jobs for path in [*map(job.path_of, job.plans), *await _added_by_others(job)]]
     new = [job.request.group for job in jobs if job.is_new]
-    found = await update_copies(_handle(first), keys, erased, paths=groups, new_groups=new)
-    return [path for path in found if path in ancestors(request.group)]
+    above = ancestors(request.group) if first.is_new else ()  # they may be new as well
+    keys = [key for path in (*members, *new, *above) for key in first.format.document_keys(path)]
+    erased = first.format.erase_prefixes(request.group) if request.mode == "w" else ()
+    without = [job.request.group for job in jobs if job.group is None or handle_of(job.group).consolidated is None]
+    paths = [*members, *(job.request.group for job in jobs)]
+    found = await update_copies(_place(first), keys, erased, paths=paths, new_groups=[*new, *without])
+    return [path for path in found if path in (request.group, *ancestors(request.group))]
 
 
-def _handle(job: WriteJob) -> NodeHandle:
+def _place(job: WriteJob) -> NodeHandle:
+    """Return the handle of a job's group, which may not exist, with the copies that it was opened with."""
+    if job.group is not None and not job.is_new:
+        return handle_of(job.group)
     return NodeHandle(job.request.store, job.request.group, job.format, settings.resolve(job.request.config))
 
 
-async def _update_own(job: WriteJob) -> None:
-    """Update the copies of a job's group, if it has any: extended arrays, and nodes that other programs have added."""
-    if job.consolidated is None:
-        return
-    names = {plan.name for plan in job.plans if plan.rows_before is not None and job.region is None}
-    if job.request.mode != "r+":
-        assert job.group is not None
-        handle = handle_of(job.group)
-        names |= (await handle.without_consolidated().children()).keys() - (await handle.children()).keys()
-    await job.update_consolidated(names)
+async def _added_by_others(job: WriteJob) -> list[str]:
+    """Return the paths of nodes that the copies of a job's group lack, because other programs have added them."""
+    if job.group is None or job.request.mode == "r+":
+        return []
+    handle = handle_of(job.group)
+    if handle.consolidated is None:
+        return []
+    names = (await handle.without_consolidated().children()).keys() - (await handle.children()).keys()
+    return [join(job.request.group, name) for name in sorted(names)]
 
 
 async def root_alone(request: WriteRequest, format_: Format) -> AsyncGroup | None:
@@ -256,5 +231,5 @@ def _documents(jobs: Sequence[WriteJob]) -> dict[str, bytes]:
         assert job.group is not None
         documents |= job.format.render(job.request.group, job.group.metadata)
         for plan in job.plans:
-            documents |= job.format.render(join(job.request.group, plan.name), job.arrays[plan.name].metadata)
+            documents |= job.format.render(job.path_of(plan), job.arrays[plan.name].metadata)
     return documents

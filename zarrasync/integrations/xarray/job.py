@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable
@@ -25,7 +25,6 @@ from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import handle_of, with_handle
-from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
@@ -92,6 +91,13 @@ class WriteRequest:
     progress: ProgressLike = False
     options: WriteOptions = field(default_factory=WriteOptions)
     config: Any = None
+
+    def __post_init__(self) -> None:
+        """Check the arguments that are one of several words."""
+        words: dict[str, Any] = {"mode": Mode, "lossy": Lossy, "on_mismatch": OnMismatch, "on_duplicate": OnDuplicate}
+        for name, choices in words.items():
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}; found {value!r}")
 
     @property
     def unaligned(self) -> Unaligned:
@@ -162,11 +168,9 @@ class WriteJob:
         plans: The plans of the variables.
         targets: The values to write, and their places. Rows that are appended may be several targets, or none.
         attributes: The group's new attributes.
-        consolidated: The group's consolidated metadata.
         claim: The claim of the rows, so that no other writer appends the same labels.
         placement: The places of the rows that are appended.
         reservations: Arrays with the axis, the start and the stop of rows that are reserved, and released after a failure.
-        changed: Whether documents may have been created, replaced or erased.
     """
 
     path: str
@@ -182,11 +186,9 @@ class WriteJob:
     plans: list[VariablePlan] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
-    consolidated: Consolidated | None = None
     claim: AppendClaim | None = None
     placement: Placement | None = None
     reservations: list[tuple[AsyncArray, int, int, int]] = field(default_factory=list)
-    changed: bool = False
 
     @property
     def unaligned(self) -> Unaligned:
@@ -204,16 +206,9 @@ class WriteJob:
         assert self.group is not None
         return with_handle(self.group, handle_of(self.group).without_consolidated())
 
-    def document_keys(self, names: Iterable[str]) -> list[str]:
-        """Return the keys of the documents of some members of the group."""
-        return [key for name in names for key in self.format.document_keys(join(self.request.group, name))]
-
-    async def update_consolidated(self, names: Iterable[str]) -> None:
-        """Update the documents of some members in the group's consolidated metadata, if it has any."""
-        keys = self.document_keys(names)
-        if self.consolidated is not None and keys:
-            config = settings.resolve(self.request.config)
-            await self.consolidated.update(self.request.store, keys, config=config)
+    def path_of(self, plan: VariablePlan) -> str:
+        """Return the path of the array of a variable."""
+        return join(self.request.group, plan.name)
 
 
 DatasetLike: TypeAlias = Dataset | DataArray | DataTree

@@ -27,7 +27,7 @@ from zarrasync.integrations.xarray.groups import (
     existing_group,
     forget_replaced,
     reserve,
-    update_after_failure,
+    update_documents,
 )
 from zarrasync.integrations.xarray.job import Encodings, WriteJob, WriteRequest, check_names
 from zarrasync.integrations.xarray.plan import (
@@ -96,7 +96,8 @@ async def write(jobs: Sequence[WriteJob]) -> Any:
     except BaseException:
         for job in jobs:
             await give_back(job)
-        await run_cleanup(partial(update_after_failure, jobs))
+        if jobs[0].request.mode == "w" or any(job.is_new or job.new_plans for job in jobs):
+            await run_cleanup(partial(update_documents, jobs))
         raise
     try:
         await consolidate(jobs)

@@ -33,6 +33,7 @@ __all__ = [
     "add_executor",
     "add_layout",
     "add_raw",
+    "add_several",
     "add_shapes",
     "arrays_of",
     "check_destination",
@@ -163,6 +164,11 @@ def add_destination(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dest-option", action="append", default=[], metavar="NAME=VALUE", help="its storage options")
     command.add_argument("--overwrite", action="store_true", help="replace an existing node")
     command.add_argument("--verify", action="store_true", help="read all values back and compare them")
+
+
+def add_several(command: Any, name: str, metavar: str, text: str) -> None:
+    """Add an option that may be repeated, to a parser or a group of options."""
+    command.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:

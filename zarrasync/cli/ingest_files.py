@@ -10,7 +10,7 @@ from typing import Any
 from zarrasync._concurrency.bridge import run as run_blocking
 from zarrasync.bulk.files.request import FilesRequest, run_request
 from zarrasync.bulk.files.sources.identify import is_pattern
-from zarrasync.cli.arguments import FORMATS, count, destination, options, seconds
+from zarrasync.cli.arguments import FORMATS, add_several, count, destination, options, seconds
 from zarrasync.cli.console import Console, show_log
 from zarrasync.cli.monitoring import monitored
 
@@ -41,6 +41,13 @@ _FOR_FILES = (
     "engine_option",
 )
 """Arguments with which a single file also becomes a dataset."""
+_POLICIES = (
+    ("--on-duplicate", ("error", "skip", "replace"), "for repeated labels"),
+    ("--on-gap", ("report", "error", "ignore"), "for gaps in the labels"),
+    ("--on-late", ("report", "insert", "error"), "for rows before existing ones"),
+    ("--on-bad-file", ("error", "skip"), "for files that cannot be read or do not fit"),
+)
+"""Options that say what to do with files and rows. The first choice is the default."""
 PLANS = """plans, whose tasks run anywhere:
   zarrasync ingest plan FILES… DEST --concat DIM
   zarrasync ingest run DEST --task N
@@ -70,46 +77,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the largest difference of equal coordinates",
     )
-    group.add_argument(
-        "--optional",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a variable that files may lack (may be repeated)",
-    )
+    add_several(group, "--optional", "NAME", "a variable that files may lack (may be repeated)")
     group.add_argument("--append", action="store_true", help="add rows to an existing dataset, or create it")
     group.add_argument(
         "--region", type=_region, metavar="auto|A:B", help="write existing rows again: auto finds them by their labels"
     )
-    group.add_argument(
-        "--on-duplicate", choices=("error", "skip", "replace"), default="error", help="for repeated labels"
-    )
-    group.add_argument(
-        "--on-gap", choices=("report", "error", "ignore"), default="report", help="for gaps in the labels"
-    )
-    group.add_argument(
-        "--on-late", choices=("report", "insert", "error"), default="report", help="for rows before existing ones"
-    )
-    group.add_argument(
-        "--on-bad-file", choices=("error", "skip"), default="error", help="for files that cannot be read or do not fit"
-    )
+    for name, choices, text in _POLICIES:
+        group.add_argument(name, choices=choices, default=choices[0], help=text)
     group.add_argument(
         "--reserve", metavar="A/B/STEP", help="lay out rows beforehand, such as 2024-01-01/2024-12-31/6h"
     )
-    group.add_argument(
-        "--ignore-attribute",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="an attribute that may differ between files",
-    )
+    add_several(group, "--ignore-attribute", "NAME", "an attribute that may differ between files")
     group.add_argument("--encoding", metavar="FILE", help="a JSON file with parameters of arrays by variable")
     group.add_argument("--decode", action="store_true", help="unpack scale_factor and add_offset")
     group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
     group.add_argument("--engine", help="xarray's engine for the files")
-    group.add_argument(
-        "--engine-option", action="append", default=[], metavar="NAME=VALUE", help="an argument of xarray's engine"
-    )
+    add_several(group, "--engine-option", "NAME=VALUE", "an argument of xarray's engine")
     group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
     group.add_argument(
         "--wait", type=seconds, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"

@@ -17,6 +17,7 @@ from zarrasync.cli.arguments import (
     RedactingParser,
     add_destination,
     add_layout,
+    add_several,
     check_destination,
     count,
     is_local_archive,
@@ -115,13 +116,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
         command.add_argument("plan", help="the path or URL of the plan, or its destination")
         command.add_argument("--path", default="", help="the path of the group or array in the destination")
         command.add_argument("--source-root", default=".", metavar="DIR", help="where relative paths of files start")
-        command.add_argument(
-            "--dest-option",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="a storage option of the destination",
-        )
+        add_several(command, "--dest-option", "NAME=VALUE", "a storage option of the destination")
     for command in (run, finish):
         command.add_argument("--verify", action="store_true", help="read all values back and compare them")
         add_monitoring(command)

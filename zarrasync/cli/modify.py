@@ -9,7 +9,6 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.reports import CopyReport
 from zarrasync.cli.arguments import (
     FORMATS,
     Commands,
@@ -21,7 +20,7 @@ from zarrasync.cli.arguments import (
     options,
 )
 from zarrasync.cli.console import Console
-from zarrasync.cli.monitoring import Watch, add_monitoring, monitored
+from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ZarrError
@@ -74,31 +73,26 @@ def add(command: Commands) -> None:
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
     with monitored(args) as watch, destination(args) as dest, executor_of(args) as executor:
-        report = _copy_to(dest, args, watch, executor)
-        watch.report = report
-    console.report(report)
+        watch.report = sync.copy(
+            args.url,
+            dest,
+            source_path=args.path,
+            dest_path=args.dest_path,
+            zarr_format=FORMATS[args.zarr_format] if args.zarr_format else None,
+            chunks=args.chunks,
+            shards=args.shards,
+            compressors=args.compressor,
+            overwrite=args.overwrite,
+            resume=args.resume,
+            verify=args.verify,
+            all_files=args.all,
+            executor=executor,
+            progress=watch.progress,
+            source_options=options(args.option),
+            dest_options=options(args.dest_option),
+        )
+    console.report(watch.report)
     return 0
-
-
-def _copy_to(dest: Any, args: argparse.Namespace, watch: Watch, executor: Any) -> CopyReport:
-    return sync.copy(
-        args.url,
-        dest,
-        source_path=args.path,
-        dest_path=args.dest_path,
-        zarr_format=FORMATS[args.zarr_format] if args.zarr_format else None,
-        chunks=args.chunks,
-        shards=args.shards,
-        compressors=args.compressor,
-        overwrite=args.overwrite,
-        resume=args.resume,
-        verify=args.verify,
-        all_files=args.all,
-        executor=executor,
-        progress=watch.progress,
-        source_options=options(args.option),
-        dest_options=options(args.dest_option),
-    )
 
 
 def _consolidate(args: argparse.Namespace, console: Console) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from zarrasync import sync
 from zarrasync._util.redact import redact
 from zarrasync.cli import bench
-from zarrasync.cli.arguments import Commands, count, options, port
+from zarrasync.cli.arguments import Commands, add_several, count, options, port
 from zarrasync.cli.console import Console
 
 __all__ = ["add"]
@@ -78,30 +78,22 @@ def _add_address(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tls-cert", metavar="FILE", help="the certificates for HTTPS, as PEM")
     serve.add_argument("--tls-key", metavar="FILE", help="their private key (default: in the same file)")
     serve.add_argument("--root-path", default="", metavar="PATH", help="the path that a proxy removes, such as /data")
-    serve.add_argument(
+    add_several(
+        serve,
         "--trusted-proxies",
-        action="append",
-        default=[],
-        metavar="NETWORK",
-        help="an address or network of proxies whose X-Forwarded-For and -Proto are used; 'unix' for a Unix socket (repeatable)",
+        "NETWORK",
+        "an address or network of proxies whose X-Forwarded-For and -Proto are used; 'unix' for a Unix socket (repeatable)",
     )
 
 
 def _add_access(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument(
+    add_several(
+        serve,
         "--token-file",
-        action="append",
-        default=[],
-        metavar="[NAME=]FILE",
-        help="a file with the token that clients need, of all stores or of one (repeatable)",
+        "[NAME=]FILE",
+        "a file with the token that clients need, of all stores or of one (repeatable)",
     )
-    serve.add_argument(
-        "--token",
-        action="append",
-        default=[],
-        metavar="[NAME=]TOKEN",
-        help="the same as an argument, which others on this machine can see",
-    )
+    add_several(serve, "--token", "[NAME=]TOKEN", "the same as an argument, which others on this machine can see")
     serve.add_argument(
         "--allow-host",
         action="append",

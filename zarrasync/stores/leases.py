@@ -143,13 +143,13 @@ class Lease:
                 await pause(poll)
                 continue
             if not any(entry["id"] == self._id for entry in chosen):
-                return None
+                return
             try:
                 await self._put(chosen, version)
                 self._keep()
                 if then is not None:
                     await then()
-                return None
+                return
             except WriteConflictError as conflict:
                 await self.end()
                 await backoff.after(conflict)

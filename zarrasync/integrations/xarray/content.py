@@ -19,8 +19,8 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, listed_members, parent_metadata
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
-from zarrasync.nodes.walk import Listings, begin_listings
 from zarrasync.nodes.open_nodes import open_node_at, resolve_node
+from zarrasync.nodes.walk import Listings, begin_listings
 from zarrasync.stores import Store, StoreLike, resolve
 
 __all__ = ["Content", "OpenedGroup", "Source", "names_of", "open_content", "open_tree"]

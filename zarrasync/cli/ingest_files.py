@@ -47,7 +47,7 @@ _POLICIES = (
     ("--on-late", ("report", "insert", "error"), "for rows before existing ones"),
     ("--on-bad-file", ("error", "skip"), "for files that cannot be read or do not fit"),
 )
-"""Options that say what to do with files and rows. The first choice is the default."""
+"""What to do with files and rows: options, their choices, the first of which is the default, and descriptions."""
 PLANS = """plans, whose tasks run anywhere:
   zarrasync ingest plan FILES… DEST --concat DIM
   zarrasync ingest run DEST --task N

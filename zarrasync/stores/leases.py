@@ -231,7 +231,7 @@ class Lease:
         if not entries and version is not ABSENT:
             try:
                 await self._io(partial(self._store.erase, self._key, if_version=version))
-            except UnsupportedOperation:  # the next process could not tell its own document from this one
+            except UnsupportedOperation:  # then an empty document is stored first, which no process replaces
                 pass
             else:
                 self._known = [], ABSENT

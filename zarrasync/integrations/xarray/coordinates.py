@@ -1,4 +1,4 @@
-"""Stored coordinates that a dataset must agree with: those of a region, and those that an append does not extend."""
+"""Stored coordinates that a dataset must agree with: coordinates of a region, and coordinates that an append does not extend."""
 
 from __future__ import annotations
 

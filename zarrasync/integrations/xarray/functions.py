@@ -264,7 +264,11 @@ def _blocking(
 
         @wraps(convert)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with seceded(waits=_is_lazy(signature.bind(*args, **kwargs).arguments["dataset"])):
+            try:
+                dataset = signature.bind(*args, **kwargs).arguments["dataset"]
+            except TypeError as error:
+                raise TypeError(f"{convert.__name__}() {error}") from None
+            with seceded(waits=_is_lazy(dataset)):
                 return convert(bridge.run(function(*args, **kwargs), blocking=False))
 
         call.__signature__ = signature  # type: ignore[attr-defined]

@@ -96,7 +96,8 @@ async def write(jobs: Sequence[WriteJob]) -> Any:
     except BaseException:
         for job in jobs:
             await give_back(job)
-        if jobs[0].request.mode == "w" or any(job.is_new or job.new_plans for job in jobs):
+        changed = [job for job in jobs if job.group is not None and (job.is_new or job.new_plans)]
+        if changed or jobs[0].request.mode == "w":
             await run_cleanup(partial(update_documents, jobs))
         raise
     try:

@@ -1,21 +1,63 @@
-"""The command ingest, which writes the contents of files into arrays."""
+"""The command ingest, which writes the contents of files into arrays, and the arguments that ``ingest plan`` has as well."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 from zarrasync import sync
-from zarrasync.bulk.files.sources.identify import source_name
-from zarrasync.cli import ingest_files as files
-from zarrasync.cli.arguments import Commands, add_destination, add_layout, destination, options
-from zarrasync.cli.console import Console
+from zarrasync._concurrency.bridge import run as run_blocking
+from zarrasync.bulk.files.request import FilesRequest, run_request
+from zarrasync.bulk.files.sources.identify import is_pattern, source_name
+from zarrasync.cli.arguments import (
+    FORMATS,
+    Commands,
+    add_destination,
+    add_layout,
+    add_several,
+    count,
+    destination,
+    options,
+    seconds,
+)
+from zarrasync.cli.console import Console, show_log
 from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.errors import ZarrError
 
-__all__ = ["add"]
+__all__ = ["add", "add_arguments", "check_mode", "files_request"]
+
+_FOR_FILES = (
+    "concat",
+    "preprocess",
+    "optional",
+    "labels",
+    "append",
+    "region",
+    "reserve",
+    "encoding",
+    "decode",
+    "dims",
+    "engine",
+    "engine_option",
+)
+"""Arguments with which a single file also becomes a dataset."""
+_POLICIES = (
+    ("--on-duplicate", ("error", "skip", "replace"), "for repeated labels"),
+    ("--on-gap", ("report", "error", "ignore"), "for gaps in the labels"),
+    ("--on-late", ("report", "insert", "error"), "for rows before existing ones"),
+    ("--on-bad-file", ("error", "skip"), "for files that cannot be read or do not fit"),
+)
+"""What to do with files and rows: options, their choices, the first of which is the default, and descriptions."""
+PLANS = """plans, whose tasks run anywhere:
+  zarrasync ingest plan FILES… DEST --concat DIM
+  zarrasync ingest run DEST --task N
+  zarrasync ingest finish DEST
+  zarrasync ingest abandon DEST
+"""
 
 
 def add(command: Commands) -> None:
@@ -33,8 +75,8 @@ def add(command: Commands) -> None:
             "ingest plan --help    (the same on several machines)",
         ],
     )
-    ingest.epilog = f"{ingest.epilog}\n\n{files.PLANS}"
-    files.add_arguments(ingest)
+    ingest.epilog = f"{ingest.epilog}\n\n{PLANS}"
+    add_arguments(ingest)
     add_destination(ingest)
     add_layout(ingest, "keep", "3")
     add_monitoring(ingest)
@@ -43,11 +85,11 @@ def add(command: Commands) -> None:
 
 
 def _ingest(args: argparse.Namespace, console: Console) -> int:
-    files.check_mode(args)
-    source = None if files.are_many(args) else _node(args)
+    check_mode(args)
+    source = None if _are_many(args) else _node(args)
     if source is None:
-        return files.run(args, console)
-    files.refuse_options(args)
+        return _run(args, console)
+    _refuse_options(args)
     with monitored(args) as watch, destination(args) as dest:
         write: Any = _copy_group if isinstance(source, sync.Group) else _ingest_array
         report = watch.report = write(args, source, dest, watch.progress)
@@ -79,7 +121,7 @@ def _ingest_array(args: argparse.Namespace, source: Any, dest: Any, progress: Pr
         verify=args.verify,
         progress=progress,
         storage_options=options(args.dest_option),
-        **files.layout_of(args),
+        **_layout_of(args),
     )
 
 
@@ -93,5 +135,169 @@ def _copy_group(args: argparse.Namespace, source: sync.Group, dest: Any, progres
         verify=args.verify,
         progress=progress,
         dest_options=options(args.dest_option),
-        **files.layout_of(args),
+        **_layout_of(args),
     )
+
+
+# ------------------------------------------------------------------ many files
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments for many files."""
+    url = next(action for action in command._actions if action.dest == "url")  # noqa: SLF001  # no public list
+    url.nargs, url.metavar = "+", "FILE"
+    url.help = "the files: paths, URLs or patterns in quotes; ./plan for a file with the name of a plan's command"
+    command.add_argument("--resume", action="store_true", help="complete an interrupted job, which is the default")
+    group = command.add_argument_group("many files")
+    group.add_argument("--concat", metavar="DIM", help="join files along this dimension")
+    group.add_argument(
+        "--labels",
+        metavar="PATTERN",
+        help="the pattern of names with labels, such as 'ndvi_%%Y%%m%%d' or 'member_{int}'; none: stack the files in order",
+    )
+    group.add_argument("--preprocess", metavar="MODULE:FUNCTION", help="a function that changes each opened dataset")
+    group.add_argument(
+        "--coordinate-tolerance",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="the largest difference of equal coordinates",
+    )
+    add_several(group, "--optional", "NAME", "a variable that files may lack (may be repeated)")
+    group.add_argument("--append", action="store_true", help="add rows to an existing dataset, or create it")
+    group.add_argument(
+        "--region", type=_region, metavar="auto|A:B", help="write existing rows again: auto finds them by their labels"
+    )
+    for name, choices, text in _POLICIES:
+        group.add_argument(name, choices=choices, default=choices[0], help=text)
+    group.add_argument(
+        "--reserve", metavar="A/B/STEP", help="lay out rows beforehand, such as 2024-01-01/2024-12-31/6h"
+    )
+    add_several(group, "--ignore-attribute", "NAME", "an attribute that may differ between files")
+    group.add_argument("--encoding", metavar="FILE", help="a JSON file with parameters of arrays by variable")
+    group.add_argument("--decode", action="store_true", help="unpack scale_factor and add_offset")
+    group.add_argument("--dims", metavar="DIM,…", help="the names of axes of .npy, .npz and HDF5 arrays without names")
+    group.add_argument("--engine", help="xarray's engine for the files")
+    add_several(group, "--engine-option", "NAME=VALUE", "an argument of xarray's engine")
+    group.add_argument("--processes", type=count, default=1, metavar="N", help="share the work among N processes")
+    group.add_argument(
+        "--wait", type=seconds, default=600.0, metavar="SECONDS", help="wait for another job (default: 600)"
+    )
+
+
+def _are_many(args: argparse.Namespace) -> bool:
+    """Return whether the arguments name several files, or options for files. Otherwise the source is one array or file."""
+    return _has_several(args) or any(getattr(args, name) for name in _FOR_FILES)
+
+
+def _has_several(args: argparse.Namespace) -> bool:
+    return len(args.url) > 1 or is_pattern(args.url[0], options(args.option) or {})
+
+
+def check_mode(args: argparse.Namespace) -> None:
+    """Exit if options contradict each other."""
+    if args.resume and args.overwrite:
+        args.parser.error("pass --resume or --overwrite, not both: --overwrite replaces the stored values")
+
+
+def _refuse_options(args: argparse.Namespace) -> None:
+    """Exit if options for files are used with a single array, for which they have no effect."""
+    if args.variable or (args.path and args.url[0].endswith(".npy")):
+        name = "variable" if args.variable else "path"
+        args.parser.error(f"--{name} needs a file with several arrays, but {args.url[0]} is one array")
+    for name in ("on_duplicate", "on_gap", "on_late", "on_bad_file", "processes"):
+        if getattr(args, name) != args.parser.get_default(name):
+            args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
+    """Run the command for many files."""
+    if args.concat is None:
+        for name in ("labels", "append", "region", "reserve", "on_duplicate", "on_gap", "on_late"):
+            if getattr(args, name) != args.parser.get_default(name):
+                args.parser.error(f"--{name.replace('_', '-')} needs --concat DIM, the dimension to join files along")
+        if _has_several(args):
+            args.parser.error(
+                f"{' '.join(args.url)}: several files need --concat DIM, the dimension to join them along (the destination "
+                f"is the last argument, {args.dest!r})"
+            )
+    with monitored(args) as watch, destination(args) as dest, show_log("zarrasync.bulk"):
+        request = files_request(args, dest)
+        request.progress = watch.progress
+        report = run_blocking(run_request(request), blocking=True)
+        watch.report = report
+    return console.report(report)
+
+
+def _layout_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of ``create_array`` that the arguments name."""
+    layout = {name: value for name, value in (("chunks", args.chunks), ("shards", args.shards)) if value != "keep"}
+    if args.zarr_format:
+        layout["zarr_format"] = FORMATS[args.zarr_format]
+    if args.compressor != "auto":
+        layout["compressors"] = args.compressor
+    return layout
+
+
+def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
+    """Return the arguments of ``ingest``."""
+    encoding = None if args.encoding is None else _load_json(args.encoding)
+    return FilesRequest(
+        list(args.url),
+        dest,
+        args.concat,
+        labels=None if args.labels == "none" else args.labels or "",
+        preprocess=args.preprocess,
+        coordinate_tolerance=args.coordinate_tolerance,
+        optional=args.optional,
+        path=args.dest_path,
+        mode="w" if args.overwrite else "a",
+        append=args.append,
+        region={args.concat: args.region} if isinstance(args.region, slice) else args.region,
+        on_duplicate=args.on_duplicate,
+        on_gap=args.on_gap,
+        on_late=args.on_late,
+        on_bad_file=args.on_bad_file,
+        reserve=args.reserve,
+        variables=args.variable,
+        ignore_attributes=args.ignore_attribute,
+        encoding=encoding,
+        decode=args.decode,
+        dims=args.dims,
+        engine=args.engine,
+        engine_options=options(args.engine_option),
+        group=args.path,
+        source_options=options(args.option),
+        storage_options=options(args.dest_option),
+        executor=args.processes,
+        wait=args.wait,
+        verify=args.verify,
+        options=_layout_of(args),
+    )
+
+
+def _region(text: str) -> str | slice:
+    """Parse ``auto`` as itself, and ``A:B`` as a slice."""
+    start, colon, stop = text.partition(":")
+    if text == "auto":
+        return text
+    if not (colon and start.isdigit() and stop.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected auto or A:B, found {text!r}")
+    return slice(int(start), int(stop))
+
+
+def _load_json(path: str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        ValueError: If the file cannot be read, or contains something else.
+    """
+    try:
+        value = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must contain a JSON object, found {type(value).__name__}")
+    return value

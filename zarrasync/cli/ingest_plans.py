@@ -10,7 +10,7 @@ from typing import Any
 from zarrasync import sync
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.request import check_request, plan_request
-from zarrasync.cli import ingest_files as files
+from zarrasync.cli import ingest as files
 from zarrasync.cli.arguments import (
     CommandParser,
     Commands,

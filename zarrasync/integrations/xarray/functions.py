@@ -129,9 +129,18 @@ async def write_dataset_async(
     datasets = datasets_of(dataset, inherit=options.write_inherited_coords)
     chosen = _checked_mode(datasets, mode, append_dim, region)
     place = resolve(store, storage_options, config), normalize_path("" if group is None else group)
-    policies = lossy, on_mismatch, on_duplicate
+    policies: Any = {"lossy": lossy, "on_mismatch": on_mismatch, "on_duplicate": on_duplicate, "verify": verify}
     request = WriteRequest(
-        *place, chosen, append_dim, region, {}, zarr_format, *policies, verify, progress, options, config
+        *place,
+        chosen,
+        append_dim,
+        region,
+        {},
+        zarr_format,
+        **policies,
+        progress=progress,
+        options=options,
+        config=config,
     )
     async with _in_use(request):
         return await write(await planned_jobs(datasets, encodings_of(dataset, encoding), request))

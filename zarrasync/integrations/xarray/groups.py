@@ -28,7 +28,7 @@ __all__ = [
     "forget_replaced",
     "reserve",
     "root_alone",
-    "update_documents",
+    "update_after_failure",
 ]
 
 
@@ -148,7 +148,7 @@ async def consolidate(jobs: Sequence[WriteJob]) -> None:
     first, request, wanted = jobs[0], jobs[0].request, jobs[0].request.options.consolidated
     if not request.store.supports_consolidated_metadata:
         return
-    consolidated = await update_documents(jobs)
+    consolidated = await _update_documents(jobs)
     # Writing into existing variables changes no document.
     if not (request.mode != "r+" if wanted is None else wanted) or (wanted is None and consolidated):
         return
@@ -176,10 +176,17 @@ async def forget_replaced(jobs: Sequence[WriteJob]) -> None:
     await update_copies(_place(first), (), prefixes, paths=replaced)
 
 
-async def update_documents(jobs: Sequence[WriteJob]) -> list[str]:
-    """Update the copies of the written groups and variables in these groups and in those above.
+async def update_after_failure(jobs: Sequence[WriteJob]) -> None:
+    """Update the copies of what a failed write has created or replaced.
 
     Readers with copies of replaced documents would decode the new chunks in the old data type.
+    """
+    if jobs[0].request.mode == "w" or any(job.group is not None and (job.is_new or job.new_plans) for job in jobs):
+        await _update_documents(jobs)
+
+
+async def _update_documents(jobs: Sequence[WriteJob]) -> list[str]:
+    """Update the copies of the written groups and variables in these groups and in those above.
 
     Returns:
         The paths of the first group and of those above it that contain copies.

@@ -27,7 +27,7 @@ from zarrasync.integrations.xarray.groups import (
     existing_group,
     forget_replaced,
     reserve,
-    update_documents,
+    update_after_failure,
 )
 from zarrasync.integrations.xarray.job import Encodings, WriteJob, WriteRequest, check_names
 from zarrasync.integrations.xarray.plan import (
@@ -96,9 +96,7 @@ async def write(jobs: Sequence[WriteJob]) -> Any:
     except BaseException:
         for job in jobs:
             await give_back(job)
-        changed = [job for job in jobs if job.group is not None and (job.is_new or job.new_plans)]
-        if changed or jobs[0].request.mode == "w":
-            await run_cleanup(partial(update_documents, jobs))
+        await run_cleanup(partial(update_after_failure, jobs))
         raise
     try:
         await consolidate(jobs)

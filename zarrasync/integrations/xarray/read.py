@@ -35,7 +35,6 @@ __all__ = [
     "GroupDataStore",
     "LazyArray",
     "PreparedDataset",
-    "computed_variables",
     "fetch_coordinates",
     "stored_variable",
 ]
@@ -139,7 +138,7 @@ class GroupDataStore(AbstractDataStore):
             name: stored_variable(name, array, mask=mask, path=path, axes=content.axes(name))
             for name, array in content.arrays.items()
         }
-        self.computed = computed_variables(content, self.stored)
+        self.computed = _computed_variables(content, self.stored)
 
     def get_attrs(self) -> Mapping[str, Any]:
         """Return the attributes of the dataset."""
@@ -395,7 +394,7 @@ _SPATIAL_REF = "spatial_ref"
 """The name of the variable with the reference system, as rioxarray and GDAL expect it."""
 
 
-def computed_variables(content: Content, stored: Mapping[str, Variable]) -> dict[str, Variable]:
+def _computed_variables(content: Content, stored: Mapping[str, Variable]) -> dict[str, Variable]:
     """Return variables that conventions specify without storing them, and refer to the reference system.
 
     Coordinates that arrays specify differently are left out.

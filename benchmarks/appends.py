@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from zarrasync import Layout, stores, sync
+from zarrasync.integrations.xarray import write_dataset
 
 ROWS = 100
 LAYOUTS = {
@@ -65,18 +66,24 @@ def write(path: Path, first: int, rows: int) -> Path:
 
 def main() -> None:
     """Print the table."""
-    print("| layout | PUT | GET | DELETE, LIST | read | written |\n|---|--:|--:|--:|--:|--:|")
+    print("| function | layout | PUT | GET | DELETE, LIST | read | written |\n|---|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         first, row = write(folder / "first.nc", 0, ROWS), write(folder / "row.nc", ROWS, 1)
-        for layout, options in LAYOUTS.items():
-            store = Counting(stores.MemoryStore())
-            sync.ingest_files(first, store, concat="time", layout=options)
-            store.counts.clear()
-            sync.ingest_files(row, store, concat="time", append=True)
-            n = store.counts
-            sizes = " | ".join(f"{n[kind] / (1 << 20):.1f} MiB" for kind in ("read", "written"))
-            print(f"| {layout} | {n['PUT']} | {n['GET']} | {n['DELETE'] + n['LIST']} | {sizes} |")
+        dataset = xr.open_dataset(row, engine="h5netcdf").load()
+        functions: dict[str, Callable[[stores.Store], object]] = {
+            "ingest_files": lambda store: sync.ingest_files(row, store, concat="time", append=True),
+            "write_dataset": lambda store: write_dataset(dataset, store, append_dim="time"),
+        }
+        for function, append in functions.items():
+            for layout, options in LAYOUTS.items():
+                store = Counting(stores.MemoryStore())
+                sync.ingest_files(first, store, concat="time", layout=options)
+                store.counts.clear()
+                append(store)
+                n = store.counts
+                sizes = " | ".join(f"{n[kind] / (1 << 20):.1f} MiB" for kind in ("read", "written"))
+                print(f"| {function} | {layout} | {n['PUT']} | {n['GET']} | {n['DELETE'] + n['LIST']} | {sizes} |")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.block_plan import BlockPlan
 from zarrasync.bulk.block_runner import BlockRunner
 from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.jobs.compare import compare_values
 from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
@@ -30,7 +31,7 @@ from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
-__all__ = ["Ingestion", "for_job", "ignore_progress", "verify_block", "write_blocks"]
+__all__ = ["Ingestion", "for_job", "ignore_progress", "write_blocks"]
 
 Block: TypeAlias = npt.NDArray[Any]
 _BLOCKS_PER_PROCESS = 8
@@ -95,21 +96,6 @@ def for_job(array: AsyncArray, unaligned: Unaligned, write_empty_chunks: bool | 
     empty = handle.config.write_empty_chunks if write_empty_chunks is None else write_empty_chunks
     config = replace(handle.config, unaligned=unaligned, write_empty_chunks=empty)
     return with_handle(array, replace(handle, store=CountingStore(handle.store), config=config))
-
-
-async def verify_block(array: AsyncArray, region: Region, expected: int) -> None:
-    """Read a region back, and compare it with the checksum of the written values.
-
-    Raises:
-        ChecksumError: If it differs.
-    """
-    values = await array.view[region].read()
-    block = partial(transfer.as_array, values, array.dtype, array.metadata.spec.fill_value)
-    if await compute(lambda: checksum(block())) != expected:
-        raise ChecksumError(
-            f"verification failed: {array.name}[{_text(region)}] in {array.store!r} differs from the written values; another "
-            "writer may have changed it"
-        )
 
 
 class Ingestion:
@@ -202,14 +188,15 @@ class Ingestion:
         skip(sum(map(self.plan.size, stored)))
         return [region for region in regions if not self.plan.is_stored(region)]
 
-    async def run_regions(self, regions: Iterable[Region], *, is_new: bool) -> None:
+    async def run_regions(self, regions: Iterable[Region], progress: Progress, *, is_new: bool) -> None:
         """Write some of the regions of ``remaining``.
 
         Args:
             regions: The regions.
+            progress: As for ``run``.
             is_new: As for ``run``.
         """
-        await self._runner(ignore_progress, is_new=is_new, verify=False).run_regions(self._write, regions)
+        await self._runner(progress, is_new=is_new, verify=False).run_regions(self._write, regions)
 
     def _runner(self, progress: Progress, *, is_new: bool, verify: bool) -> BlockRunner:
         self._progress, self._verify = progress, verify
@@ -298,7 +285,7 @@ class Ingestion:
     async def _compare(self, region: Region, _: Any) -> None:
         bounds = _bounds(region)
         try:
-            await verify_block(self.target, region, self._checksums[bounds])
+            await compare_values(self.target, region, self._checksums[bounds])
         except ChecksumError:
             if self._is_overwritten(bounds):
                 return

@@ -22,8 +22,9 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.blocks import ignore_progress, verify_block
+from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.checksum import checksum
+from zarrasync.bulk.jobs.compare import compare_values
 from zarrasync.display.progress import IngestReport, part_of
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
@@ -286,7 +287,7 @@ def _finish(
 
 
 async def _verify(array: AsyncArray, expected: tuple[Region, int]) -> None:
-    await verify_block(array, *expected)
+    await compare_values(array, *expected)
 
 
 # ------------------------------------------------------------------ computation

@@ -28,8 +28,9 @@ from zarrasync.bulk.copy.nodes import (
     erase_chunks,
     plan_copies,
 )
-from zarrasync.bulk.copy.values import compare_values, copy_values
+from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.plan import Box, Credentials, Sizes, Task, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.jobs.workers import Workers
@@ -254,7 +255,7 @@ class CopyWork(ClaimedWork):
         source, target = await self._array(box.array), self._copy_of(box.array)
         report = await copy_values(source, target, box.region, progress)
         if verify:
-            await compare_values(source, target, box.region)
+            await compare_arrays(source, target, box.region, Workers())
             report.verified = report.blocks
         return report
 
@@ -338,7 +339,7 @@ class CopyWork(ClaimedWork):
             report.nbytes += done.nbytes
             if verify:
                 async with nullcontext() if is_small else turn:
-                    await compare_values(source, target, workers=workers)
+                    await compare_arrays(source, target, tuple(slice(0, n) for n in source.shape), workers)
 
         is_blocking = self.store.blocking and self.source.store.blocking
         await for_each(copy_one, list(self.arrays), 1 if is_blocking else _CONCURRENT_ARRAYS)

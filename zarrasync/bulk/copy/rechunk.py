@@ -7,16 +7,15 @@ values are first written to an intermediate array of raw chunks in a temporary l
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.block_plan import memory_limit
 from zarrasync.bulk.blocks import Ingestion, ignore_progress
-from zarrasync.bulk.jobs.workers import Workers, share
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
 from zarrasync.bulk.sources import Source, source_of
@@ -119,15 +118,17 @@ async def _copy_blocks(
         await ingestion.run(progress, resume=resume, is_new=is_new, verify=False)
         return
     regions = await ingestion.remaining(progress, resume=resume, processes=workers.count)
-    jobs = [partial(_copy_regions, values.array, target, part, is_new) for part in share(regions)]
-    add_reports(report, await workers.sum_reports(jobs, progress, values.array.store, target.store))
+    copy, stores = partial(_copy_regions, values.array, target, is_new), (values.array.store, target.store)
+    add_reports(report, await workers.share(copy, regions, progress, *stores))
 
 
-def _copy_regions(source: AsyncArray, target: AsyncArray, regions: Sequence[Region], is_new: bool) -> IngestReport:
-    """Copy some regions, in another process."""
+async def _copy_regions(
+    source: AsyncArray, target: AsyncArray, is_new: bool, regions: Iterable[Region], progress: Progress
+) -> IngestReport:
+    """Copy some regions."""
     report = IngestReport()
     ingestion = Ingestion(source_of(source, {}), target, None, "allow", report, concurrency=1)
-    bridge.run(ingestion.run_regions(regions, is_new=is_new), blocking=is_blocking(source, target))
+    await ingestion.run_regions(regions, progress, is_new=is_new)
     return report
 
 

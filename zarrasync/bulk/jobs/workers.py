@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from functools import partial
 from typing import Any, TypeVar
 
-from zarrasync._concurrency import clock
+from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
@@ -19,7 +19,7 @@ from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, Wr
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["Workers", "share"]
+__all__ = ["Workers"]
 
 T = TypeVar("T")
 _MOST_ATTEMPTS = 3
@@ -157,21 +157,32 @@ class Workers:
         if not is_fault or isinstance(error, _FINAL) or attempts >= _MOST_ATTEMPTS:
             raise error
 
-    async def sum_reports(
-        self, calls: Iterable[Callable[[], IngestReport]], progress: Progress, *used: Store
+    async def share(
+        self,
+        work: Callable[[Iterable[T], Progress], Coroutine[Any, Any, IngestReport]],
+        items: Iterable[T],
+        progress: Progress | None,
+        *used: Store,
     ) -> IngestReport:
-        """Run calls that return reports, and return the sum of these.
+        """Do work for items: in this process, or for some of them at a time in each of the others.
 
         Args:
-            calls: The calls, which are sent to other processes.
+            work: Does it for some items and returns a report. Other processes receive it as a pickle.
+            items: The items.
             progress: Called with the number of bytes written since the last call.
-            *used: The stores that they use.
+            *used: The stores that the work uses.
 
         Raises:
             StoreError: If a store exists only in this process, a store failed, or workers ended.
         """
+        if self._engine is None:
+            return await work(items, progress or _ignore)
         self.check_stores(*used)
-        collect = partial(self._sum, list(calls), progress)
+        listed, is_blocking = list(items), all(store.blocking for store in used)
+        size = -(-len(listed) // _MOST_CALLS)
+        parts = [listed[start : start + size] for start in range(0, len(listed), size)] if listed else []
+        calls = [partial(_work, work, part, is_blocking) for part in parts]
+        collect = partial(self._sum, calls, progress or _ignore)
         return collect() if driven() else await run_in_new_thread(collect)
 
     def _sum(self, calls: Sequence[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
@@ -185,7 +196,12 @@ class Workers:
         return report
 
 
-def share(items: Sequence[T]) -> list[Sequence[T]]:
-    """Divide items among calls, in order."""
-    size = -(-len(items) // _MOST_CALLS)
-    return [items[start : start + size] for start in range(0, len(items), size)] if items else []
+def _work(
+    work: Callable[[Sequence[T], Progress], Coroutine[Any, Any, IngestReport]], items: Sequence[T], is_blocking: bool
+) -> IngestReport:
+    """Do work in another process."""
+    return bridge.run(work(items, _ignore), blocking=is_blocking)
+
+
+def _ignore(nbytes: int) -> None:
+    """Report no progress."""

@@ -137,7 +137,7 @@ async def pyramid(
     pyramid = await prepare(node, None if is_here else target_store, dest_path, request)
     work = PyramidWork.of(pyramid, NodePlace(node.store, node.path), "", request, None)
     with closing(Workers(executor)) as workers:
-        call = work.at_once(pyramid, workers=workers, concurrency=concurrency, progress=progress)
+        call = work.at_once(pyramid, workers=workers, progress=progress)
         if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
             report = bridge.run(call, blocking=False)
         else:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._concurrency import bridge
 from zarrasync._concurrency.drive import drive
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import Ingestion, ignore_progress
-from zarrasync.bulk.jobs.workers import Workers, share
+from zarrasync.bulk.blocks import Ingestion
+from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import Method, downsample
 from zarrasync.bulk.sources import Source
 from zarrasync.codecs.chunk_properties import fill_word, is_fill
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
@@ -36,19 +35,6 @@ Coordinates: TypeAlias = tuple[int, ...]
 
 _CONCURRENT_READS = 8
 """Number of blocks that are read at a time at least, among which memory is divided."""
-
-
-class Work(NamedTuple):
-    """Stored values of a level to compute.
-
-    Attributes:
-        coordinates: Their grid coordinates.
-        present: The grid coordinates of the stored values of the level before that contribute to them; ``None`` if they
-            are unknown.
-    """
-
-    coordinates: list[Coordinates]
-    present: set[Coordinates] | None
 
 
 @dataclass(frozen=True)
@@ -70,27 +56,33 @@ class Reduction:
     encoding: CFEncoding
 
     async def run(
-        self, work: Work, progress: Progress, concurrency: int, *, is_new: bool, verify: bool = False
+        self,
+        items: Iterable[tuple[Coordinates, Sequence[Coordinates] | None]],
+        progress: Progress,
+        *,
+        is_new: bool,
+        verify: bool = False,
     ) -> IngestReport:
         """Compute stored values of the level.
 
         Args:
-            work: The stored values.
+            items: The grid coordinates of each stored value, and those of the stored values of the level before that
+                contribute to it; ``None`` if they are unknown.
             progress: Called with the number of bytes written since the last call.
-            concurrency: The number of blocks at a time; 0 for a default that suits the store.
             is_new: Whether none of them exists in the store.
             verify: Whether to read the values back and compare them.
         """
-        report = IngestReport()
-        is_blocking = self.source.store.blocking
+        report, chosen, is_blocking = IngestReport(), dict(items), self.source.store.blocking
+        found = [places for places in chosen.values() if places is not None]
+        present = {coords for places in found for coords in places} if len(found) == len(chosen) else None
         source = Source(
             self.target.shape,
             self.target.dtype,
-            partial(self._read_now if is_blocking else self._read, work.present),
+            partial(self._read_now if is_blocking else self._read, present),
             asynchronous=not is_blocking,
             chunks=tuple(-(-n // f) for n, f in zip(self.source.metadata.write_chunks, self.factors, strict=True)),
         )
-        ingestion = Ingestion(source, self.target, None, "allow", report, concurrency, {*work.coordinates})
+        ingestion = Ingestion(source, self.target, None, "allow", report, chosen=chosen.keys())
         await ingestion.run(progress, resume=False, is_new=is_new, verify=verify)
         return report
 
@@ -141,51 +133,40 @@ class Reduction:
         return product(*axes)
 
 
-async def compute_level(
-    reduction: Reduction,
-    *,
-    resume: bool,
-    workers: Workers,
-    concurrency: int,
-    progress: Progress,
-    skip: Progress,
-) -> IngestReport:
+async def compute_level(reduction: Reduction, progress: Progress, *, resume: bool, workers: Workers) -> IngestReport:
     """Compute a level. Parts of it for which the level before has no stored values are absent without being computed.
 
     Args:
         reduction: The level.
+        progress: Called with the number of bytes written since the last call.
         resume: Whether to keep existing stored values.
         workers: Where the level is computed.
-        concurrency: The number of blocks at a time in a process; 0 for a default that suits the store.
-        progress: Called with the number of bytes written since the last call.
-        skip: Called with the number of bytes that need not be computed.
 
     Raises:
         StoreError: If other processes would write into copies of a store in the memory of this process.
     """
-    target = reduction.target
+    source, target = reduction.source, reduction.target
     existing: set[Coordinates] = set()
-    sources: dict[Coordinates, list[Coordinates]] | None = None
+    every = lazy_product([range(n) for n in target.metadata.grid.shape])
+    places: Iterable[tuple[Coordinates, Sequence[Coordinates] | None]] = ((coords, None) for coords in every)
     is_new = not resume
     try:
         if resume:
             existing, is_new = await stored_chunks(target), True
         if not target.config.write_empty_chunks:
-            sources = await _find_sources(reduction)
+            places = sorted((await _find_sources(reduction)).items())
     except UnsupportedOperation:  # the store cannot list
         pass
-    sizes = [range(n) for n in target.metadata.grid.shape]
-    candidates = lazy_product(sizes) if sources is None else sorted(sources)
-    coordinates = [coords for coords in candidates if coords not in existing]
-    work = [Work(coordinates, _present(sources, coordinates))]
-    if workers.is_local or not coordinates:
-        report = await reduction.run(work[0], progress, concurrency, is_new=is_new)
-    else:
-        work = [Work(list(part), _present(sources, part)) for part in share(coordinates)]
-        jobs = [partial(_run_part, reduction, part, concurrency, is_new) for part in work]
-        report = await workers.sum_reports(jobs, progress, target.store)
-        skip(target.nbytes - report.nbytes)
-    report.skipped = sum(coords in existing for coords in (sources if sources is not None else lazy_product(sizes)))
+    items, skipped = [], 0
+    for item in places:
+        if item[0] in existing:
+            skipped += 1
+        else:
+            items.append(item)
+    report = await workers.share(partial(reduction.run, is_new=is_new), items, progress, source.store, target.store)
+    if not workers.is_local:
+        skip_of(progress)(target.nbytes - report.nbytes)
+    report.skipped = skipped
     return report
 
 
@@ -197,19 +178,3 @@ async def _find_sources(reduction: Reduction) -> dict[Coordinates, list[Coordina
         for place in coarser_chunks([coords], source.metadata.grid, target.metadata.grid, reduction.factors):
             sources.setdefault(place, []).append(coords)
     return sources
-
-
-def _present(
-    sources: Mapping[Coordinates, Sequence[Coordinates]] | None, coordinates: Iterable[Coordinates]
-) -> set[Coordinates] | None:
-    """Return the stored values of the level before that contribute to some of the level; ``None`` if they are unknown."""
-    return None if sources is None else {place for coords in coordinates for place in sources[coords]}
-
-
-# ------------------------------------------------------------------ other processes
-
-
-def _run_part(reduction: Reduction, work: Work, concurrency: int, is_new: bool) -> IngestReport:
-    """Compute some stored values, in another process."""
-    coroutine = reduction.run(work, ignore_progress, concurrency, is_new=is_new)
-    return bridge.run(coroutine, blocking=reduction.target.store.blocking)

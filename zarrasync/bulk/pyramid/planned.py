@@ -14,16 +14,17 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.values import compare_values, copy_values
+from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
+from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.plan import Box, Credentials, Sizes, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.companions import copy_companions
-from zarrasync.bulk.pyramid.levels import Reduction, Work, compute_level
+from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
-from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
+from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.values import strict
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.indexing.chunk_blocks import BlockShapes
@@ -226,14 +227,14 @@ class PyramidWork(ClaimedWork):
         if number == 0:
             report = await copy_values(pyramid.source.array, target, box.region, progress)
             if verify:
-                await compare_values(pyramid.source.array, target, box.region)
+                await compare_arrays(pyramid.source.array, target, box.region, Workers())
                 report.verified = report.blocks
             return report
         above = await self._level(number - 1, pyramid)
         factors = pyramid.target.levels[number].factors
         reduction = Reduction(above, target, factors, pyramid.method, pyramid.encoding)
-        work = Work(list(touched_chunks(box.region, target.metadata.grid)), None)
-        return await reduction.run(work, progress, 0, is_new=False, verify=verify)
+        items = ((coords, None) for coords in touched_chunks(box.region, target.metadata.grid))
+        return await reduction.run(items, progress, is_new=False, verify=verify)
 
     def publish(self, *, verify: bool) -> PyramidReport:
         return self._run(self._publish())
@@ -255,9 +256,7 @@ class PyramidWork(ClaimedWork):
 
     # -------------------------------------------------------------- in one call
 
-    async def at_once(
-        self, pyramid: Pyramid, *, workers: Workers, concurrency: int, progress: ProgressLike
-    ) -> PyramidReport:
+    async def at_once(self, pyramid: Pyramid, *, workers: Workers, progress: ProgressLike) -> PyramidReport:
         """Compute all levels in one call. Levels of an interrupted call are completed.
 
         Args:
@@ -283,10 +282,7 @@ class PyramidWork(ClaimedWork):
                     )
                 else:
                     reduction = Reduction(above, stored, level.factors, pyramid.method, pyramid.encoding)
-                    done = await compute_level(
-                        reduction, resume=not is_new, workers=workers, concurrency=concurrency, progress=advance,
-                        skip=skip_of(advance),
-                    )  # fmt: skip
+                    done = await compute_level(reduction, advance, resume=not is_new, workers=workers)
                 seconds = clock.monotonic() - begin
                 report.levels.append(
                     LevelReport(level.path, level.shape, done.blocks, done.skipped, done.nbytes, seconds)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import sync
+from zarrasync import PyramidAxes, sync
 
 CHUNKS = (1, 512, 512)
 LEVELS = 5
@@ -60,13 +60,20 @@ def write_sparse_source(path: Path) -> None:
 
 def with_zarrasync(source: Path, target: Path) -> None:
     """Copy the array and compute levels on threads."""
-    sync.pyramid(source, path="0", dest=target, levels=LEVELS, factors={"y": 2, "x": 2})
+    sync.pyramid(source, path="0", dest=target, levels=LEVELS, axes=PyramidAxes(factors={"y": 2, "x": 2}))
 
 
 def with_processes(source: Path, target: Path) -> None:
     """Copy the array and compute levels on two processes."""
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
-        sync.pyramid(source, path="0", dest=target, levels=LEVELS, factors={"y": 2, "x": 2}, executor=executor)
+        sync.pyramid(
+            source,
+            path="0",
+            dest=target,
+            levels=LEVELS,
+            axes=PyramidAxes(factors={"y": 2, "x": 2}),
+            executor=executor,
+        )
 
 
 def with_ome_zarr(source: Path, target: Path) -> None:
@@ -110,7 +117,7 @@ def run_task(name: str, source: Path, target: Path) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     begin = time.perf_counter()
     if name == "sparse":
-        sync.pyramid(source, path="0", factors={"y": 2, "x": 2})
+        sync.pyramid(source, path="0", axes=PyramidAxes(factors={"y": 2, "x": 2}))
     else:
         TASKS[name](source, target)
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zarrasync.bulk.jobs.plan import AsyncJobPlan
     from zarrasync.bulk.manifest import manifest
     from zarrasync.bulk.plans import open_plan
-    from zarrasync.bulk.pyramid import plan_pyramid, pyramid
+    from zarrasync.bulk.pyramid import PyramidAxes, plan_pyramid, pyramid
     from zarrasync.bulk.validate import validate
     from zarrasync.config import Config
     from zarrasync.errors import ZarrError
@@ -66,6 +66,7 @@ __all__ = [
     "Config",
     "FileOptions",
     "Layout",
+    "PyramidAxes",
     "ZarrError",
     "__version__",
     "codecs",
@@ -108,6 +109,7 @@ _HOME_MODULES = {
     "Config": "config",
     "FileOptions": "bulk.files.options",
     "Layout": "bulk.files.options",
+    "PyramidAxes": "bulk.pyramid",
     "ZarrError": "errors",
     "copy": "bulk.copy",
     "ingest": "bulk.ingest",

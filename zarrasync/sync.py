@@ -30,10 +30,10 @@ from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk.jobs.plan import Task
-from zarrasync.bulk.pyramid import PyramidReport
+from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.plan import Factors
+from zarrasync.bulk.pyramid.prepare import Convention
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
@@ -2316,7 +2316,6 @@ def copy(
     source: SourceLike,
     dest: StoreLike,
     *,
-    source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
     chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
@@ -2347,7 +2346,6 @@ def copy(
     Args:
         source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
         dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        source_path: The path of the node to copy, in the store or below the group.
         dest_path: The path of the copy.
         zarr_format: The format of the copy. Default: the format of the source.
         chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source. A mapping
@@ -2400,7 +2398,6 @@ def copy(
     coroutine_ = _copy.copy(
         source_,
         dest_,
-        source_path=source_path,
         dest_path=dest_path,
         zarr_format=zarr_format,
         chunks=chunks,
@@ -2897,19 +2894,12 @@ def pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: Factors = None,
     missing: Any = "auto",
-    axes: Sequence[str] | None = None,
-    scale: Mapping[str, float] | None = None,
-    units: Mapping[str, str] | None = None,
-    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
-    version: Literal["0.4", "0.5", "0.6"] | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    axes: Sequence[str] | PyramidAxes | None = None,
+    convention: Convention = "auto",
+    layout: Layout | None = None,
     overwrite: bool = False,
     executor: Any = None,
-    concurrency: int = 0,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -2934,27 +2924,19 @@ def pyramid(
         method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
             become one, computed from what stored numbers mean by CF. ``"auto"``: ``"mode"`` for label images and for flags,
             and ``"mean"`` for others.
-        factors: The factor from each level to the next along spatial axes, or along axes by name, such as
-            ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
-            2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
-            axis is known to be spatial, the last two are.
         missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
             numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
-        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
-        scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
-        units: The units by the names of axes, such as ``{"x": "micrometer"}``.
-        convention: ``"ome"``: OME-Zarr; ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``. ``"auto"``: the
-            second one for geographic grids.
-        version: The version of OME-Zarr. Default: as in the group, or 0.5, or 0.4 in Zarr format 2.
-        chunks: The shape of chunks. ``"keep"``: as in the finest level.
-        shards: The shape of shards. ``"keep"``: as in the finest level if it has shards, and otherwise chosen by size.
-            ``None``: no shards.
-        compressors: The compressors. ``"keep"``: as in the finest level.
+        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written; or a
+            ``PyramidAxes`` with names, distances, units, and the factors from each level to the next.
+        convention: ``"ome"``: OME-Zarr in the version of the group, or 0.5, or 0.4 in Zarr format 2. ``"ome-0.4"``,
+            ``"ome-0.5"``, ``"ome-0.6"``: that version. ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``.
+            ``"auto"``: these for geographic grids, and OME-Zarr for others.
+        layout: A ``Layout`` with ``chunks``, ``shards`` or ``compressors``. Default: as in the finest level. If that has no
+            shards or ``chunks`` is set, shards are chosen by size; ``None``: no shards.
         overwrite: Replace existing levels, but not the finest one in its own group.
         executor: Where levels are computed: a number of processes, a ``concurrent.futures.Executor`` or another object
             with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
             function ``map(function, items)``. Default: threads of this process.
-        concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.
         storage_options: Options of the filesystem or object store of a URL.
@@ -2992,19 +2974,12 @@ def pyramid(
         dest_path=dest_path,
         levels=levels,
         method=method,
-        factors=factors,
         missing=missing,
         axes=axes,
-        scale=scale,
-        units=units,
         convention=convention,
-        version=version,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
+        layout=layout,
         overwrite=overwrite,
         executor=executor,
-        concurrency=concurrency,
         progress=progress,
         dest_options=dest_options,
         config=config,
@@ -3020,16 +2995,10 @@ def plan_pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: Factors = None,
     missing: Any = "auto",
-    axes: Sequence[str] | None = None,
-    scale: Mapping[str, float] | None = None,
-    units: Mapping[str, str] | None = None,
-    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
-    version: Literal["0.4", "0.5", "0.6"] | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    axes: Sequence[str] | PyramidAxes | None = None,
+    convention: Convention = "auto",
+    layout: Layout | None = None,
     overwrite: bool = False,
     plan: Any = None,
     tasks: int = 0,
@@ -3049,16 +3018,10 @@ def plan_pyramid(
         dest_path: As for ``pyramid``.
         levels: As for ``pyramid``.
         method: As for ``pyramid``.
-        factors: As for ``pyramid``.
         missing: As for ``pyramid``.
         axes: As for ``pyramid``.
-        scale: As for ``pyramid``.
-        units: As for ``pyramid``.
         convention: As for ``pyramid``.
-        version: As for ``pyramid``.
-        chunks: As for ``pyramid``.
-        shards: As for ``pyramid``.
-        compressors: As for ``pyramid``.
+        layout: As for ``pyramid``.
         overwrite: Replace existing levels, which are erased now.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the group of the pyramid.
         tasks: About how many tasks to make. Default: tasks that read 256 MiB.
@@ -3096,16 +3059,10 @@ def plan_pyramid(
         dest_path=dest_path,
         levels=levels,
         method=method,
-        factors=factors,
         missing=missing,
         axes=axes,
-        scale=scale,
-        units=units,
         convention=convention,
-        version=version,
-        chunks=chunks,
-        shards=shards,
-        compressors=compressors,
+        layout=layout,
         overwrite=overwrite,
         plan=plan,
         tasks=tasks,

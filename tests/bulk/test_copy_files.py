@@ -56,9 +56,10 @@ async def test_into_every_format(api: Api, source_format: Any, dest_format: Any)
     await api(root.create_array("a/b", data=[1, 2]))
     prefix = "data/root/a/" if source_format == "3-draft-2022" else "data/a/" if source_format == "3-draft" else "a/"
     await source.set(f"{prefix}x.parquet", b"1")
-    options = {"source_path": "a", "dest_path": "z", "zarr_format": dest_format}
-    assert (await api(api.copy(source, dest, **options))).left_out == [f"{prefix}x.parquet"]
-    report = await api(api.copy(source, dest, all_files=True, overwrite=True, verify=True, **options))
+    options = {"dest_path": "z", "zarr_format": dest_format}
+    group = await api(api.open_group(source, path="a"))
+    assert (await api(api.copy(group, dest, **options))).left_out == [f"{prefix}x.parquet"]
+    report = await api(api.copy(group, dest, all_files=True, overwrite=True, verify=True, **options))
     assert report.files == 1
     (key,) = [key for key in dest.values if key.endswith(".parquet")]
     expected = {"3-draft": "data/z/", "3-draft-2022": "data/root/z/"}.get(dest_format, "z/")

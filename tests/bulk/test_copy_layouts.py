@@ -81,20 +81,18 @@ async def test_arrays_and_groups_as_sources(api: Api, tmp_path: Path, s3: tuple[
     assert set(layouts(tmp_path / "root.zarr")) == {"a/t2m", "a/u", "a/x"}
     await api(api.copy(group, tmp_path / "group.zarr", chunks={"u": {"x": 4}}))
     assert layouts(tmp_path / "group.zarr") == {"t2m": ((2, 8), None), "u": ((3, 4), None), "x": ((8,), None)}
-    for source, path in ((array, ""), (root, "a/t2m"), (group, "t2m")):
-        report = await api(
-            api.copy(
-                source, f"{url}/{path or 'array'}.zarr", source_path=path, chunks={"time": 3}, dest_options=options
-            )
-        )
+    for source, path in (
+        (array, "x"),
+        (await api(root.getitem("a/t2m")), "a/y"),
+        (await api(group.getitem("t2m")), "z"),
+    ):
+        report = await api(api.copy(source, f"{url}/{path}.zarr", chunks={"time": 3}, dest_options=options))
         assert report.arrays == 1
-        copied = sync.open_array(f"{url}/{path or 'array'}.zarr", storage_options=options)
+        copied = sync.open_array(f"{url}/{path}.zarr", storage_options=options)
         np.testing.assert_array_equal(copied[...], VALUES)
         assert copied.chunks == (3, 8)
         sync.open_group(url, mode="a", storage_options=options)
-        await api(
-            api.copy(source, f"{url}/{path or 'array'}.zarr", source_path=path, overwrite=True, dest_options=options)
-        )
+        await api(api.copy(source, f"{url}/{path}.zarr", overwrite=True, dest_options=options))
     with pytest.raises(ValueError, match="source_options are options of a URL"):
         await api(api.copy(array, {}, source_options=options))
 

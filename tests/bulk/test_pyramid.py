@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.conventions import geo_attributes, ome_attributes, write_ome_image
-from zarrasync import stores, sync
+from zarrasync import Layout, PyramidAxes, stores, sync
 from zarrasync.bulk.pyramid.downsample import downsample
 from zarrasync.errors import (
     MetadataError,
@@ -28,6 +28,9 @@ from zarrasync.testing import FaultyStore
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (3, 600, 500)).astype("u2")
 CYX = ("c", "y", "x")
+
+
+UNSHARDED = Layout(shards=None)
 
 
 def write(store: Any, values: np.ndarray = VALUES, path: str = "0", **options: Any) -> sync.Array:
@@ -82,7 +85,8 @@ async def test_versions_of_ome_zarr(api: Api, tmp_path: Path, version):
     sync.create_group(tmp_path / "a", zarr_format=zarr_format)
     write(tmp_path / "a", zarr_format=zarr_format, **names)
     steps, units = {"y": 0.5, "x": 0.25}, {"y": "micrometer", "x": "micrometer"}
-    await api(api.pyramid(tmp_path / "a", levels=3, version=version, axes="cyx", scale=steps, units=units, factors=2))
+    axes = PyramidAxes(names="cyx", scale=steps, units=units, factors=2)
+    await api(api.pyramid(tmp_path / "a", levels=3, convention=f"ome-{version}", axes=axes))
     assert (await api(api.validate(tmp_path / "a"))).findings == []
     if version == "0.6":
         pytest.importorskip("ome_zarr_models.v06", reason="this release of ome-zarr-models does not know version 0.6")
@@ -98,7 +102,7 @@ async def test_versions_of_ome_zarr(api: Api, tmp_path: Path, version):
 async def test_factors_of_each_level(api: Api):
     store: dict[str, bytes] = {}
     write(store)
-    report = await api(api.pyramid(store, factors=[2, {"y": 3, "x": 2}, 4]))
+    report = await api(api.pyramid(store, axes=PyramidAxes(factors=[2, {"y": 3, "x": 2}, 4])))
     assert [level.shape for level in report.levels] == [(3, 300, 250), (3, 100, 125), (3, 25, 32)]
     expected = downsample(downsample(VALUES, (1, 2, 2), "mean"), (1, 3, 2), "mean")
     np.testing.assert_array_equal(sync.open_array(store, path="2")[...], expected)
@@ -132,7 +136,15 @@ async def test_readers_of_images_accept_packed_and_unsigned_levels(api: Api, tmp
     source = sync.create_group(tmp_path / "a", zarr_format=zarr_format)
     source.create_array("v", data=values.view("i2"), chunks=(32, 32), attributes=attributes, **names)
     version = "0.4" if zarr_format == 2 else "0.5"
-    await api(api.pyramid(tmp_path / "a", path="v", dest=tmp_path / "p", factors=[2, 2], version=version))
+    await api(
+        api.pyramid(
+            tmp_path / "a",
+            path="v",
+            dest=tmp_path / "p",
+            axes=PyramidAxes(factors=[2, 2]),
+            convention=f"ome-{version}",
+        )
+    )
     levels = read_by_others(tmp_path / "p")
     for number, expected in enumerate([values, downsample(values, (2, 2), "mean")]):
         np.testing.assert_array_equal(levels[number].view("u2"), expected)
@@ -157,14 +169,15 @@ async def test_separators_that_images_do_not_allow(api: Api):
     with pytest.raises(MetadataError, match=r"requires chunk keys with the separator '/', but /0 has '\.'; pass dest"):
         await api(api.pyramid(store, axes="cyx"))
     assert store == before
-    await api(api.pyramid(store, axes="cyx", dest=(dest := {}), version="0.4"))
+    await api(api.pyramid(store, axes="cyx", dest=(dest := {}), convention="ome-0.4"))
     assert (await api(api.validate(dest))).findings == []
 
 
 def test_the_nearest_element_keeps_its_coordinates():
     store: dict[str, bytes] = {}
     write(store)
-    sync.pyramid(store, method="nearest", levels=3, scale={"y": 3, "x": 3}, factors={"y": 2, "x": 3})
+    axes = PyramidAxes(scale={"y": 3, "x": 3}, factors={"y": 2, "x": 3})
+    sync.pyramid(store, method="nearest", levels=3, axes=axes)
     assert levels_of(store)["2"] == [("y", 12.0, 0.0), ("x", 27.0, 12.0)]
     np.testing.assert_array_equal(sync.open_array(store, path="2")[0, :, 0], VALUES[0, ::4, 4])
 
@@ -212,7 +225,7 @@ def test_steps_become_even(steps, shapes):
     sync.create_array(
         store, path="s0", shape=(40, 512, 600), dtype="u1", chunks=(8, 64, 64), dimension_names=("z", "y", "x")
     )
-    sync.pyramid(store, scale=steps, levels=4)
+    sync.pyramid(store, axes=PyramidAxes(scale=steps), levels=4)
     assert [sync.open_array(store, path=f"s{n}").shape for n in (1, 2, 3)] == shapes
 
 
@@ -240,7 +253,7 @@ def write_geo(store: Any, path: str = "b", **attributes: Any) -> np.ndarray:
 async def test_geographic_grids(api: Api, tmp_path: Path):
     values = write_geo(tmp_path / "a")
     report = await api(
-        api.pyramid(tmp_path / "a", path="b", dest=tmp_path / "p", dest_path="bands/b", levels=3, shards=None)
+        api.pyramid(tmp_path / "a", path="b", dest=tmp_path / "p", dest_path="bands/b", levels=3, layout=UNSHARDED)
     )
     assert (report.convention, report.path) == ("zarr-conventions", "bands/b")
     assert (await api(api.validate(tmp_path / "p"))).findings == []
@@ -310,7 +323,7 @@ async def test_interrupted_runs_are_resumed(api: Api):
         written.extend([key] if operation == "put" else [])
         return operation == "put" and key == "2/c/1/0/0"
 
-    options: Any = {"levels": 4, "shards": None, "chunks": (1, 50, 50), "concurrency": 1}
+    options: Any = {"levels": 4, "layout": Layout(shards=None, chunks=(1, 50, 50))}
     with pytest.raises(StoreError, match="simulated failure"):
         await api(api.pyramid(FaultyStore(memory, fails=fails), config={"memory_budget": 1 << 16}, **options))
     assert "ome" not in sync.open_group(memory).attrs
@@ -328,7 +341,15 @@ async def test_interrupted_runs_are_resumed(api: Api):
     assert [level.blocks for level in again.levels] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("change", [{"method": "max"}, {"chunks": (1, 30, 30)}, {"factors": {"y": 2}}, {"missing": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "max"},
+        {"layout": Layout(chunks=(1, 30, 30))},
+        {"axes": PyramidAxes(factors={"y": 2})},
+        {"missing": 0},
+    ],
+)
 async def test_other_parameters_need_overwrite(api: Api, change):
     store: dict[str, bytes] = {}
     write(store)
@@ -382,7 +403,9 @@ def processes() -> Iterator[Executor]:
 async def test_other_processes(api: Api, tmp_path: Path, processes: Executor):
     write(tmp_path / "a")
     progress: list[int] = []
-    report = await api(api.pyramid(tmp_path / "a", levels=3, shards=None, executor=processes, progress=progress.append))
+    report = await api(
+        api.pyramid(tmp_path / "a", levels=3, layout=UNSHARDED, executor=processes, progress=progress.append)
+    )
     assert [level.blocks > 0 for level in report.levels] == [True, True]
     assert sum(progress) == sum(sync.open_array(tmp_path / "a", path=name).nbytes for name in "12")
     expected = downsample(VALUES, (1, 2, 2), "mean")
@@ -402,7 +425,8 @@ async def test_sparse_arrays_are_listed_and_not_scanned(api: Api):
     for place in places:
         array[tuple(slice(start, start + size) for start, size in zip(place, chunks, strict=True))] = 8
     counting = stores.CountingStore(memory)
-    await api(api.pyramid(counting, levels=4, factors={"y": 2, "x": 2}, chunks=(1, 256, 256), shards=(1, 512, 512)))
+    layout, axes = Layout(chunks=(1, 256, 256), shards=(1, 512, 512)), PyramidAxes(factors={"y": 2, "x": 2})
+    await api(api.pyramid(counting, levels=4, axes=axes, layout=layout))
     assert counting.counts.requests < 200
     for level in range(1, 4):
         coarse = sync.open_array(memory, path=str(level))
@@ -418,9 +442,8 @@ async def test_sparse_arrays_are_listed_and_not_scanned(api: Api):
 def test_other_grids_and_little_memory(chunks):
     store: dict[str, bytes] = {}
     write(store, chunks=chunks)
-    sync.pyramid(
-        store, levels=3, factors=3, method="max", chunks=(1, 64, 64), shards="auto", config={"memory_budget": 1 << 16}
-    )
+    options: Any = {"axes": PyramidAxes(factors=3), "layout": Layout(chunks=(1, 64, 64), shards="auto")}
+    sync.pyramid(store, levels=3, method="max", config={"memory_budget": 1 << 16}, **options)
     expected = downsample(downsample(VALUES, (1, 3, 3), "max"), (1, 3, 3), "max")
     np.testing.assert_array_equal(sync.open_array(store, path="2")[...], expected)
 
@@ -433,15 +456,16 @@ def test_other_grids_and_little_memory(chunks):
     [
         ({"method": "median"}, ValueError, "mean, mode, nearest, max, min"),
         ({"levels": 0}, ValueError, "from 1 to 64"),
-        ({"factors": {"q": 2}}, ValueError, "no axis has the name 'q'; the axes are c, y, x"),
-        ({"factors": 0}, ValueError, "at least 1"),
-        ({"factors": [2, 0]}, ValueError, "at least 1"),
-        ({"factors": [2, 2], "levels": 2}, ValueError, "factors lists those of 2 levels"),
-        ({"factors": [600, 2, 2]}, ValueError, r"factors\[1\] would repeat the level"),
+        ({"axes": PyramidAxes(factors={"q": 2})}, ValueError, "no axis has the name 'q'; the axes are c, y, x"),
+        ({"axes": PyramidAxes(factors=0)}, ValueError, "at least 1"),
+        ({"axes": PyramidAxes(factors=[2, 0])}, ValueError, "at least 1"),
+        ({"axes": PyramidAxes(factors=[2, 2]), "levels": 2}, ValueError, "factors lists those of 2 levels"),
+        ({"axes": PyramidAxes(factors=[600, 2, 2])}, ValueError, r"factors\[1\] would repeat the level"),
         ({"axes": "yx"}, MetadataError, "a name for each of the 3 axes"),
-        ({"scale": {"q": 1}}, MetadataError, "no axis has the name 'q'"),
-        ({"version": "0.4"}, MetadataError, "needs format 2"),
-        ({"version": "0.7"}, ValueError, "0.4, 0.5, 0.6"),
+        ({"axes": PyramidAxes(scale={"q": 1})}, MetadataError, "no axis has the name 'q'"),
+        ({"convention": "ome-0.4"}, MetadataError, "needs format 2"),
+        ({"convention": "ome-0.7"}, ValueError, "'ome-0.4', 'ome-0.5', 'ome-0.6'"),
+        ({"layout": Layout(order="F", encoding={"0": {}})}, ValueError, "omit order, encoding"),
         ({"convention": "geo"}, ValueError, "'zarr-conventions'"),
         ({"path": "none"}, NodeNotFoundError, "none"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bulk.test_pyramid import VALUES, levels_of, write
 from tests.support.api import Api
-from zarrasync import sync
+from zarrasync import PyramidAxes, sync
 from zarrasync.cli import main
 
 
@@ -55,7 +55,7 @@ def test_coordinates_that_levels_cannot_express_are_named(
     ]
     assert main(["pyramid", str(tmp_path / "a"), str(tmp_path / "b"), "--path", "v", "--levels", "2"]) == 3
     assert reason in capsys.readouterr().out
-    assert sync.pyramid(tmp_path / "a", path="v", dest={}, levels=2, scale={"y": 2}).left_out == []
+    assert sync.pyramid(tmp_path / "a", path="v", dest={}, levels=2, axes=PyramidAxes(scale={"y": 2})).left_out == []
 
 
 @pytest.mark.parametrize("convention", ["ome", "zarr-conventions"])

@@ -21,11 +21,8 @@ MOST_PARAMETERS = 16
 MORE_PARAMETERS = {
     "create": 20,  # as in zarr-python
     "create_array": 20,
-    "copy": 17,
     "ingest_files": 20,
     "plan_ingest": 20,
-    "plan_pyramid": 22,
-    "pyramid": 23,
 }
 
 

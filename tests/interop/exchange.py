@@ -122,7 +122,9 @@ def check_writing(package: Package, folder: Path, expected: Mapping[str, Any]) -
         for root in roots(source, None):
             is_v2 = sync.open(source, path=root).zarr_format == 2
             codec: Any = {"id": package.compressor, "level": 1} if is_v2 else "gzip"
-            sync.copy(source, copy, source_path=root, dest_path=root, compressors=codec, all_files=True, verify=True)
+            sync.copy(
+                sync.open(source, path=root), copy, dest_path=root, compressors=codec, all_files=True, verify=True
+            )
     _, found = run_script(package, "read", copy)
     assert found.keys() == expected.keys()
     for path, values in expected.items():

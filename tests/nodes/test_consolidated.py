@@ -164,7 +164,7 @@ async def _move(api: Api, store: Any) -> None:
 
 
 async def _copy(api: Api, store: Any) -> None:
-    await api(api.copy(store, store, source_path="y", dest_path="a/y"))
+    await api(api.copy(await api(api.open(store, path="y")), store, dest_path="a/y"))
 
 
 async def _ingest(api: Api, store: Any) -> None:

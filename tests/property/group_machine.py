@@ -258,8 +258,9 @@ class GroupMachine(RuleBasedStateMachine):
         error: Any = self._error(dest, overwrite=overwrite)
         if f"{dest}/".startswith(f"{source}/" if source else "") or f"{source}/".startswith(f"{dest}/"):
             error = (NodeExistsError, NodeTypeError)
-        options = {"source_path": source, "dest_path": dest, "overwrite": overwrite, "verify": True}
-        self._call(error, self.za.copy, self.store, self.store, **options)
+        options = {"dest_path": dest, "overwrite": overwrite, "verify": True}
+        node = self.driver(self.za.open(self.store, path=source))
+        self._call(error, self.za.copy, node, self.store, **options)
         if error is None:
             copied = self._below(source)
             self._erase(dest)

@@ -110,7 +110,7 @@ async def use_all_ways(api: Api, store: Any, layout: dict[str, Any], config: dic
     if isinstance(layout["chunks"], tuple):
         await api(array.append(VALUES[:4]))
         await api(array.resize((ROWS, WIDTH)))
-    await api(api.copy(store, store, source_path="a", dest_path="b", config=config, verify=True))
+    await api(api.copy(array, store, dest_path="b", config=config, verify=True))
     await api(api.validate(store, config=config))
     group = await api(api.open_group(store, mode="r+", config=config))
     await api(group.members(None))

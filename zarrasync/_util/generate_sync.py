@@ -70,8 +70,8 @@ from zarrasync.codecs import Codec
 from zarrasync.config import Config
 from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.plan import Factors
-from zarrasync.bulk.pyramid import PyramidReport
+from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
+from zarrasync.bulk.pyramid.prepare import Convention
 from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType

@@ -6,7 +6,7 @@ import argparse
 from contextlib import nullcontext
 from typing import Any
 
-from zarrasync import sync
+from zarrasync import Layout, PyramidAxes, sync
 from zarrasync.bulk.pyramid.downsample import METHODS
 from zarrasync.cli.arguments import Commands, add_executor, add_shapes, count, destination, executor_of, levels, options
 from zarrasync.cli.console import Console
@@ -74,16 +74,12 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
             dest_path=args.dest_path,
             levels=args.levels,
             method=args.method,
-            factors=_factors_of_levels(args.factors),
             missing=args.missing,
-            axes=args.axes,
-            scale=args.scale,
-            units=args.units,
-            convention=args.convention,
-            version=args.ome_version,
-            chunks=args.chunks,
-            shards=args.shards,
-            compressors=args.compressor,
+            axes=PyramidAxes(
+                names=args.axes, scale=args.scale, units=args.units, factors=_factors_of_levels(args.factors)
+            ),
+            convention=_convention(args),
+            layout=Layout(chunks=args.chunks, shards=args.shards, compressors=args.compressor),
             overwrite=args.overwrite,
             executor=executor,
             progress=watch.progress,
@@ -92,6 +88,17 @@ def _pyramid(args: argparse.Namespace, console: Console) -> int:
         )
         watch.report = report
     return console.report(report)
+
+
+def _convention(args: argparse.Namespace) -> Any:
+    """Return the convention with the version.
+
+    Raises:
+        ValueError: If they contradict each other.
+    """
+    if args.ome_version and args.convention == "zarr-conventions":
+        raise ValueError("--version is the version of OME-Zarr; omit it, or pass --convention ome")
+    return f"ome-{args.ome_version}" if args.ome_version else args.convention
 
 
 def _levels(text: str) -> Any:

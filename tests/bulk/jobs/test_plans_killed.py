@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.dying import in_child, names
-from zarrasync import FileOptions, stores, sync
+from zarrasync import FileOptions, Layout, PyramidAxes, stores, sync
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform == "win32", reason="forks and kills processes")]
@@ -111,8 +111,8 @@ def test_pyramids(tmp_path: Path):
     image, clean = tmp_path / "image.zarr", tmp_path / "clean.zarr"
     for place in (image, clean):
         sync.create_array(place, path="0", data=VALUES, chunks=(10, 10), dimension_names=("y", "x"))
-    sync.pyramid(clean, levels=3, shards=None)
-    assert repeat(lambda: sync.plan_pyramid(image, levels=3, shards=None)) >= 3
+    sync.pyramid(clean, levels=3, layout=Layout(shards=None))
+    assert repeat(lambda: sync.plan_pyramid(image, levels=3, layout=Layout(shards=None))) >= 3
     assert repeat(lambda: sync.open_plan(image).run()) >= 3
 
     def finish() -> None:
@@ -145,7 +145,9 @@ def test_other_jobs_after_an_interrupted_publication(tmp_path: Path):
     before = names(out)
     sync.create_array(other := tmp_path / "other.zarr", data=VALUES)
     for job in (
-        lambda: sync.plan_pyramid(out, path="values", axes=("time", "y", "x"), factors={"y": 2, "x": 2}),
+        lambda: sync.plan_pyramid(
+            out, path="values", axes=PyramidAxes(names=("time", "y", "x"), factors={"y": 2, "x": 2})
+        ),
         lambda: sync.copy(other, out),
     ):
         with pytest.raises(

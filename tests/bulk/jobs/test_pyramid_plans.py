@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import stores, sync
+from zarrasync import Layout, stores, sync
 from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
 
+UNSHARDED = Layout(shards=None)
 VALUES = np.random.default_rng(0).normal(size=(3, 96, 160)).astype("f4")
 RUN = "import sys; from zarrasync import sync; sync.open_plan(sys.argv[1]).run(int(sys.argv[2]))"
 
@@ -33,8 +34,8 @@ def levels_of(place: Any, **options: Any) -> list[np.ndarray]:
 
 async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
     expected = tmp_path / "expected.zarr"
-    sync.pyramid(image, dest=expected, levels=3, shards=None)
-    plan = await api(api.plan_pyramid(image, levels=3, tasks=6, shards=None))
+    sync.pyramid(image, dest=expected, levels=3, layout=UNSHARDED)
+    plan = await api(api.plan_pyramid(image, levels=3, tasks=6, layout=UNSHARDED))
     assert sorted({task.stage for task in plan.tasks}) == [1, 2]
     assert [task.stage for task in plan.tasks] == sorted(task.stage for task in plan.tasks)
     assert len(plan.tasks) >= 4
@@ -48,7 +49,7 @@ async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
         np.testing.assert_array_equal(one, other)
     assert dict(sync.open_group(image).attrs) == dict(sync.open_group(expected).attrs)
     assert not (image / ".ingest").exists()
-    again = await api(api.plan_pyramid(image, levels=3, shards=None))
+    again = await api(api.plan_pyramid(image, levels=3, layout=UNSHARDED))
     await api(again.abandon())  # the levels of the earlier plan stay
     np.testing.assert_array_equal(levels_of(image)[2], levels_of(expected)[2])
 
@@ -57,8 +58,9 @@ async def test_tasks_equal_one_call(api: Api, image: Path, tmp_path: Path):
 def test_all_tasks_at_once(image: Path, tmp_path: Path):
     """Tasks of a coarse level wait for those of the level before, also in a copy with other chunks."""
     expected, dest = tmp_path / "expected.zarr", tmp_path / "dest.zarr"
-    sync.pyramid(image, dest=expected, levels=3, chunks=(1, 8, 40))
-    plan = sync.plan_pyramid(image, dest=dest, levels=3, tasks=4, chunks=(1, 8, 40), plan=tmp_path / "plan")
+    sync.pyramid(image, dest=expected, levels=3, layout=Layout(chunks=(1, 8, 40)))
+    layout = Layout(chunks=(1, 8, 40))
+    plan = sync.plan_pyramid(image, dest=dest, levels=3, tasks=4, layout=layout, plan=tmp_path / "plan")
     assert sorted({task.stage for task in plan.tasks}) == [0, 1, 2]
     started = [
         subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "plan"), str(task.number)])
@@ -74,8 +76,8 @@ def test_all_tasks_at_once(image: Path, tmp_path: Path):
 @pytest.mark.processes
 def test_tasks_on_an_executor(image: Path, tmp_path: Path):
     expected = tmp_path / "expected.zarr"
-    sync.pyramid(image, dest=expected, levels=3, shards=None)
-    plan = sync.plan_pyramid(image, levels=3, tasks=8, shards=None)
+    sync.pyramid(image, dest=expected, levels=3, layout=UNSHARDED)
+    plan = sync.plan_pyramid(image, levels=3, tasks=8, layout=UNSHARDED)
     plan.run(executor=2)
     plan.finish()
     np.testing.assert_array_equal(levels_of(image)[2], levels_of(expected)[2])

@@ -190,9 +190,9 @@ def test_pyramids(tmp_path: Path, tasks: str):
 
     with reader(read, check) as seen:
         if tasks == "plan":
-            plan = sync.plan_pyramid(store, levels=4, shards=None, tasks=6)
+            plan = sync.plan_pyramid(store, levels=4, layout=Layout(shards=None), tasks=6)
             plan.run()
             plan.finish()
         else:
-            sync.pyramid(store, levels=4, shards=None)
+            sync.pyramid(store, levels=4, layout=Layout(shards=None))
     assert (len(seen[0]), len(seen[-1])) == (0, 4)

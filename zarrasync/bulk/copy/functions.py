@@ -11,11 +11,9 @@ from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.nodes import consolidated_groups
-from zarrasync.bulk.copy.plan_layout import plan_layout
-from zarrasync.bulk.copy.planned import CopyWork
+from zarrasync.bulk.copy.request import CopyRequest
 from zarrasync.bulk.jobs.claimed_work import begin_plan
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
+from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.bulk.jobs.plan_place import PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
@@ -35,7 +33,6 @@ async def copy(
     source: SourceLike,
     dest: StoreLike,
     *,
-    source_path: str = "",
     dest_path: str = "",
     zarr_format: int | str | None = None,
     chunks: ChunksLike | Mapping[str, Any] | Literal["keep", "auto"] = "keep",
@@ -66,7 +63,6 @@ async def copy(
     Args:
         source: A store, path, URL, mapping, fsspec filesystem or mapper; or an array or group.
         dest: A store, path, URL, mapping, or fsspec filesystem or mapper.
-        source_path: The path of the node to copy, in the store or below the group.
         dest_path: The path of the copy.
         zarr_format: The format of the copy. Default: the format of the source.
         chunks: The shape of chunks in all arrays with the same number of axes. ``"keep"``: as in the source. A mapping
@@ -118,14 +114,13 @@ async def copy(
         raise ValueError(
             "copy() takes overwrite or resume, not both: overwrite replaces an existing copy, resume completes it"
         )
-    workers = Workers(executor)
+    workers, values = Workers(executor), settings.resolve(config)
     begin, retries, report = clock.monotonic(), RetryCounts(), CopyReport()
-    nodes, plan = await plan_layout(
-        source, dest, source_path=source_path, dest_path=dest_path, zarr_format=zarr_format,
-        changes=LayoutChanges(chunks, shards, compressors), overwrite=overwrite, resume=resume, all_files=all_files,
-        source_options=source_options, dest_options=dest_options, config=config, report=report,
+    request = CopyRequest(
+        source, dest, "", dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite, all_files,
+        source_options, dest_options, values,
     )  # fmt: skip
-    work = CopyWork.of(nodes, plan, report, await consolidated_groups(nodes), "", "", tasks=None)
+    work = await request.work(report, resume=resume)
     total = sum(array.nbytes for array in work.arrays.values())
     name = f"copy {job_name(work.source.store, work.source.path)}"
     with (
@@ -202,13 +197,11 @@ async def plan_copy(
         >>> await za.load(dest)
         array([0, 1, 2, 3])
     """
-    report, values = CopyReport(), settings.resolve(config)
-    nodes, layout = await plan_layout(
-        source, dest, source_path=source_path, dest_path=dest_path, zarr_format=zarr_format,
-        changes=LayoutChanges(chunks, shards, compressors), overwrite=overwrite, resume=False, all_files=all_files,
-        source_options=source_options, dest_options=dest_options, config=values, report=report,
+    values = settings.resolve(config)
+    request = CopyRequest(
+        source, dest, source_path, dest_path, zarr_format, LayoutChanges(chunks, shards, compressors), overwrite,
+        all_files, source_options, dest_options, values,
     )  # fmt: skip
-    names = name_of(source), name_of(dest)
-    work = CopyWork.of(nodes, layout, report, await consolidated_groups(nodes), *names, tasks)
+    work = await request.work(CopyReport(), tasks=tasks)
     place = PlanPlace.of(plan, work.dest, dest_options, values)
     return await begin_plan(work, place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -31,7 +31,6 @@ from zarrasync.nodes.node import NodeHandle, run_on_store
 
 __all__ = [
     "OR_RESUME",
-    "CopyPlan",
     "Nodes",
     "clear_place",
     "consolidate_copies",
@@ -44,25 +43,6 @@ __all__ = [
 
 Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
 """Nodes with their paths relative to the first one."""
-
-
-@dataclass(frozen=True)
-class CopyPlan:
-    """The location and the layout of a copy.
-
-    Attributes:
-        target: The location and the format of the copy.
-        changes: Changes of chunks, shards and compressors.
-        files: The new keys of files to copy that are not part of a Zarr node, by their present keys.
-        overwrite: Whether to replace an existing node.
-        resume: Whether to resume an interrupted copy.
-    """
-
-    target: NodeHandle
-    changes: LayoutChanges
-    files: Mapping[str, str]
-    overwrite: bool
-    resume: bool
 
 
 def plan_copies(nodes: Nodes, target: NodeHandle, changes: LayoutChanges, report: CopyReport) -> dict[str, Metadata]:

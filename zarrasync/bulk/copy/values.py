@@ -10,6 +10,7 @@ from itertools import filterfalse, islice
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.copy.rechunk import copy_decoded, is_blocking
+from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.display.progress import IngestReport, skip_of
 from zarrasync.indexing.regions import Region, touched_chunks
@@ -25,8 +26,6 @@ __all__ = ["copy_values"]
 
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
-_ALONE = 8 << 20
-"""Bytes of an array that this process copies in less time than sharing the work would take."""
 
 
 async def copy_values(
@@ -35,9 +34,10 @@ async def copy_values(
     region: Region | None,
     progress: Progress,
     *,
+    workers: Workers,
+    verify: bool = False,
     resume: bool = False,
     is_new: bool = True,
-    workers: Workers | None = None,
 ) -> IngestReport:
     """Copy the values of an array, or of a region of whole stored values.
 
@@ -46,13 +46,12 @@ async def copy_values(
         target: The new array.
         region: The region; ``None`` for all values. ``resume`` and ``workers`` apply to all values only.
         progress: Called with the number of bytes copied since the last call.
+        workers: Where the values are copied.
+        verify: Whether to read the values back and compare them.
         resume: Whether to keep the stored values of the target.
         is_new: Whether the target has no other stored values.
-        workers: Where large arrays are copied. Default: this process.
     """
     begin, report = clock.monotonic(), IngestReport()
-    if workers is None or source.nbytes <= _ALONE:
-        workers = Workers()
     if not has_same_values(source.metadata, target.metadata):
         await copy_decoded(source, target, region, report, progress, resume=resume, is_new=is_new, workers=workers)
     else:
@@ -65,6 +64,9 @@ async def copy_values(
         copy = partial(_copy_values, source, target)
         report = await workers.share(copy, missing, progress, source.store, target.store)
         report.skipped = len(known)
+    if verify:
+        await compare_arrays(source, target, region, workers)
+        report.verified = report.blocks
     report.seconds = clock.monotonic() - begin
     return report
 

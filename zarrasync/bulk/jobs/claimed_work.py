@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import run_cleanup
 from zarrasync._concurrency.retry import RetryCounts
+from zarrasync._util import records
+from zarrasync._util.records import TRANSIENT
+from zarrasync.bulk.jobs.boxes import Box, Sizes
 from zarrasync.bulk.jobs.claim import WAIT_SECONDS, Claim
-from zarrasync.bulk.jobs.plan import AsyncJobPlan, PlannedWork, Sizes, run_blocking
+from zarrasync.bulk.jobs.plan import AsyncJobPlan, Credentials, PlannedWork, Task, run_blocking
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace, job_name
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
+from zarrasync.config import Config
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
-from zarrasync.errors import NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.display.values import strict
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
+from zarrasync.formats import Format
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
@@ -30,20 +40,94 @@ __all__ = ["ClaimedWork", "begin_plan"]
 
 T = TypeVar("T")
 _POLL_SECONDS = 1.0
+_HEAD = frozenset({"version", "kind", "digest", "source", "dest", "zarr_format"})
+"""The members of the documents of all plans."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClaimedWork(PlannedWork):
-    """Work whose tasks write what readers do not see yet, and whose end stores the documents that show it.
+    """Work whose tasks write boxes of arrays that readers do not see yet, and whose end stores the documents that show it.
 
     Attributes:
         source: The node that tasks read.
         dest: The node that they write.
+        format: The format of the nodes that they write.
+        config: The settings.
+        boxes: The boxes of each task.
         sizes: What each task reads and writes.
+        notes: Remarks for the report.
+        left_out: What the result will lack.
     """
 
-    source: NodePlace
-    dest: NodePlace
-    sizes: Sequence[Sizes]
+    source: NodePlace = field(metadata=TRANSIENT)
+    dest: NodePlace = field(metadata=TRANSIENT)
+    format: Format = field(metadata=TRANSIENT)
+    config: Config = field(metadata=TRANSIENT)
+    boxes: Sequence[Sequence[Box]] = ()
+    sizes: Sequence[Sizes] = ()
+    notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+
+    # -------------------------------------------------------------- as data
+
+    def to_json(self, root: str | None = None) -> dict[str, Any]:
+        return {
+            "source": self.source.to_json("source", root),
+            "dest": self.dest.to_json("destination", root),
+            "zarr_format": self.format.zarr_format,
+            **records.to_json(self),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], dest: NodePlace, root: str, config: Config) -> Self:
+        """Return the work that a document describes.
+
+        Args:
+            values: The document.
+            dest: The place of the result.
+            root: The directory to which relative paths of the source refer.
+            config: The settings.
+
+        Raises:
+            MetadataError: If the document is damaged.
+        """
+        what, own = f"plan of the {cls.kind}", {name: values[name] for name in values if name not in _HEAD}
+        try:
+            source = NodePlace.of(values["source"], root, None, config)
+            format_ = formats.by_name(values["zarr_format"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetadataError(f"the {what} is damaged: it names no source or no format") from error
+        return records.from_json(cls, own, what, source=source, dest=dest, format=format_, config=config)
+
+    @cached_property
+    def digest(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
+        parts = {**records.to_json(self), "source": self.source.path, "notes": (), "left_out": ()}
+        return hashlib.sha256(json.dumps(strict(parts), sort_keys=True).encode()).hexdigest()[:32]
+
+    def opened(self, credentials: Credentials) -> Self:
+        return replace(
+            self,
+            source=self.source.opened(credentials.source_options),
+            dest=self.dest.opened(credentials.storage_options),
+        )
+
+    # -------------------------------------------------------------- what it is
+
+    @cached_property
+    def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
+        most = self.config.memory_budget
+        return [
+            Task(number, _text(boxes), sizes.written, min(self.memory_of(sizes), most), self.stage_of(boxes[0]))
+            for number, (boxes, sizes) in enumerate(zip(self.boxes, self.sizes, strict=True))
+        ]
+
+    def stage_of(self, box: Box) -> int:
+        """Return the stage of the task that writes a box."""
+        return 0
+
+    def memory_of(self, sizes: Sizes) -> int:
+        """Return the size of the values that a task has in memory, in bytes."""
+        return sizes.written
 
     @property
     def store(self) -> Store:
@@ -55,11 +139,6 @@ class ClaimedWork(PlannedWork):
         """The path of its node."""
         return self.dest.path
 
-    @property
-    @abstractmethod
-    def source_bytes(self) -> int:
-        """The decoded size of the sources, in bytes."""
-
     def explain(self) -> PlanExplanation:
         return PlanExplanation(
             self.kind,
@@ -67,14 +146,26 @@ class ClaimedWork(PlannedWork):
             [(task.name, task.nbytes, task.memory) for task in self.tasks],
             read_bytes=sum(sizes.read for sizes in self.sizes),
             written_bytes=sum(sizes.written for sizes in self.sizes),
-            source_bytes=self.source_bytes,
+            source_bytes=sum(sizes.source for sizes in self.sizes),
             requests=sum(sizes.requests for sizes in self.sizes),
             notes=[*self.notes, *self.left_out],
         )
 
+    @property
+    def origin(self) -> str:
+        """The source in words."""
+        return f"/{self.source.path} in {self.source.store!r}"
+
+    @property
     @abstractmethod
+    def written(self) -> Sequence[str]:
+        """The paths of the arrays that tasks write."""
+
     def describe(self) -> dict[str, Any]:
         """Return what processes without the document know of the work: ``files`` in words, ``arrays``, and ``zarr_format``."""
+        return {"files": self.origin, "arrays": list(self.written), "zarr_format": self.format.zarr_format}
+
+    # -------------------------------------------------------------- what tasks and commands do
 
     @abstractmethod
     def prepare(self) -> None:
@@ -84,7 +175,6 @@ class ClaimedWork(PlannedWork):
             NodeExistsError: If it contains something else.
         """
 
-    @abstractmethod
     def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
         """Run a task.
 
@@ -93,6 +183,14 @@ class ClaimedWork(PlannedWork):
             progress: Called with the number of bytes written since the last call. It raises if the task must stop.
             verify: Whether to read the values back and compare them.
         """
+        report = IngestReport()
+        for box in self.boxes[number]:
+            add_reports(report, self._run(self.write_box(box, progress, verify=verify)))
+        return report
+
+    @abstractmethod
+    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
+        """Write one box of a task; see ``write``."""
 
     @abstractmethod
     def publish(self, *, verify: bool) -> JobReport:
@@ -256,6 +354,10 @@ class ClaimedWork(PlannedWork):
                 )
             claim.folder.forget_tasks()  # first, so that the plan cannot be finished if this process ends meanwhile
             self.erase()
+
+
+def _text(boxes: Sequence[Box]) -> str:
+    return str(boxes[0]) if len(boxes) == 1 else f"{boxes[0]} … {boxes[-1]}, {len(boxes):,} parts"
 
 
 async def begin_plan(work: ClaimedWork, place: PlanPlace) -> AsyncJobPlan:

@@ -59,19 +59,20 @@ async def compare_values(array: AsyncArray, region: Region, expected: Any, origi
         )
 
 
-async def compare_arrays(source: AsyncArray, target: AsyncArray, region: Region, workers: Workers) -> None:
-    """Compare a region of two arrays.
+async def compare_arrays(source: AsyncArray, target: AsyncArray, region: Region | None, workers: Workers) -> None:
+    """Compare two arrays, or a region of them.
 
     Args:
         source: The array that was copied.
         target: Its copy.
-        region: The region.
+        region: The region; ``None`` for all values.
         workers: Where it is compared.
 
     Raises:
         ChecksumError: If the values differ.
     """
-    itemsize, (start, stop) = target.metadata.dtype.itemsize or UNSIZED_BYTES, corners(region)
+    itemsize = target.metadata.dtype.itemsize or UNSIZED_BYTES
+    start, stop = ((0,) * target.ndim, target.shape) if region is None else corners(region)
     most = memory_limit(source.config) // workers.count // 2 // itemsize  # both arrays are in memory
     regions = BlockShapes(target.metadata.grid, source.chunks, start=start, stop=stop).blocks(most)
     await workers.share(partial(_compare, source, target), regions, None, source.store, target.store)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,50 +18,12 @@ from zarrasync.bulk.jobs.plan_place import PlanPlace
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
-from zarrasync.indexing.regions import Region
 
-__all__ = ["VERSION", "AsyncJobPlan", "Box", "Credentials", "PlannedWork", "Sizes", "Task", "name_of", "run_blocking"]
+__all__ = ["VERSION", "AsyncJobPlan", "Credentials", "PlannedWork", "Task", "name_of", "run_blocking"]
 
 T = TypeVar("T")
 VERSION = 1
 """The version of stored plans."""
-
-
-class Box(NamedTuple):
-    """A part of one array.
-
-    Attributes:
-        array: The path of the array, relative to the node of the plan.
-        start: The first index along each axis.
-        stop: The index after the last one along each axis.
-    """
-
-    array: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-
-    @property
-    def region(self) -> Region:
-        """The part as slices."""
-        return tuple(map(slice, self.start, self.stop))
-
-    def __str__(self) -> str:
-        bounds = ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
-        return f"/{self.array}[{bounds}]"
-
-
-class Sizes(NamedTuple):
-    """What a task reads and writes.
-
-    Attributes:
-        read: The decoded size of the values that it reads, in bytes.
-        written: The decoded size of the values that it writes, in bytes.
-        requests: About how many requests it makes.
-    """
-
-    read: int
-    written: int
-    requests: int
 
 
 @dataclass(frozen=True)

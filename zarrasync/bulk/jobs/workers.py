@@ -27,6 +27,8 @@ _PAUSE = 0.5
 """Seconds before a call is repeated; twice as long before the next time."""
 _MOST_CALLS = 256
 """The number of calls for one array, which bounds the messages between processes."""
+_ALONE = 8 << 20
+"""Bytes of an array that this process copies in less time than sharing the work would take."""
 _POLL_SECONDS = 0.2
 _SILENT_SECONDS = 30.0
 """Time without a finished call after which an engine looks for its workers."""
@@ -78,6 +80,10 @@ class Workers:
                     f"{store!r} exists only in this process, so other processes cannot use it; use files or an object "
                     "store, or omit the executor"
                 )
+
+    def worth(self, nbytes: int) -> Workers:
+        """Return these workers for an array of a size, or this process if sharing the work would take longer."""
+        return self if nbytes > _ALONE else Workers()
 
     def warm(self) -> None:
         """Start processes of this machine, which import modules while this one does other work."""

@@ -2,5 +2,6 @@
 
 from zarrasync.bulk.pyramid.functions import plan_pyramid, pyramid
 from zarrasync.bulk.pyramid.report import PyramidReport
+from zarrasync.bulk.pyramid.source import PyramidAxes
 
-__all__ = ["PyramidReport", "plan_pyramid", "pyramid"]
+__all__ = ["PyramidAxes", "PyramidReport", "plan_pyramid", "pyramid"]

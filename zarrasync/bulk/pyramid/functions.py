@@ -9,20 +9,18 @@ from typing import Any, Literal
 from zarrasync import config as settings
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.drive import driven
+from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, name_of
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import Method
-from zarrasync.bulk.pyramid.plan import Factors
 from zarrasync.bulk.pyramid.planned import PyramidWork
-from zarrasync.bulk.pyramid.prepare import PyramidRequest, prepare
+from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.pyramid.report import PyramidReport
-from zarrasync.bulk.pyramid.source import AxisChanges
+from zarrasync.bulk.pyramid.source import PyramidAxes
 from zarrasync.display.progress import ProgressLike
-from zarrasync.metadata.chunk_shapes import ChunksLike
-from zarrasync.metadata.convert import LayoutChanges
-from zarrasync.nodes.functions import CodecsLike, open
+from zarrasync.nodes.functions import open
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike, resolve
 
@@ -37,19 +35,12 @@ async def pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: Factors = None,
     missing: Any = "auto",
-    axes: Sequence[str] | None = None,
-    scale: Mapping[str, float] | None = None,
-    units: Mapping[str, str] | None = None,
-    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
-    version: Literal["0.4", "0.5", "0.6"] | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    axes: Sequence[str] | PyramidAxes | None = None,
+    convention: Convention = "auto",
+    layout: Layout | None = None,
     overwrite: bool = False,
     executor: Any = None,
-    concurrency: int = 0,
     progress: ProgressLike = False,
     storage_options: Mapping[str, Any] | None = None,
     dest_options: Mapping[str, Any] | None = None,
@@ -74,27 +65,19 @@ async def pyramid(
         method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
             become one, computed from what stored numbers mean by CF. ``"auto"``: ``"mode"`` for label images and for flags,
             and ``"mean"`` for others.
-        factors: The factor from each level to the next along spatial axes, or along axes by name, such as
-            ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
-            2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
-            axis is known to be spatial, the last two are.
         missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
             numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
-        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
-        scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
-        units: The units by the names of axes, such as ``{"x": "micrometer"}``.
-        convention: ``"ome"``: OME-Zarr; ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``. ``"auto"``: the
-            second one for geographic grids.
-        version: The version of OME-Zarr. Default: as in the group, or 0.5, or 0.4 in Zarr format 2.
-        chunks: The shape of chunks. ``"keep"``: as in the finest level.
-        shards: The shape of shards. ``"keep"``: as in the finest level if it has shards, and otherwise chosen by size.
-            ``None``: no shards.
-        compressors: The compressors. ``"keep"``: as in the finest level.
+        axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written; or a
+            ``PyramidAxes`` with names, distances, units, and the factors from each level to the next.
+        convention: ``"ome"``: OME-Zarr in the version of the group, or 0.5, or 0.4 in Zarr format 2. ``"ome-0.4"``,
+            ``"ome-0.5"``, ``"ome-0.6"``: that version. ``"zarr-conventions"``: ``multiscales``, ``spatial`` and ``proj``.
+            ``"auto"``: these for geographic grids, and OME-Zarr for others.
+        layout: A ``Layout`` with ``chunks``, ``shards`` or ``compressors``. Default: as in the finest level. If that has no
+            shards or ``chunks`` is set, shards are chosen by size; ``None``: no shards.
         overwrite: Replace existing levels, but not the finest one in its own group.
         executor: Where levels are computed: a number of processes, a ``concurrent.futures.Executor`` or another object
             with ``submit``, a client of dask.distributed, the module ``ray``, a ``FunctionExecutor`` of Lithops, or a
             function ``map(function, items)``. Default: threads of this process.
-        concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
         progress: ``True`` to show a progress bar, or a function that is called with the number of bytes written since
             its last call.
         storage_options: Options of the filesystem or object store of a URL.
@@ -125,20 +108,12 @@ async def pyramid(
         '0 (y 1, x 1), 1 (y 2, x 2)'
     """
     begin, values = clock.monotonic(), settings.resolve(config)
-    names = list(axes) if axes is not None else None
-    request = PyramidRequest(
-        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
-        LayoutChanges(chunks, shards, compressors), overwrite,
-    )  # fmt: skip
-    mode: Any = "r+" if dest is None else "r"
-    node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
-    target_store = node.store if dest is None else resolve(dest, dest_options, values)
-    is_here = dest is None and not dest_path
-    pyramid = await prepare(node, None if is_here else target_store, dest_path, request)
-    work = PyramidWork.of(pyramid, NodePlace(node.store, node.path), "", request, None)
+    request = PyramidRequest.of(axes, levels, method, missing, convention, overwrite, layout)
+    options = storage_options, dest_options, values
+    pyramid, work = await _work(request, store, path, dest, dest_path, *options)
     with closing(Workers(executor)) as workers:
         call = work.at_once(pyramid, workers=workers, progress=progress)
-        if driven() and not target_store.blocking:  # the stores differ, so that an event loop is needed
+        if driven() and not work.store.blocking:  # the stores differ, so that an event loop is needed
             report = bridge.run(call, blocking=False)
         else:
             report = await call
@@ -154,16 +129,10 @@ async def plan_pyramid(
     dest_path: str = "",
     levels: int | Literal["auto"] = "auto",
     method: Method | Literal["auto"] = "auto",
-    factors: Factors = None,
     missing: Any = "auto",
-    axes: Sequence[str] | None = None,
-    scale: Mapping[str, float] | None = None,
-    units: Mapping[str, str] | None = None,
-    convention: Literal["auto", "ome", "zarr-conventions"] = "auto",
-    version: Literal["0.4", "0.5", "0.6"] | None = None,
-    chunks: ChunksLike | Literal["keep", "auto"] = "keep",
-    shards: ChunksLike | Literal["keep", "auto"] | None = "keep",
-    compressors: CodecsLike = "keep",
+    axes: Sequence[str] | PyramidAxes | None = None,
+    convention: Convention = "auto",
+    layout: Layout | None = None,
     overwrite: bool = False,
     plan: Any = None,
     tasks: int = 0,
@@ -183,16 +152,10 @@ async def plan_pyramid(
         dest_path: As for ``pyramid``.
         levels: As for ``pyramid``.
         method: As for ``pyramid``.
-        factors: As for ``pyramid``.
         missing: As for ``pyramid``.
         axes: As for ``pyramid``.
-        scale: As for ``pyramid``.
-        units: As for ``pyramid``.
         convention: As for ``pyramid``.
-        version: As for ``pyramid``.
-        chunks: As for ``pyramid``.
-        shards: As for ``pyramid``.
-        compressors: As for ``pyramid``.
+        layout: As for ``pyramid``.
         overwrite: Replace existing levels, which are erased now.
         plan: The path or the URL of the document of the plan. Default: ``.ingest/plan.json`` in the group of the pyramid.
         tasks: About how many tasks to make. Default: tasks that read 256 MiB.
@@ -223,17 +186,29 @@ async def plan_pyramid(
         >>> (await za.open_group(store)).info["Levels"]
         '0 (y 1, x 1), 1 (y 2, x 2), 2 (y 4, x 4)'
     """
-    values, names = settings.resolve(config), list(axes) if axes is not None else None
-    request = PyramidRequest(
-        AxisChanges(names, scale, units), levels, method, factors, missing, convention, version,
-        LayoutChanges(chunks, shards, compressors), overwrite,
-    )  # fmt: skip
-    mode: Any = "r+" if dest is None else "r"
-    node = await open(store, path=path, mode=mode, storage_options=storage_options, config=values)
-    target_store = node.store if dest is None else resolve(dest, dest_options, values)
-    is_here = dest is None and not dest_path
-    pyramid = await prepare(node, None if is_here else target_store, dest_path, request)
-    source = NodePlace(node.store, node.path, name_of(store))
-    work = PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), request, tasks)
+    values = settings.resolve(config)
+    request = PyramidRequest.of(axes, levels, method, missing, convention, overwrite, layout)
+    options = storage_options, dest_options, values
+    _, work = await _work(request, store, path, dest, dest_path, *options, tasks)
     place = PlanPlace.of(plan, work.dest, storage_options if dest is None else dest_options, values)
     return await begin_plan(work, place)
+
+
+async def _work(
+    request: PyramidRequest,
+    store: Any,
+    path: str,
+    dest: Any,
+    dest_path: str,
+    storage_options: Mapping[str, Any] | None,
+    dest_options: Mapping[str, Any] | None,
+    config: settings.Config,
+    tasks: int = 0,
+) -> tuple[Pyramid, PyramidWork]:
+    """Return a pyramid and its work. Nothing is written but a new group."""
+    mode: Any = "r+" if dest is None else "r"
+    node = await open(store, path=path, mode=mode, storage_options=storage_options, config=config)
+    target = node.store if dest is None else resolve(dest, dest_options, config)
+    pyramid = await prepare(node, None if dest is None and not dest_path else target, dest_path, request)
+    source = NodePlace(node.store, node.path, name_of(store))
+    return pyramid, PyramidWork.of(pyramid, source, name_of(store if dest is None else dest), request, tasks)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
 
 from zarrasync import formats
+from zarrasync._util.records import TRANSIENT
+from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.overwrite_guard import overlap
 from zarrasync.bulk.pyramid.companions import Companions, find_companions
 from zarrasync.bulk.pyramid.downsample import Method, check_method
-from zarrasync.bulk.pyramid.plan import Factors, plan_levels
-from zarrasync.bulk.pyramid.source import AxisChanges, PyramidSource, find_source
+from zarrasync.bulk.pyramid.plan import plan_levels
+from zarrasync.bulk.pyramid.source import PyramidAxes, PyramidSource, find_source
 from zarrasync.bulk.pyramid.target import PyramidTarget
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
@@ -24,45 +26,58 @@ from zarrasync.nodes.functions import open_group
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.stores import Store
 
-__all__ = ["Pyramid", "PyramidRequest", "prepare"]
+__all__ = ["Convention", "Pyramid", "PyramidRequest", "prepare"]
 
 _FIRST = "0"
 """The name of the finest level in a new group."""
-_VERSIONS = ("0.4", "0.5", "0.6")
+Convention: TypeAlias = Literal["auto", "ome", "ome-0.4", "ome-0.5", "ome-0.6", "zarr-conventions"]
+"""The conventions that describe pyramids."""
 
 
 @dataclass(frozen=True)
 class PyramidRequest:
-    """The arguments of ``pyramid`` about the levels.
+    """What to compute; see ``pyramid``."""
 
-    Raises:
-        ValueError: If an argument is invalid.
-    """
-
-    axes: AxisChanges
+    axes: PyramidAxes = field(default_factory=PyramidAxes)
     levels: int | Literal["auto"] = "auto"
     method: Method | Literal["auto"] = "auto"
-    factors: Factors = None
     missing: Any = "auto"
     convention: str = "auto"
-    version: str | None = None
-    changes: LayoutChanges = field(default_factory=lambda: LayoutChanges("keep", "keep", "keep"))
     overwrite: bool = False
+    changes: LayoutChanges = field(default_factory=LayoutChanges, metadata=TRANSIENT)
 
     def __post_init__(self) -> None:
-        if self.version not in (None, *_VERSIONS):
-            raise ValueError(f"version must be one of {', '.join(_VERSIONS)}; found {self.version!r}")
-        if self.convention not in ("auto", "ome", "zarr-conventions"):
-            raise ValueError(f"convention must be 'auto', 'ome' or 'zarr-conventions'; found {self.convention!r}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what tasks need to know, as JSON values. The stored levels have the layout."""
-        return {name: value for name, value in asdict(self).items() if name not in ("changes", "overwrite")}
+        if self.convention not in get_args(Convention):
+            known = ", ".join(map(repr, get_args(Convention)))
+            raise ValueError(f"convention must be one of {known}; found {self.convention!r}")
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> PyramidRequest:
-        """Return the request that ``to_json`` has described."""
-        return cls(AxisChanges(**values["axes"]), **{name: values[name] for name in values if name != "axes"})
+    def of(
+        cls,
+        axes: Sequence[str] | PyramidAxes | None,
+        levels: Any,
+        method: Any,
+        missing: Any,
+        convention: str,
+        overwrite: bool,
+        layout: Layout | None,
+    ) -> PyramidRequest:
+        """Return the request for the arguments of ``pyramid``.
+
+        Raises:
+            ValueError: If the convention is unknown, or the layout sets what levels take over from the finest one.
+        """
+        layout = layout or Layout()
+        shapes = layout.options()
+        if others := sorted(shapes.keys() - {"chunks", "shards", "compressors"}) + ["encoding"] * bool(layout.encoding):
+            raise ValueError(f"the layout of levels has chunks, shards and compressors; omit {', '.join(others)}")
+        axes = axes if isinstance(axes, PyramidAxes) else PyramidAxes(names=axes)
+        return cls(axes, levels, method, missing, convention, overwrite, LayoutChanges(**shapes))
+
+    @property
+    def version(self) -> str | None:
+        """The requested version of OME-Zarr."""
+        return self.convention.removeprefix("ome-") if self.convention.startswith("ome-") else None
 
 
 @dataclass(frozen=True)
@@ -121,7 +136,7 @@ async def prepare(
     method: Method = ("mode" if has_codes else "mean") if request.method == "auto" else request.method
     check_method(method, encoding)
     path = source.path if dest is None else _FIRST
-    planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.factors, method)
+    planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.axes.factors, method)
     group = await _open_target(source, dest, dest_path, request.version)
     origin = {"method": method, **_missing_of(encoding)}
     companions = Companions() if dest is None else await find_companions(source, planned)
@@ -203,7 +218,9 @@ def _version(group: AsyncGroup, requested: str | None) -> str:
             "ones need format 3"
         )
     if isinstance(present, str) and present[:3] != version[:3]:
-        raise MetadataError(f"the group contains OME-Zarr {present}; omit version, which was {version!r}")
+        raise MetadataError(
+            f"the group contains OME-Zarr {present}, not {version}; the convention 'ome' keeps its version"
+        )
     return version
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.pyramid.plan import Factors
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
 from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, meaning_of
@@ -25,7 +26,7 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["ORIGIN", "AxisChanges", "PyramidSource", "find_source"]
+__all__ = ["ORIGIN", "PyramidAxes", "PyramidSource", "find_source"]
 
 ORIGIN = "downsampling"
 """The attribute of a level with the parameters that it was computed with."""
@@ -38,19 +39,24 @@ _KINDS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 _GLOBES = ("degrees_north", "degrees_east")
 
 
-@dataclass(frozen=True)
-class AxisChanges:
-    """What a caller specifies about axes.
+@dataclass(frozen=True, kw_only=True)
+class PyramidAxes:
+    """What a pyramid needs to know of the axes of an array, and its attributes do not contain.
 
     Attributes:
-        names: The names of all axes; ``None`` to keep them.
-        steps: The distance between elements, by the names of axes.
-        units: The units, by the names of axes.
+        names: The names of all axes, such as ``"czyx"``, if the array has none or others should be written.
+        scale: The distances between elements by the names of axes. Default: what conventions specify, or 1.
+        units: The units by the names of axes, such as ``{"x": "micrometer"}``.
+        factors: The factor from each level to the next along spatial axes, or along axes by name, such as
+            ``{"y": 2, "x": 2}``. A list contains one of these for each level after the finest one: ``[2, 2, 4]``. Default:
+            2 along spatial axes whose step is at most 1.5 times the smallest one, so that steps become more even. If no
+            axis is known to be spatial, the last two are.
     """
 
-    names: Sequence[str] | None = None
-    steps: Mapping[str, float] | None = None
+    names: Sequence[str] | str | None = None
+    scale: Mapping[str, float] | None = None
     units: Mapping[str, str] | None = None
+    factors: Factors = None
 
     def apply(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         """Return axes with the changes.
@@ -59,7 +65,7 @@ class AxisChanges:
             MetadataError: If a name is missing or occurs twice, or a change is for an axis that does not exist.
         """
         if self.names is not None and len(self.names) != len(axes):
-            raise MetadataError(f"axes must have a name for each of the {len(axes)} axes, found {self.names!r}")
+            raise MetadataError(f"axes must have a name for each of the {len(axes)} axes, found {list(self.names)!r}")
         if self.names is not None:
             axes = [replace(axis, name=name) for axis, name in zip(axes, self.names, strict=True)]
         names = [axis.name for axis in axes]
@@ -68,7 +74,7 @@ class AxisChanges:
             raise MetadataError(
                 f"a pyramid needs different names for all axes, found {found}; pass axes, such as 'zyx'"
             )
-        steps, units = self.steps or {}, self.units or {}
+        steps, units = self.scale or {}, self.units or {}
         unknown = [name for name in (*steps, *units) if name not in names]
         if unknown:
             raise MetadataError(f"no axis has the name {unknown[0]!r}; the axes are {', '.join(names)}")
@@ -166,7 +172,7 @@ class PyramidSource:
         return replace(encoding, missing=tuple(number for number in numbers if number == number))  # noqa: PLR0124  # NaN
 
 
-async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> PyramidSource:
+async def find_source(node: AsyncArray | AsyncGroup, changes: PyramidAxes) -> PyramidSource:
     """Return the finest level of a node: the array itself, the first level of a pyramid, or the only array of a group.
 
     Raises:
@@ -192,7 +198,7 @@ async def find_source(node: AsyncArray | AsyncGroup, changes: AxisChanges) -> Py
     axes = changes.apply(_without_common_transformations(metadata, name, array) or axes)
     located: set[str] = set()
     left_out: dict[str, str] = {}
-    located |= (changes.steps or {}).keys()
+    located |= (changes.scale or {}).keys()
     axes, crs = await _with_stored_coordinates(array, axes, context, located, left_out)
     affine = context.affine or _affine_of(axes, context)
     parent = await parent_attributes(array)

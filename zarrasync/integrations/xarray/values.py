@@ -15,8 +15,9 @@ from zarrasync import consolidate_metadata
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import ignore_progress
-from zarrasync.bulk.copy.planned import CopyWork, make_tasks, render_texts
-from zarrasync.bulk.jobs.plan import Box, Credentials
+from zarrasync.bulk.copy.planned import CopyWork, render_texts
+from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
+from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.reports import CopyReport, WriteReport, add_reports
 from zarrasync.display.progress import IngestReport, report_progress
@@ -203,7 +204,7 @@ def _complete(done: dict[str, IngestReport], names: Sequence[str], reports: Sequ
     return WriteReport(result)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetWork(CopyWork):
     """A new dataset whose tasks write regions of its variables. The source is the destination, as datasets have no place.
 
@@ -214,9 +215,9 @@ class DatasetWork(CopyWork):
         cut: The values of regions, instead of ``plans`` in other processes.
     """
 
-    request: WriteRequest = field(kw_only=True, repr=False)
-    identity: str = field(kw_only=True)
-    plans: Mapping[str, VariablePlan] = field(kw_only=True, repr=False)
+    request: WriteRequest = field(repr=False)
+    identity: str
+    plans: Mapping[str, VariablePlan] = field(repr=False)
     cut: Mapping[Box, VariablePlan] = field(default_factory=dict, repr=False)
     kind = "write"
 
@@ -235,18 +236,23 @@ class DatasetWork(CopyWork):
         groups = {job.path: GroupMetadata(attributes=job.attributes) for job in jobs}
         above = {path: GroupMetadata() for array in arrays for path in ancestors(array)}
         nodes: dict[str, Metadata] = {**above, **groups, **arrays}
-        pairs = [(path, _metadata(first.format, plan, read=True), arrays[path]) for path, plan in plans.items()]
+        outputs = [
+            Output(path, _metadata(first.format, plan, read=True), arrays[path], (1,) * plan.encoded.ndim)
+            for path, plan in plans.items()
+        ]
+        boxes, sizes = make_tasks([outputs], tasks)
         place = NodePlace(request.store, request.group, name)
         return cls(
-            place,
-            place,
-            first.format,
-            {path: render_texts(first.format, join(place.path, path), node) for path, node in nodes.items()},
-            *make_tasks(pairs, tasks),
+            source=place,
+            dest=place,
+            format=first.format,
+            config=settings.resolve(request.config),
+            boxes=boxes,
+            sizes=sizes,
+            documents={path: render_texts(first.format, join(place.path, path), node) for path, node in nodes.items()},
             files={},
             consolidated=(),
             overwrite=request.mode == "w",
-            config=settings.resolve(request.config),
             request=request,
             identity=uuid4().hex,
             plans=plans,
@@ -267,7 +273,7 @@ class DatasetWork(CopyWork):
         return replace(self, source=place, dest=place, request=replace(self.request, store=place.store))
 
     @property
-    def _origin(self) -> str:
+    def origin(self) -> str:
         return "a dataset"
 
     # -------------------------------------------------------------- tasks
@@ -288,12 +294,12 @@ class DatasetWork(CopyWork):
         return replace(plan, encoded=values)
 
     def write(self, number: int, progress: Progress, *, verify: bool) -> IngestReport:
-        report = IngestReport()
         with seceded(waits=True):
-            for box in self.boxes[number]:
-                target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
-                add_reports(report, self._run(target.write(verify=verify, progress=progress, is_hidden=True)))
-        return report
+            return super().write(number, progress, verify=verify)
+
+    async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
+        target = Target.of(box.array, self._cut(box), self._copy_of(box.array), box.region, "allow")
+        return await target.write(verify=verify, progress=progress, is_hidden=True)
 
     async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
         request = self.request

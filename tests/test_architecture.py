@@ -115,7 +115,7 @@ def test_only_the_engines_of_jobs_start_processes():
     assert users == {"bulk.jobs.engines", "bulk.jobs.workers", "server.running"}  # the processes of a server do no jobs
     targets = {target for name in modules() if name.startswith("bulk.jobs.") for target in imports(modules()[name])}
     above = {target for target in targets if target.startswith("bulk.") and not target.startswith("bulk.jobs")}
-    assert above == {"bulk.reports"}
+    assert above == {"bulk.checksum", "bulk.reports"}
 
 
 def users_of(pattern: str, *packages: str) -> set[str]:

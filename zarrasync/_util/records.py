@@ -24,14 +24,22 @@ class _Damage(Exception):
     """A value that does not have its type. The arguments are the members that lead to it, and a message."""
 
 
-def to_json(value: Any) -> Any:
-    """Return a record and all that it contains as JSON values. Dataclasses become objects, and other sequences lists."""
-    if is_dataclass(value):
-        own = (item.name for item in fields(value) if not item.metadata.get("transient"))
-        return {name: to_json(getattr(value, name)) for name in own}
+def to_json(record: Any) -> dict[str, Any]:
+    """Return the members of a dataclass as JSON values. Values with a method ``to_json`` describe themselves by it."""
+    own = (item.name for item in fields(record) if not item.metadata.get("transient"))
+    return {name: _plain(getattr(record, name)) for name in own}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): to_json(item) for name, item in value.items()}
-    return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(name): _plain(item) for name, item in value.items()}
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    return to_json(value) if is_dataclass(value) else value
 
 
 def from_json(kind: type[T], value: Any, what: str, **others: Any) -> T:
@@ -49,21 +57,22 @@ def from_json(kind: type[T], value: Any, what: str, **others: Any) -> T:
     try:
         record: T = _read_record(kind, value, **others)
     except _Damage as damage:
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in damage.args[0]).lstrip(".")
-        raise MetadataError(f"the {what} is damaged: {place or 'it'} {damage.args[1]}") from damage
+        place = "".join(f".{part}" if str(part).isidentifier() else f"[{part!r}]" for part in damage.args[0])
+        raise MetadataError(f"the {what} is damaged: {place.lstrip('.') or 'it'} {damage.args[1]}") from damage
     return record
 
 
 def _read_record(kind: Any, value: Any, **others: Any) -> Any:
     readers = _readers(kind)
     if isinstance(value, list) and len(value) <= len(readers):
-        value = dict(zip(readers, value, strict=False))
-    _check(value, dict)
-    if unknown := value.keys() - readers.keys():
-        raise _Damage((), f"has the unknown member {min(unknown)!r}")
-    members = zip(value, _each([readers[name] for name in value], value.items()), strict=True)
+        members = dict(zip(readers, _each(readers.values(), value, readers), strict=False))
+    else:
+        _check(dict, value)
+        if unknown := value.keys() - readers.keys():
+            raise _Damage((), f"has the unknown member {min(unknown)!r}")
+        members = dict(zip(value, _each([readers[name] for name in value], value.values(), value), strict=True))
     try:
-        return kind(**dict(members), **others)
+        return kind(**members, **others)
     except (TypeError, ValueError) as error:
         raise _Damage((), f"is incomplete or inconsistent: {error}") from error
 
@@ -96,8 +105,8 @@ def _reader(kind: Any) -> _Read:
         return partial(_read_list, readers, tuple if origin is tuple else list, is_fixed=is_fixed)
     if origin is Mapping:
         item = repeat(_reader(arguments[1]))
-        return lambda value: dict(zip(_check(value, dict), _each(item, value.items()), strict=True))
-    return partial(_check, kind=type(arguments[0]) if origin is Literal else kind)  # whose choices the class checks
+        return lambda value: dict(zip(_check(dict, value), _each(item, value.values(), value), strict=True))
+    return partial(_check, type(arguments[0]) if origin is Literal else kind)  # whose choices the class checks
 
 
 def _read_any(readers: Sequence[_Read], value: Any) -> Any:
@@ -109,26 +118,25 @@ def _read_any(readers: Sequence[_Read], value: Any) -> Any:
 
 
 def _read_list(readers: Sequence[_Read], make: Callable[[list[Any]], Any], value: Any, *, is_fixed: bool) -> Any:
-    _check(value, list)
+    _check(list, value)
     if is_fixed and len(value) != len(readers):
         raise _Damage((), f"must have {len(readers)} items, found {len(value)}")
-    return make(_each(readers if is_fixed else repeat(readers[0]), enumerate(value)))
+    return make(_each(readers if is_fixed else repeat(readers[0]), value, range(len(value))))
 
 
-def _each(readers: Iterable[_Read], items: Iterable[tuple[str | int, Any]]) -> list[Any]:
-    """Read values, each with a function. Items are their names or numbers, and the values."""
-    values = []
-    for read, (member, value) in zip(readers, items, strict=False):
-        try:
-            values.append(read(value))
-        except _Damage as damage:
-            raise _Damage((member, *damage.args[0]), damage.args[1]) from damage
-    return values
+def _each(readers: Iterable[_Read], values: Iterable[Any], members: Iterable[str | int]) -> list[Any]:
+    """Read values, each with a function. The names or numbers of the values are for messages."""
+    results: list[Any] = []
+    try:
+        for read, value in zip(readers, values, strict=False):
+            results.append(read(value))  # its length shows which value is damaged
+    except _Damage as damage:
+        raise _Damage(([*members][len(results)], *damage.args[0]), damage.args[1]) from damage
+    return results
 
 
-def _check(value: Any, kind: type) -> Any:
+def _check(kind: type, value: Any) -> Any:
     """Return a value of a type. Numbers without a fraction are valid floats, but ``true`` is not a number."""
     if type(value) is not kind and not (kind is float and type(value) is int):
-        name = "null" if kind is type(None) else kind.__name__
-        raise _Damage((), f"must be of type {name}, found {value!r:.80}")
+        raise _Damage((), f"must be of type {kind.__name__}, found {value!r:.80}")
     return value

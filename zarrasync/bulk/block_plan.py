@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.errors import ShapeError
@@ -15,14 +16,12 @@ from zarrasync.indexing.regions import Region, partial_chunks, resolve_corners, 
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 
-__all__ = ["UNSIZED_BYTES", "BlockPlan", "memory_limit"]
+__all__ = ["BlockPlan", "memory_limit"]
 
 _SPARSE = 8
 """If fewer than one in this many stored values are written, the plan visits only those."""
 _SAME_COST = 1.05
 """Smaller blocks may decode chunks of the source this many times as often, because they share the memory better."""
-UNSIZED_BYTES = 16
-"""Assumed size in bytes of an element whose data type has no fixed size."""
 
 
 def memory_limit(settings: Config) -> int:

@@ -9,11 +9,14 @@ from itertools import filterfalse, islice
 
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import for_each
+from zarrasync.bulk.block_plan import memory_limit
 from zarrasync.bulk.copy.rechunk import copy_decoded, is_blocking
+from zarrasync.bulk.jobs.boxes import UNSIZED_BYTES
 from zarrasync.bulk.jobs.compare import compare_arrays
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.display.progress import IngestReport, skip_of
-from zarrasync.indexing.regions import Region, touched_chunks
+from zarrasync.indexing.chunk_blocks import BlockShapes
+from zarrasync.indexing.regions import Region, corners, touched_chunks
 from zarrasync.metadata.convert import has_same_values
 from zarrasync.model.chunk_grids import lazy_product
 from zarrasync.nodes.access import chunks_of, stored_chunks
@@ -65,7 +68,11 @@ async def copy_values(
         report = await workers.share(copy, missing, progress, source.store, target.store)
         report.skipped = len(known)
     if verify:
-        await compare_arrays(source, target, region, workers)
+        start, stop = ((0,) * target.ndim, target.shape) if region is None else corners(region)
+        shapes = BlockShapes(target.metadata.grid, source.chunks, start=start, stop=stop)
+        most = memory_limit(source.config) // workers.count // 2  # both arrays are in memory
+        blocks = shapes.blocks(most // (target.metadata.dtype.itemsize or UNSIZED_BYTES))
+        await compare_arrays(source, target, blocks, workers)
         report.verified = report.blocks
     report.seconds = clock.monotonic() - begin
     return report

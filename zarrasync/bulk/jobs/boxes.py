@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from zarrasync.bulk.block_plan import UNSIZED_BYTES
 from zarrasync.indexing.axis_cuts import count_touched
 from zarrasync.indexing.chunk_blocks import BlockShapes
 from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["Box", "Output", "Sizes", "make_tasks"]
+__all__ = ["UNSIZED_BYTES", "Box", "Output", "Sizes", "make_tasks"]
 
+UNSIZED_BYTES = 16
+"""Assumed size in bytes of an element whose data type has no fixed size."""
 _TASK_BYTES = 256 << 20
 """The decoded size of what a task reads, unless a single stored value needs more or there would be too many tasks."""
 _MOST_TASKS = 10_000

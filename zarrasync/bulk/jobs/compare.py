@@ -8,13 +8,11 @@ from typing import Any
 
 from zarrasync import transfer
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.block_plan import UNSIZED_BYTES, memory_limit
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.display.progress import IngestReport
 from zarrasync.errors import ChecksumError
-from zarrasync.indexing.chunk_blocks import BlockShapes
-from zarrasync.indexing.regions import Region, corners
+from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.threads import Progress
 
@@ -59,22 +57,18 @@ async def compare_values(array: AsyncArray, region: Region, expected: Any, origi
         )
 
 
-async def compare_arrays(source: AsyncArray, target: AsyncArray, region: Region | None, workers: Workers) -> None:
-    """Compare two arrays, or a region of them.
+async def compare_arrays(source: AsyncArray, target: AsyncArray, regions: Iterable[Region], workers: Workers) -> None:
+    """Compare regions of two arrays.
 
     Args:
         source: The array that was copied.
         target: Its copy.
-        region: The region; ``None`` for all values.
-        workers: Where it is compared.
+        regions: The regions, each of which fits into memory twice.
+        workers: Where they are compared.
 
     Raises:
         ChecksumError: If the values differ.
     """
-    itemsize = target.metadata.dtype.itemsize or UNSIZED_BYTES
-    start, stop = ((0,) * target.ndim, target.shape) if region is None else corners(region)
-    most = memory_limit(source.config) // workers.count // 2 // itemsize  # both arrays are in memory
-    regions = BlockShapes(target.metadata.grid, source.chunks, start=start, stop=stop).blocks(most)
     await workers.share(partial(_compare, source, target), regions, None, source.store, target.store)
 
 

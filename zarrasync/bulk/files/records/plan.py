@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import operator
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync._util import records
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.errors import MetadataError
@@ -23,15 +23,6 @@ __all__ = ["STORED", "ArrayPlan", "FilesPlan", "Part", "Segment"]
 
 T = TypeVar("T")
 _VERSION = 1
-_TYPES = {
-    "zarr_format": int | str,
-    "path": str,
-    "dim": str,
-    "length": int,
-    "parameters": str,
-    "attributes": dict | None,
-}
-"""Types of members of a stored plan, for those that are not converted."""
 Kind: TypeAlias = Literal["rows", "whole", "inline"]
 
 
@@ -284,17 +275,8 @@ class FilesPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values, without ``storage_options``."""
-        values = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
-        return {
-            **values,
-            "version": _VERSION,
-            "files": [file.to_json() for file in self.files],
-            "reader": {name: value for name, value in asdict(self.reader).items() if name != "storage_options"},
-            "arrays": [asdict(array) for array in self.arrays],
-            "segments": [list(segment) for segment in self.segments],
-            "parts": [asdict(part) for part in self.parts],
-            "moved_files": [[file.to_json(), row] for file, row in self.moved_files],
-        }
+        own = replace(self, reader=replace(self.reader, storage_options={}))
+        return {"version": _VERSION, **records.to_json(own)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FilesPlan:
@@ -306,34 +288,4 @@ class FilesPlan:
         items = dict(values)
         if items.pop("version", None) != _VERSION:
             raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
-        try:
-            for name, kind in _TYPES.items():
-                if not isinstance(items[name], kind):
-                    raise TypeError(f"its {name} is {items[name]!r}")
-            reader = items.pop("reader")
-            dims = reader["dims"]
-            return cls(
-                **{
-                    **items,
-                    "files": [SourceFile(*file) for file in items["files"]],
-                    "reader": ReaderOptions(**{**reader, "dims": None if dims is None else tuple(dims)}),
-                    "arrays": [_array(item) for item in items["arrays"]],
-                    "segments": [Segment(*map(operator.index, segment)) for segment in items["segments"]],
-                    "parts": [Part(**part) for part in items["parts"]],
-                    "journal": [None if item is None else tuple(item) for item in items["journal"]],
-                    "moved_files": [(SourceFile(*file), tuple(row)) for file, row in items["moved_files"]],
-                    "empty": [tuple(item) for item in items["empty"]],
-                }
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise MetadataError(f"the plan of the ingestion is damaged: {error}") from error
-
-
-def _array(item: Mapping[str, Any]) -> ArrayPlan:
-    values = dict(item)
-    for name in ("shape", "chunks", "units", "data_shape"):
-        values[name] = None if values[name] is None else tuple(values[name])
-    values["rows"] = tuple(tuple(item) for item in values["rows"])
-    values["source_orders"] = {number: tuple(axes) for number, axes in values.get("source_orders", {}).items()}
-    values["source_units"] = {number: tuple(units) for number, units in values["source_units"].items()}
-    return ArrayPlan(**values)
+        return records.from_json(cls, items, "plan of the ingestion")

@@ -500,6 +500,7 @@ ELSEWHERE = {
     "(pass|use) zarr_format": "a pattern",
     "use `zarrasync convert` with": "the text for the pattern",
     "pass --axes, such as": "tests/cli/test_pyramid_command.py",
+    "omit it, or pass --convention ome": "tests/cli/test_pyramid_command.py",
     "nodes of a URL pipeline are moved": "tests/cli/test_move_command.py",
     "write `with config.set(...):`": "a warning about the code of the caller",
     "repeat the call when it has ended, or raise": "depends on another writer",

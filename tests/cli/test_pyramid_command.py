@@ -59,6 +59,10 @@ def test_levels_are_written_to_a_destination(url: str, tmp_path: Path, capsys: p
         ([], "pass --axes"),
         (["--axes", "cyx", "--factors", "q=2"], "no axis has the name 'q'"),
         (["--axes", "cyx", "--path", "none"], "no array or group"),
+        (
+            ["--axes", "cyx", "--convention", "zarr-conventions", "--version", "0.5"],
+            "omit it, or pass --convention ome",
+        ),
     ],
 )
 def test_errors(url: str, capsys: pytest.CaptureFixture[str], options: list[str], words: str):

@@ -67,10 +67,11 @@ def _read_record(kind: Any, value: Any, **others: Any) -> Any:
     if isinstance(value, list) and len(value) <= len(readers):
         members = dict(zip(readers, _each(readers.values(), value, readers), strict=False))
     else:
-        _check(dict, value)
-        if unknown := value.keys() - readers.keys():
+        members = _check(dict, value)
+        if unknown := members.keys() - readers.keys():
             raise _Damage((), f"has the unknown member {min(unknown)!r}")
-        members = dict(zip(value, _each([readers[name] for name in value], value.values(), value), strict=True))
+        items = _each([readers[name] for name in members], members.values(), members)
+        members = dict(zip(members, items, strict=True))
     try:
         return kind(**members, **others)
     except (TypeError, ValueError) as error:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.files.request import FilesRequest, run_request
+from zarrasync.bulk.files.ingestion import run_ingestion
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.stores import resolve
-
-_ARGUMENTS = {item.name for item in fields(FilesRequest)}
 
 
 def ingest_in_tasks(sources: Any, store: Any, *, concat: str = "time", **arguments: Any) -> FilesReport:
     """Ingest files like ``sync.ingest``, in as many tasks as possible."""
-    options = {name: arguments.pop(name) for name in arguments.keys() - _ARGUMENTS}
-    request = FilesRequest(sources, store, concat, tasks=1 << 20, options=options, **arguments)
-    return run(run_request(request), blocking=True)
+    parameters = parameters_of(files=sources, store=store, concat=concat, tasks=1 << 20, **arguments)
+    return run(run_ingestion(parameters), blocking=True)
 
 
 def journal_key(store: Any) -> str:

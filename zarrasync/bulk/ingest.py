@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import numpy as np
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.advice import in_terms_of
-from zarrasync.bulk.files.request import FilesRequest, run_request
+from zarrasync.bulk.files.ingestion import run_ingestion
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.sources.identify import has_magic, means_files, source_name
 from zarrasync.bulk.ingest_array import ingest_array
 from zarrasync.bulk.source_records import identify_source
@@ -30,7 +30,6 @@ _FILES = frozenset(("concat", "labels", "engine"))
 """Arguments that only files have."""
 _GROUPED = re.compile(r"\bsource=FileOptions\(([^()]*)\)")
 """Arguments of ``ingest_files`` in messages, whose fields are arguments of ``ingest``."""
-_REQUEST = frozenset(item.name for item in fields(FilesRequest))
 
 
 async def ingest(
@@ -120,23 +119,12 @@ async def ingest(
     if unaligned is not None:
         check_unaligned(unaligned)
     if not _FILES.isdisjoint(options) or await _means_files(source, options.get("source_options")):
-        arguments = {name: options.pop(name) for name in [*options] if name in _REQUEST}
-        request = FilesRequest(
-            source,
-            store,
-            path=path,
-            mode=mode,
-            region=region,
-            verify=verify,
-            unaligned=unaligned,
-            progress=progress,
-            storage_options=storage_options,
-            config=config,
-            options=options,
-            **arguments,
-        )
         with in_terms_of((_GROUPED, r"\1")):
-            return await run_request(request)
+            parameters = parameters_of(
+                files=source, store=store, path=path, mode=mode, region=region, verify=verify, unaligned=unaligned,
+                progress=progress, storage_options=storage_options, config=config, **options,
+            )  # fmt: skip
+            return await run_ingestion(parameters)
     if isinstance(region, str | Mapping):
         raise TypeError(f"the region of an array must be a tuple of slices, found {region!r}; only files have labels")
     if not isinstance(concurrency, int | np.integer) or concurrency < 0:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any, Literal
 
 from zarrasync._util.advice import in_terms_of
+from zarrasync.bulk.files.ingestion import plan_ingestion, run_ingestion
 from zarrasync.bulk.files.options import FileOptions, Layout
-from zarrasync.bulk.files.request import FilesRequest, plan_request, run_request
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs.plan import AsyncJobPlan, run_blocking
 from zarrasync.display.progress import ProgressLike
@@ -123,13 +123,14 @@ async def ingest_files(
         >>> report.files, report.rows
         (2, 2)
     """
-    request = _request(
-        files, store, source, layout, concat=concat, path=path, mode=mode, append=append, region=region,
-        on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
-        preprocess=preprocess, executor=executor, storage_options=storage_options, config=config, verify=verify, progress=progress,
-    )  # fmt: skip
     with in_terms_of(*_TERMS):
-        return await run_request(request)
+        parameters = Parameters(
+            files=files, store=store, concat=concat, path=path, mode=mode, append=append, region=region,
+            on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
+            preprocess=preprocess, source=source or FileOptions(), layout=layout or Layout(), verify=verify,
+            executor=executor, progress=progress, storage_options=storage_options, config=config,
+        )  # fmt: skip
+        return await run_ingestion(parameters)
 
 
 async def plan_ingest(
@@ -202,21 +203,11 @@ async def plan_ingest(
         >>> report.rows
         1
     """
-    request = _request(
-        files, store, source, layout, concat=concat, path=path, mode=mode, append=append, region=region,
-        on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
-        preprocess=preprocess, executor=executor, storage_options=storage_options, config=config, tasks=tasks,
-    )  # fmt: skip
     with in_terms_of(*_TERMS):
-        return await run_blocking(partial(plan_request, request, plan))
-
-
-def _request(
-    files: Any, store: Any, source: FileOptions | None, layout: Layout | None, **arguments: Any
-) -> FilesRequest:
-    """Return the request for the arguments of both functions, whose groups become single ones."""
-    source, layout = source or FileOptions(), layout or Layout()
-    own: dict[str, Any] = {item.name: getattr(source, item.name) for item in fields(source)}
-    source_options = own.pop("storage_options")
-    layouts: dict[str, Any] = {"encoding": layout.encoding, "options": layout.options()}
-    return FilesRequest(files, store, source_options=source_options, **own, **layouts, **arguments)
+        parameters = Parameters(
+            files=files, store=store, concat=concat, path=path, mode=mode, append=append, region=region,
+            on_duplicate=on_duplicate, on_gap=on_gap, on_late=on_late, on_bad_file=on_bad_file, reserve=reserve,
+            preprocess=preprocess, source=source or FileOptions(), layout=layout or Layout(), executor=executor,
+            tasks=tasks, storage_options=storage_options, config=config,
+        )  # fmt: skip
+        return await run_blocking(partial(plan_ingestion, parameters, plan))

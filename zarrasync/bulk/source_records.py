@@ -31,7 +31,7 @@ def identify_source(url: str, group: str = "") -> SourceFile:
         return in_group(SourceFile(path), group)
     if is_zarr(path) or os.path.isdir(path):
         file = local_file(path) if os.path.exists(path) else SourceFile(os.path.abspath(path))
-        return in_group(SourceFile(file.url, real=file.real), group)
+        return in_group(SourceFile(file.url, identity=file.identity), group)
     return in_group(local_file(path), group)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run as run_blocking
-from zarrasync.bulk.files.request import FilesRequest, run_request
+from zarrasync.bulk.files.ingestion import run_ingestion
+from zarrasync.bulk.files.parameters import Parameters, parameters_of
 from zarrasync.bulk.files.sources.identify import is_pattern, source_name
 from zarrasync.cli.arguments import (
     FORMATS,
@@ -28,7 +29,7 @@ from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.errors import ZarrError
 
-__all__ = ["add", "add_arguments", "check_mode", "files_request"]
+__all__ = ["add", "add_arguments", "check_mode", "files_parameters"]
 
 _FOR_FILES = (
     "concat",
@@ -222,9 +223,8 @@ def _run(args: argparse.Namespace, console: Console) -> int:
                 f"is the last argument, {args.dest!r})"
             )
     with monitored(args) as watch, destination(args) as dest, show_log("zarrasync.bulk"):
-        request = files_request(args, dest)
-        request.progress = watch.progress
-        report = run_blocking(run_request(request), blocking=True)
+        parameters = files_parameters(args, dest, progress=watch.progress)
+        report = run_blocking(run_ingestion(parameters), blocking=True)
         watch.report = report
     return console.report(report)
 
@@ -239,40 +239,28 @@ def _layout_of(args: argparse.Namespace) -> dict[str, Any]:
     return layout
 
 
-def files_request(args: argparse.Namespace, dest: Any) -> FilesRequest:
-    """Return the arguments of ``ingest``."""
-    encoding = None if args.encoding is None else _load_json(args.encoding)
-    return FilesRequest(
-        list(args.url),
-        dest,
-        args.concat,
+def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Parameters:
+    """Return the parameters of ``ingest_files``."""
+    same = ["concat", "preprocess", "coordinate_tolerance", "optional", "append", "on_duplicate", "on_gap", "on_late"]
+    same += ["on_bad_file", "reserve", "decode", "dims", "engine", "wait", "verify"]
+    return parameters_of(
+        files=list(args.url),
+        store=dest,
         labels=None if args.labels == "none" else args.labels or "",
-        preprocess=args.preprocess,
-        coordinate_tolerance=args.coordinate_tolerance,
-        optional=args.optional,
         path=args.dest_path,
         mode="w" if args.overwrite else "a",
-        append=args.append,
         region={args.concat: args.region} if isinstance(args.region, slice) else args.region,
-        on_duplicate=args.on_duplicate,
-        on_gap=args.on_gap,
-        on_late=args.on_late,
-        on_bad_file=args.on_bad_file,
-        reserve=args.reserve,
         variables=args.variable,
         ignore_attributes=args.ignore_attribute,
-        encoding=encoding,
-        decode=args.decode,
-        dims=args.dims,
-        engine=args.engine,
+        encoding={} if args.encoding is None else load_json(args.encoding),
         engine_options=options(args.engine_option),
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),
         executor=args.processes,
-        wait=args.wait,
-        verify=args.verify,
-        options=_layout_of(args),
+        **{name: getattr(args, name) for name in same},
+        **layout_of(args),
+        **others,
     )
 
 

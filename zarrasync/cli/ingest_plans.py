@@ -9,7 +9,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._util.redact import public_url
-from zarrasync.bulk.files.request import check_request, plan_request
+from zarrasync.bulk.files.ingestion import check_ingestion, plan_ingestion
 from zarrasync.cli import ingest as files
 from zarrasync.cli.arguments import (
     CommandParser,
@@ -124,7 +124,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
 
 
 def _check(args: argparse.Namespace, console: Console) -> int:
-    return console.report(check_request(files.files_request(args, None)))
+    return console.report(check_ingestion(files.files_parameters(args, None)))
 
 
 def _task(text: str) -> int:
@@ -147,9 +147,7 @@ def _plan(args: argparse.Namespace, console: Console) -> int:
     if is_local_archive(args.dest):
         args.parser.error("a plan needs a directory or an object store, because only one process can write an archive")
     with show_log("zarrasync.bulk"):
-        request = files.files_request(args, args.dest)
-        request.tasks = args.tasks
-        plan = plan_request(request, args.plan)
+        plan = plan_ingestion(files.files_parameters(args, args.dest, tasks=args.tasks), args.plan)
     place, tasks = _name(args), plan.tasks
     if console.as_json:
         console.data({"plan": plan.place, "tasks": len(tasks), "notes": plan.notes, "left_out": plan.left_out})

@@ -17,7 +17,8 @@ from tests.support.shifted_clock import ShiftedClock
 from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync.bulk.checksum import checksum, slabs, value_checksum
-from zarrasync.bulk.files.request import FilesRequest, make_job
+from zarrasync.bulk.files.ingestion import make_job
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
@@ -211,7 +212,7 @@ def test_checksums_of_values(dtype: str):
 def test_finishing_a_plan_does_not_read_constants(tmp_path: Path):
     paths, store = [write(tmp_path / "nc", number) for number in range(2)], stores.MemoryStore()
     sync.ingest(paths[0], store, concat="time")
-    plan, _ = make_job(FilesRequest(paths[1], store, "time", append=True)).plan_only(FileWorkers())
+    plan, _ = make_job(parameters_of(files=paths[1], store=store, concat="time", append=True)).plan_only(FileWorkers())
     assert plan is not None
     counting = stores.CountingStore(store)
     job = PlannedJob.of(plan, counting, za.config.get())

@@ -1,6 +1,6 @@
 """Histories of an archive: files arrive in any order, late, twice, changed and broken; jobs are killed while readers look on.
 
-``ZARRASYNC_EXAMPLES=2000`` makes a longer run, which draws other examples each time.
+The slow tests draw 2,000 of them. ``ZARRASYNC_EXAMPLES=2000`` draws others each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="reads the archive")
@@ -65,21 +65,35 @@ STEPS = st.builds(
 )
 
 
-@given(st.lists(STEPS, min_size=1, max_size=5), st.booleans())
-@settings(
-    max_examples=int(LONG or 50),
-    derandomize=LONG is None,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate, Phase.shrink],
-)
-def test_histories(steps: list[Step], is_reserved: bool):
-    with tempfile.TemporaryDirectory() as folder:
-        history = History(Path(folder), is_reserved=is_reserved)
-        for step in steps:
-            history.run(step)
-        history.repair()
+def run_histories(count: int, number: int | None) -> None:
+    """Run histories: those that a number stands for, or others each time."""
+
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(st.lists(STEPS, min_size=1, max_size=5), st.booleans())
+    def run(steps: list[Step], is_reserved: bool) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            history = History(Path(folder), is_reserved=is_reserved)
+            for step in steps:
+                history.run(step)
+            history.repair()
+
+    (run if number is None else seed(number)(run))()
+
+
+def test_histories():
+    run_histories(int(LONG or 50), None if LONG else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, 41))
+def test_more_histories(number: int):
+    run_histories(50, number)
 
 
 class History:

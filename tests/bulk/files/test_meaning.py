@@ -79,8 +79,8 @@ async def test_floats_may_be_rounded(api: Api, tmp_path: Path):
 async def test_requested_attributes_do_not_replace_others(api: Api, tmp_path: Path, zarr_format: int):
     values = np.array([1.5, -9.0], "f4")
     path = write(tmp_path / "0.nc", [0, 1], values, units="K", missing_value=np.float32(-9))
-    options = {"attributes": {"project": "P"}, "encoding": {"v": {"attributes": {"long_name": "value"}}}}
-    await api(api.ingest(path, str(tmp_path / "out.zarr"), concat="time", zarr_format=zarr_format, **options))
+    encoding = {"v": {"attributes": {"long_name": "value"}}, "time": {"attributes": {"project": "P"}}}
+    await api(api.ingest(path, str(tmp_path / "out.zarr"), concat="time", zarr_format=zarr_format, encoding=encoding))
     with xr.open_zarr(tmp_path / "out.zarr") as stored, xr.open_dataset(path) as expected:
         xr.testing.assert_equal(stored.load(), expected.load())
         assert stored.v.attrs == {"units": "K", "long_name": "value"}

@@ -18,8 +18,9 @@ import pytest
 
 import zarrasync as za
 from zarrasync import stores, sync
+from zarrasync.bulk.files.ingestion import make_job
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
@@ -41,7 +42,9 @@ def plan_and_die(paths: list[Path], out: Path, puts: int, plan: Path, append: bo
     def save(made: FilesPlan, report: FilesReport) -> None:
         plan.write_text(json.dumps(made.to_json()))
 
-    request = FilesRequest(paths, dying_store(out, puts), "time", append=append, tasks=2, options={"chunks": CHUNKS})
+    request = parameters_of(
+        files=paths, store=dying_store(out, puts), concat="time", append=append, tasks=2, chunks=CHUNKS
+    )
     make_job(request).plan_only(FileWorkers(), save)
 
 
@@ -173,7 +176,7 @@ def test_a_store_without_claims_has_no_plans(tmp_path: Path):
     paths, store = write_days(tmp_path / "nc", range(1)), stores.LocalStore(tmp_path / "out.zarr")
     store.conditional = False
     with pytest.raises(UnsupportedOperation, match="run the job in one call"):
-        make_job(FilesRequest(paths, store, "time")).plan_only(FileWorkers())
+        make_job(parameters_of(files=paths, store=store, concat="time")).plan_only(FileWorkers())
     assert not store.root.exists()
 
 
@@ -187,7 +190,9 @@ def test_a_plan_for_existing_rows(tmp_path: Path):
         sync.open_array(store, path=name, mode="r+")[:] = -1
 
     def make() -> PlannedJob:
-        plan, _ = make_job(FilesRequest([path], store, "time", region="auto")).plan_only(FileWorkers())
+        plan, _ = make_job(parameters_of(files=[path], store=store, concat="time", region="auto")).plan_only(
+            FileWorkers()
+        )
         assert plan is not None
         assert {array.name for array in plan.arrays if array.kind == "inline"} == {"count", "time"}
         jobs.append(PlannedJob.of(plan, store, za.config.get()))
@@ -230,7 +235,7 @@ def test_a_finish_of_a_plan_for_existing_rows_is_killed(tmp_path: Path):
     """It can be repeated, and reports that it was finished as soon as it was."""
     path, out = write_days(tmp_path / "nc", [0])[0], tmp_path / "out.zarr"
     sync.ingest(path, out, concat="time", chunks=CHUNKS)
-    request = FilesRequest([path], stores.LocalStore(out), "time", region="auto")
+    request = parameters_of(files=[path], store=stores.LocalStore(out), concat="time", region="auto")
 
     def finish(puts: int) -> list[str]:
         return PlannedJob.of(plan, dying_store(out, puts), za.config.get()).finish().notes
@@ -278,7 +283,7 @@ def test_the_error_is_raised_if_the_claim_is_gone(tmp_path: Path, is_planned: bo
         with pytest.raises(StoreError, match="the disk is full"):
             sync.ingest(path, store, concat="time")
         return
-    plan, _ = make_job(FilesRequest([path], store, "time")).plan_only(FileWorkers())
+    plan, _ = make_job(parameters_of(files=[path], store=store, concat="time")).plan_only(FileWorkers())
     assert plan is not None
     job = PlannedJob.of(plan, store, za.config.get())
     job.run_independently(FileWorkers())
@@ -316,7 +321,9 @@ def test_a_job_that_publishes_late_keeps_the_rows_of_others(tmp_path: Path, zarr
     out: dict[str, bytes] = {}
     for number in range(2):
         np.save(tmp_path / f"{number}.npy", np.full((2, 3), number, "f4"))
-    request = FilesRequest(str(tmp_path / "0.npy"), out, "time", dims="lat,lon", options={"zarr_format": zarr_format})
+    request = parameters_of(
+        files=str(tmp_path / "0.npy"), store=out, concat="time", dims="lat,lon", zarr_format=zarr_format
+    )
     plan, _ = make_job(request).plan_only(FileWorkers())
     assert plan is not None
     store = stores.MemoryStore(out)

@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ from tests.bulk.files.random_model import Model, Refused, Source
 from tests.property.other_readers import zarr_python_store
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
+from zarrasync.bulk.files.ingestion import make_job, run_ingestion
+from zarrasync.bulk.files.parameters import Parameters, parameters_of
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.request import FilesRequest, make_job, run_request
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import SMALL_BYTES
@@ -42,7 +43,6 @@ from zarrasync.stores import resolve
 pytestmark = pytest.mark.random
 
 LONG = os.environ.get("ZARRASYNC_EXAMPLES")
-REQUEST = {item.name for item in fields(FilesRequest)}
 
 
 @given(jobs())
@@ -122,17 +122,17 @@ class _Run:
         self, sources: Sequence[Source], options: dict[str, Any], *, is_planned: bool = False, **more: Any
     ) -> Any:
         arguments = {**options, **more}
-        own = {name: arguments.pop(name) for name in REQUEST & arguments.keys()}
         if self.job.small != SMALL_BYTES:
-            own |= {"small_bytes": self.job.small, "tasks": 1 << 20}
-        request = FilesRequest([source.path for source in sources], self.store, "row", options=arguments, **own)
+            arguments |= {"small_bytes": self.job.small, "tasks": 1 << 20}
+        files = [source.path for source in sources]
+        request = parameters_of(files=files, store=self.store, concat="row", **arguments)
         if is_planned:
             return self.plan(request)
         if self.job.is_async:
-            return asyncio.run(run_request(request))
-        return run(run_request(request), blocking=True)
+            return asyncio.run(run_ingestion(request))
+        return run(run_ingestion(request), blocking=True)
 
-    def plan(self, request: FilesRequest) -> None:
+    def plan(self, request: Parameters) -> None:
         with closing(FileWorkers()) as workers:
             made, _ = make_job(request).plan_only(workers)
             assert made is not None

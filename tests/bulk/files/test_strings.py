@@ -11,7 +11,8 @@ import pytest
 from tests.support.api import Api
 from tests.support.covering import covering
 from zarrasync import stores, sync
-from zarrasync.bulk.files.request import FilesRequest, make_job
+from zarrasync.bulk.files.ingestion import make_job
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.config import Config
@@ -72,7 +73,9 @@ def test_a_task_of_a_plan_finds_a_string_that_is_too_long(tmp_path: Path):
     first = write(tmp_path / "0.npz", ["abc"], "U3", LARGE)
     second = write(tmp_path / "1.npz", ["abcd"], "U4", LARGE)
     sync.ingest(first, store := stores.MemoryStore(), **OPTIONS)
-    plan, _ = make_job(FilesRequest(second, store, "row", dims="row", append=True)).plan_only(FileWorkers())
+    plan, _ = make_job(parameters_of(files=second, store=store, concat="row", dims="row", append=True)).plan_only(
+        FileWorkers()
+    )
     assert plan is not None
     with pytest.raises(ShapeError, match="'names' has a string of 4 characters"):
         PlannedJob.of(plan, store, Config()).run_independently(FileWorkers())

@@ -166,7 +166,7 @@ async def test_labels_that_the_data_type_of_all_arrays_cannot_represent(api: Api
     labels = ("time", 2**24 + np.arange(1, 3), {"units": "seconds since 2000-01-01"})
     xr.Dataset({"v": ("time", [1.0, 2.0])}, {"time": labels}).to_netcdf(path)
     with pytest.raises(CodecError, match=r"16777217.* of 'time' .* type float32 cannot represent"):
-        await api(api.ingest(path, {}, concat="time", dtype="f4"))
+        await api(api.ingest(path, {}, concat="time", encoding={"time": {"dtype": "f4"}}))
 
 
 async def test_labels_must_not_be_missing(api: Api, tmp_path: Path):

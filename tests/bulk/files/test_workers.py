@@ -20,8 +20,9 @@ from tests.support.api import Api
 from tests.support.shifted_clock import ShiftedClock
 from zarrasync import config, sync
 from zarrasync._concurrency import clock
+from zarrasync.bulk.files.ingestion import make_job
+from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, Segment
-from zarrasync.bulk.files.request import FilesRequest, make_job
 from zarrasync.bulk.files.running import pool, worker
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
@@ -149,7 +150,7 @@ async def test_a_failed_verification_of_labels_fails_again(api: Api, tmp_path: P
 def test_a_failed_verification_of_a_plan_fails_again(tmp_path: Path):
     (path,), out = write_days(tmp_path / "nc", [0], packed=False), tmp_path / "out.zarr"
     rounding = {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 1}}], "dtype": "f8"}
-    job = make_job(FilesRequest([path], out, "time", encoding={"time": rounding}))
+    job = make_job(parameters_of(files=[path], store=out, concat="time", encoding={"time": rounding}))
     plan, _ = job.plan_only(FileWorkers())
     assert plan is not None
     plan = FilesPlan.from_json(plan.to_json())

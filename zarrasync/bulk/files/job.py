@@ -13,9 +13,8 @@ from typing import Any, Self, TypeVar
 
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
-from zarrasync.bulk.files.planning.choice import Choice, choose_files
-from zarrasync.bulk.files.planning.known import check_stored_labels, unknown_files, without_other_names
-from zarrasync.bulk.files.planning.parameters import Parameters
+from zarrasync.bulk.files.parameters import Parameters
+from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
@@ -29,7 +28,7 @@ from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, Reader
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
 from zarrasync.display.progress import JobProgress
-from zarrasync.display.text import listed
+from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
     CodecError,
     NodeExistsError,
@@ -61,12 +60,7 @@ class Job:
         files: The files.
         handle: The location of the destination, in a ``CountingStore`` or another store.
         parameters: The parameters.
-        mode: ``"a"``: create, or continue the same job; ``"w"``: replace; ``"w-"``: create.
-        wait: Seconds to wait for another job that writes the same dataset.
         missing: The reasons for files that were named but do not exist, and are left out.
-
-    Raises:
-        ShapeError: If two names lead to the same file.
     """
 
     def __init__(
@@ -74,13 +68,15 @@ class Job:
         files: Sequence[SourceFile],
         handle: NodeHandle,
         parameters: Parameters,
-        mode: str = "a",
-        wait: float = 600.0,
         missing: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.handle = handle
-        self._files, self._notes = without_other_names(files, parameters)
-        self._parameters, self._mode, self._wait = parameters, mode, wait
+        distinct = dict[str, SourceFile]()
+        for file in files:
+            distinct.setdefault(file.recorded.url, file)
+        self._files, others = [*distinct.values()], len(files) - len(distinct)
+        self._notes = [f"{counted(others, 'file')} left out: other names of the same files"] * bool(others)
+        self._parameters, self._mode, self._wait = parameters, parameters.mode, parameters.wait
         self._claim = Claim(handle.store.notes, handle.path)
         self._transaction: Transaction | None = None
         self._bad = dict(missing)
@@ -96,7 +92,7 @@ class Job:
         The path of the group that is read is empty. Only that one counts if files are joined, or variables were chosen.
         """
         parameters = self._parameters
-        if parameters.dim or parameters.variables or parameters.is_one_group:
+        if parameters.dim or parameters.reader.variables or parameters.is_one_group:
             return {"": True}
         found = workers.local_files(self.reader, self.handle.config).groups(*self._files)
         return found if any(found.values()) else {"": True}
@@ -251,9 +247,9 @@ class Job:
         """Read the headers of files, and compare them with the destination. Return the plan, and the files without rows."""
         parameters, config = self._parameters, self.handle.config
         if target.group is not None:
-            small = LARGE_BYTES if parameters.reader.tolerance else parameters.reader.small_bytes
+            small = LARGE_BYTES if parameters.reader.coordinate_tolerance else parameters.reader.small_bytes
             self._run(read_constants(target, parameters.dim, small))
-        headers = workers.headers(files, parameters.reader, config, parameters.variables)
+        headers = workers.headers(files, parameters.reader, config, parameters.reader.variables)
 
         def prepare(header: FileHeader) -> None:
             if target.group is not None:
@@ -317,8 +313,6 @@ class Job:
         self._check_destination(target)
         report, files = FilesReport(notes=list(self._notes)), self._files
         if target.group is not None:
-            if not isinstance(parameters.region, slice):
-                check_stored_labels(files, target, parameters.dim)
             if parameters.region is None:
                 files, notes = unknown_files(files, target, parameters)
                 report.notes += notes
@@ -387,7 +381,7 @@ class Job:
     def _refuse_existing(self, target: Target, files: Sequence[SourceFile]) -> None:
         """Raise an error, because a dataset exists and contains other files."""
         contents = target.journal.text() if target.journal.files else "data of an unknown source"
-        changed = [file for file in files if target.journal.rows_of_any(file) is not None]
+        changed = [file for file in files if target.journal.rows_of_any(file) and not target.journal.rows(file)]
         if changed:
             raise self._exists(
                 f"{{place}} contains {contents}, and {changed[0].name} has changed since; pass append=True with "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from zarrasync.metadata.create import DEFAULT
+from zarrasync.metadata.create import DEFAULT, check_options
 
 __all__ = ["FileOptions", "Layout"]
 
@@ -36,13 +36,30 @@ class FileOptions:
     coordinate_tolerance: float = 0.0
     optional: Sequence[str] = ()
     ignore_attributes: Sequence[str] = ()
-    variables: Sequence[str] | str | None = None
+    variables: Sequence[str] = ()
     group: str = ""
-    dims: Sequence[str] | str | None = None
+    dims: Sequence[str] | None = None
     decode: bool = False
     engine: str | None = None
-    engine_options: Mapping[str, Any] | None = field(default=None, repr=False)  # which may contain credentials
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    engine_options: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, hash=False
+    )  # which may contain credentials
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and not isinstance(self.labels, str):
+            raise TypeError(f"labels must be a pattern of names, such as 'ndvi_%Y%m%d'; found {self.labels!r}")
+        tolerance: Any = self.coordinate_tolerance
+        if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not tolerance >= 0:
+            raise ValueError(f"coordinate_tolerance must be a number of at least 0, found {tolerance!r}")
+        dims = self.dims.split(",") if isinstance(self.dims, str) else self.dims
+        values: dict[str, Any] = {"dims": None if dims is None else tuple(dims)}
+        for name in ("optional", "ignore_attributes", "variables"):
+            value = getattr(self, name)
+            values[name] = (value,) if isinstance(value, str) else tuple(value or ())
+        for name in ("engine_options", "storage_options"):
+            values[name] = dict(getattr(self, name) or {})
+        vars(self).update(values)  # which is frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +89,22 @@ class Layout:
     order: Any = DEFAULT
     chunk_key_encoding: Any = DEFAULT
     zarr_format: Any = DEFAULT
-    encoding: Mapping[str, Mapping[str, Any]] | None = None
+    encoding: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        encoding: Any = self.encoding or {}
+        if not isinstance(encoding, Mapping):
+            raise TypeError(f"the encoding must be a mapping of variables to their parameters, found {encoding!r}")
+        for name, own in encoding.items():
+            if not isinstance(own, Mapping):
+                raise TypeError(f"the encoding of {name!r} must be a mapping, found {own!r}")
+            check_options(own)
+        vars(self)["encoding"] = dict(encoding)
+
+    @property
     def options(self) -> dict[str, Any]:
-        """Return the parameters of ``create_array`` that are set."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "encoding"}
-        return {name: value for name, value in values.items() if value is not DEFAULT}
+        """The parameters of ``create_array`` that are set for all arrays, without the format."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            n: value for n, value in values.items() if n not in ("encoding", "zarr_format") and value is not DEFAULT
+        }

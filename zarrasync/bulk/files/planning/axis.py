@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.files.parameters import OnDuplicate
 from zarrasync.bulk.files.records.plan import STORED, Segment
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "OnDuplicate", "merge_rows", "stack_rows"]
+__all__ = ["Axis", "merge_rows", "stack_rows"]
 
-OnDuplicate: TypeAlias = Literal["error", "skip", "replace"]
-"""What happens to a row whose label exists already."""
 Labels: TypeAlias = npt.NDArray[Any]
 _LARGEST = np.iinfo("i8").max
 _GAP = 1.5

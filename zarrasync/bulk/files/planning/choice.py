@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import merge_rows
 from zarrasync.bulk.files.planning.compare import PACKING, digest_of
 from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
 from zarrasync.bulk.files.planning.layout import check_dimension
 from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.matching import LateFilesError, find_labels, show_label, with_dimensions
-from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.plan import FilesPlan
+from zarrasync.bulk.files.records.source_values import sources_key
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.sources.content import bad_files_error
-from zarrasync.bulk.files.sources.headers import FileHeader
-from zarrasync.errors import CodecError, ShapeError, SourceFilesError
+from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile
+from zarrasync.display.text import counted
+from zarrasync.errors import CodecError, NodeExistsError, ShapeError, SourceFilesError
+from zarrasync.model.paths import join
 
-__all__ = ["Choice", "choose_files"]
+__all__ = ["Choice", "choose_files", "unknown_files"]
 
 
 @dataclass
@@ -104,7 +107,7 @@ def _plan(
         except LateFilesError as error:
             choice.late += error.late.values()
             if len(rest) in error.late:
-                parameters = replace(parameters, reserve="")
+                parameters = replace(parameters, reserve=None)
             rest = [header for number, header in enumerate(rest) if number not in error.late]
         else:
             return
@@ -114,7 +117,7 @@ def _find_unfit(
     headers: Sequence[FileHeader], target: Target, parameters: Parameters, prepare: Callable[[FileHeader], None]
 ) -> dict[int, Exception]:
     """Return the files that do not fit into the destination, or the structure that most files have, with the reason."""
-    own = replace(parameters, on_duplicate="skip", on_gap="ignore", region=None, reserve="")
+    own = replace(parameters, on_duplicate="skip", on_gap="ignore", region=None, reserve=None)
     common: list[FileHeader] = []
     if target.group is None:
         signatures = [_signature(header, parameters.dim) for header in headers]
@@ -156,3 +159,69 @@ def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:
         )
 
     return tuple(describe(name) for name in sorted(header.variables))
+
+
+# ------------------------------------------------------------------ files that were ingested before
+
+
+def unknown_files(
+    files: Sequence[SourceFile], target: Target, parameters: Parameters
+) -> tuple[list[SourceFile], list[str]]:
+    """Return the files that were not ingested before, and messages for the report.
+
+    Rows with labels are also compared by their labels later. Rows without labels are known by their files alone, so each
+    file can be added once. If it has changed, or another file was written over some of its rows, they can be replaced.
+
+    Args:
+        files: The files of the job.
+        target: The destination, whose group exists.
+        parameters: The parameters of the job, which does not write a region.
+
+    Raises:
+        NodeExistsError: If rows have no labels, and the journal cannot be read, or a file has changed since its
+            rows were added and ``on_duplicate`` is ``"error"``.
+    """
+    length = target.length(parameters.dim)
+    new = [file for file in files if not target.journal.contains(file, target.labels, length)]
+    if target.labels is not None:
+        return new, []
+    if new and parameters.append and not target.journal.is_readable:
+        raise _incomplete(new, target, parameters.dim)
+    spans = {file: target.journal.rows_of_any(file) for file in new}
+    changed = {
+        file: (rows.start, rows.stop) for file, rows in spans.items() if rows and rows.start < min(rows.stop, length)
+    }
+    if not changed or not parameters.append or parameters.on_duplicate == "replace":
+        return new, []
+    if parameters.on_duplicate != "skip":
+        raise _changed(changed, target, parameters.dim)
+    note = f"{counted(len(changed), 'file')} left out: changed since its rows were added, or only some of its rows are left"
+    return [file for file in new if file not in changed], [note]
+
+
+def _changed(changed: Mapping[SourceFile, tuple[int, int]], target: Target, dim: str) -> NodeExistsError:
+    others = f", as has {len(changed) - 1:,} more" if len(changed) > 1 else ""
+    first, (start, stop) = next(iter(changed.items()))
+    return _refusal(
+        f"{first.name} has changed since its rows were added to {target.handle.name} in {target.handle.store!r}"
+        f"{others}, or only some of its rows are left. The rows have no labels in {dim!r}, so they would be added a second "
+        f"time; pass on_duplicate='replace' to write them again, on_duplicate='skip' to keep the existing rows, or "
+        f"region={{{dim!r}: slice({start}, {stop})}} instead of append to write only the rows of this file again",
+        target,
+    )
+
+
+def _incomplete(new: Sequence[SourceFile], target: Target, dim: str) -> NodeExistsError:
+    place = f"{target.handle.name} in {target.handle.store!r}"
+    key = sources_key(target.handle.store, join(target.handle.path, target.place))
+    return _refusal(
+        f"cannot add {new[0].name} to {place}: the list of ingested files in {key!r} was written by another version, or is damaged, and the "
+        f"rows have no labels in {dim!r}, so rows that exist would be added a second time. If none of the "
+        f"{counted(len(new), 'file')} was added before, delete that value; otherwise pass region={{{dim!r}: slice(…)}} instead "
+        "of append to write existing rows again, or mode='w' to replace the dataset",
+        target,
+    )
+
+
+def _refusal(message: str, target: Target) -> NodeExistsError:
+    return NodeExistsError(message, path=target.handle.path, store=repr(target.handle.store))

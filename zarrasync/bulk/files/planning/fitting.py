@@ -45,7 +45,7 @@ def check_variables(variables: Variables) -> None:
         for source, own in zip(headers, (first, *others), strict=True):
             check_strings(name, own.values, source.file.name, dtype)
         for source, other in zip(headers[1:], others, strict=True):
-            ignored = variables.parameters.ignore_attributes
+            ignored = variables.parameters.reader.ignore_attributes
             check_fit(name, other, source.file.name, first, first_url, axis, any_dtype=are_converted, ignored=ignored)
             check_projection(name, other, source.file.name, first, first_url)
             if axis is None:
@@ -128,7 +128,7 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
     headers, url = variables.all_headers(name), variables.headers[0].file.name
     check_projection(name, headers[0], url, like, text)
     for source, header in zip(variables.headers, headers, strict=True):
-        ignored = variables.parameters.ignore_attributes
+        ignored = variables.parameters.reader.ignore_attributes
         check_fit(
             name, header, source.file.name, like, text, axis, any_dtype=any_dtype, is_stored=True, ignored=ignored
         )
@@ -143,7 +143,7 @@ def _check_stored(variables: Variables, name: str, *, any_dtype: bool, is_needed
 def _tolerance(variables: Variables, name: str) -> float:
     """Return the largest difference between equal values of a variable. Only coordinates and their bounds have one."""
     is_checked = variables.is_label(name) or variables.headers[0].variables[name].is_coordinate
-    return variables.parameters.reader.tolerance if is_checked else 0.0
+    return variables.parameters.reader.coordinate_tolerance if is_checked else 0.0
 
 
 def _as_stored(header: VariableHeader, like: VariableHeader, form: StoredForm | None) -> VariableHeader:
@@ -168,6 +168,8 @@ def check_destination(variables: Variables) -> None:
             f"the destination has rows of {missing[0]!r} along {dim!r}, which {first_url} does not have; all variables must "
             "get the same rows"
         )
-    if new := [name for name in names if name not in target.arrays and name not in variables.parameters.optional]:
+    if new := [
+        name for name in names if name not in target.arrays and name not in variables.parameters.reader.optional
+    ]:
         hint = f"choose the variables to store with variables={_names(list(target.arrays))}"
         raise ShapeError(f"{first_url} has the variable {new[0]!r}, but the destination does not; {hint}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.compare import is_same_attribute
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
@@ -112,15 +113,13 @@ def check_dimension(header: FileHeader, dim: str) -> None:
         )
 
 
-def check_names(
-    header: FileHeader, dim: str, layout: Mapping[str, Any], encoding: Mapping[str, Mapping[str, Any]]
-) -> None:
+def check_names(header: FileHeader, dim: str, requested: Layout) -> None:
     """Check that the parameters of new arrays name dimensions and variables that exist.
 
     Raises:
         ShapeError: If they do not.
     """
-    variables = header.variables
+    variables, layout, encoding = header.variables, requested.options, requested.encoding
     unknown = sorted(encoding.keys() - variables.keys())
     if unknown:
         raise ShapeError(

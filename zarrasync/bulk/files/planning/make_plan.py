@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.planning.matching import Match, match_files
-from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.rewriting import rewriting_notes
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
@@ -60,7 +60,7 @@ def plan_job(headers: Sequence[FileHeader], target: Target, parameters: Paramete
         NodeExistsError: If the name of a variable is a path below another one.
     """
     variables = Variables(headers, target, parameters)
-    check_names(headers[0], parameters.dim, parameters.layout, parameters.encoding)
+    check_names(headers[0], parameters.dim, parameters.layout)
     check_array_paths(target.handle, variables.names)
     match = match_files(variables)
     layout = _Layout(variables, match)
@@ -219,7 +219,7 @@ class _Layout:
         if units is not None and self._variables.own_units(header.attributes, units) != units:
             header = replace(header, attributes={**header.attributes, "units": units.units})
         parameters = self._variables.parameters
-        encoding, own = dict(parameters.encoding), header.attributes.get(UNITS)
+        encoding, own = dict(parameters.layout.encoding), header.attributes.get(UNITS)
         requested = dict(encoding.get(name, {}).get("attributes") or {})
         if units is None and own is not None and requested.get(UNITS, own) != own:
             note = f"{name!r} keeps the units {own!r} of the files, not {requested.pop(UNITS)!r}, because its values are not converted"
@@ -229,7 +229,7 @@ class _Layout:
             self._handle.format,
             name,
             replace(header, dtype=self._variables.source_dtype(name)),
-            parameters.layout,
+            parameters.layout.options,
             encoding,
             is_label=self._variables.is_label(name),
             minor_axis=number if number is not None and _is_minor(header.shape, number) else None,
@@ -240,7 +240,7 @@ class _Layout:
     ) -> None:
         """Note the parameters of new arrays that were requested, and that an existing array does not have."""
         parameters = self._variables.parameters
-        requested = {*parameters.layout, *parameters.encoding.get(name, {})} & _STORED.keys()
+        requested = {*parameters.layout.options, *parameters.layout.encoding.get(name, {})} & _STORED.keys()
         if not requested:
             return
         new = self._new_metadata(name, header, number, units)

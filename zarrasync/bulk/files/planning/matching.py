@@ -353,20 +353,12 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
             wanted=(max(stop - start, 0),),
         )
     axis, stored = replace(stack_rows(variables.row_counts, start), length=length), variables.target.labels
-    are_same = labels is None or stored is None or is_equal(np.concatenate(labels), stored[start:stop])
-    after = None if labels is None else _stored_labels(axis, labels, variables)
-    if not are_same and not _were_ingested(variables, _spans(axis, labels, after, variables)):
+    if labels is not None and stored is not None and not is_equal(np.concatenate(labels), stored[start:stop]):
         raise ShapeError(
             f"the labels of the files differ from those of the rows {start}:{stop} of {variables.dim!r}; locate the rows by "
             "their labels with region='auto'"
         )
     return axis
-
-
-def _were_ingested(variables: Variables, spans: Sequence[tuple[int, int, str]]) -> bool:
-    """Return whether the journal contains all files with these rows and labels. Fill values may have replaced them since."""
-    journal = variables.target.journal
-    return all(journal.rows(header.file) == own for header, own in zip(variables.headers, spans, strict=True))
 
 
 def _observations(variables: Variables, axis: Axis) -> list[str]:

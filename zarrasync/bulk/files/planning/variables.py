@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.compare import (
     check_equal,
     check_projection,
@@ -17,7 +18,6 @@ from zarrasync.bulk.files.planning.compare import (
     is_comparable,
     is_projection,
 )
-from zarrasync.bulk.files.planning.parameters import Parameters
 from zarrasync.bulk.files.planning.reserve import reserved_labels
 from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
@@ -57,15 +57,15 @@ class Variables:
         self.headers = self._with_absent(headers)
         self.stacks = all(self._are_single)
         self.notes: list[str] = []
-        self.left_out = _unread(headers, parameters.variables)
-        self.names = self._find_chosen() if parameters.variables else self._find_all()
+        self.left_out = _unread(headers, parameters.reader.variables)
+        self.names = self._find_chosen() if parameters.reader.variables else self._find_all()
         self.left_out += _gaps(headers, self.names)
         self._units: dict[str, TimeUnits | None] = {}
 
     def _with_absent(self, headers: Sequence[FileHeader]) -> Sequence[FileHeader]:
         """Return headers that have all optional variables, of which any file or the destination has rows."""
         result = list(headers)
-        for name in self.parameters.optional:
+        for name in self.parameters.reader.optional:
             present = [n for n, header in enumerate(headers) if name in header.variables]
             if len(present) == len(headers):
                 continue
@@ -108,7 +108,7 @@ class Variables:
 
     def _find_chosen(self) -> list[str]:
         """Return the names of the chosen variables, of the coordinates of their dimensions, and of those they refer to."""
-        first, chosen = self.headers[0], self.parameters.variables
+        first, chosen = self.headers[0], self.parameters.reader.variables
         self._check_any()
         for header in self.headers:
             for name in chosen:
@@ -143,7 +143,7 @@ class Variables:
                 f"{first.file.name} has no variables in the group {self.parameters.reader.group or '/'!r}; {hint} with "
                 "group=…"
             )
-        if groups and self.parameters.is_one_group and not self.parameters.variables:
+        if groups and self.parameters.is_one_group and not self.parameters.reader.variables:
             self.left_out.append(
                 f"groups of {first.file.name}: left out, because only one group is read: {groups}; ingest them one by one with "
                 "group=…, or choose variables with variables=[…]"
@@ -352,7 +352,7 @@ class Variables:
 
     def _requested(self, name: str, parameter: str) -> Any:
         """Return a parameter of a new array, or ``None``."""
-        return {**self.parameters.layout, **self.parameters.encoding.get(name, {})}.get(parameter)
+        return {**self.parameters.layout.options, **self.parameters.layout.encoding.get(name, {})}.get(parameter)
 
     def _parent_of_bounds(self, name: str) -> str | None:
         """Return the variable whose bounds a variable contains, if they have the units of that variable."""

@@ -52,14 +52,14 @@ def in_group(file: SourceFile, group: str) -> SourceFile:
         head, mark, query = url.partition("?") if "://" in url else (url, "", "")
         return f"{head.rstrip('/')}/{group.strip('/')}".rstrip("/") + mark + query
 
-    return SourceFile(inside(file.url), file.size, file.stamp, inside(file.real) if file.real else "")
+    return SourceFile(inside(file.url), file.size, file.stamp, inside(file.identity) if file.identity else "")
 
 
 def is_same(record: SourceFile, file: SourceFile) -> bool:
     """Return whether a record means a file, which has not changed, under any of its names."""
     own = file.recorded
     is_unchanged = record.size is None or (record.size, record.stamp) == (own.size, own.stamp)  # else by its location
-    return is_unchanged and own.place == record.place
+    return is_unchanged and own.url == record.url
 
 
 async def record_file(handle: NodeHandle, file: SourceFile) -> None:

@@ -49,7 +49,7 @@ class Journal:
         try:
             if value["version"] != _VERSION:
                 return cls(is_readable=False)
-            files = {SourceFile(*item[:3], *item[6:7]): Rows(*item[3:6]) for item in value["files"]}
+            files = {SourceFile(*item[:3]): Rows(*item[3:6]) for item in value["files"]}
             reserved = [(int(start), int(stop)) for start, stop in value.get("reserved", ())]
             return cls(
                 value["dim"], value["parameters"], files, reserved, True, tuple(map(str, value.get("finished", ())))
@@ -68,22 +68,6 @@ class Journal:
     @cached_property
     def _rows_of_urls(self) -> dict[str, Rows]:
         return {file.url: rows for file, rows in self.files.items()}
-
-    def other_name(self, file: SourceFile, length: int) -> SourceFile | None:
-        """Return a file as it was ingested before under another name, if its rows are still in the dataset, or ``None``.
-
-        Args:
-            file: The file.
-            length: The number of rows of the dataset.
-        """
-        url = self._urls_of_places.get(file.place, file.recorded.real)
-        other = SourceFile(url, file.size, file.stamp)
-        rows = None if url in ("", file.recorded.url) else self.rows_of_any(other)
-        return other if rows and rows.start < min(rows.stop, length) else None
-
-    @cached_property
-    def _urls_of_places(self) -> dict[str, str]:
-        return {file.place: file.url for file in self.files}
 
     def with_files(
         self,
@@ -131,7 +115,7 @@ class Journal:
 
     def to_json(self) -> dict[str, Any]:
         """Return the journal as JSON values."""
-        files = [[*(own := file.to_json())[:3], *row, *own[3:]] for file, row in self.files.items()]
+        files = [[*file.to_json(), *row] for file, row in self.files.items()]
         return {
             "version": _VERSION,
             "dim": self.dim,

@@ -17,41 +17,33 @@ __all__ = ["damaged_messages", "message_problem", "missing_messages", "skipped_p
 
 _NAMESPACES = ("mars", "ls", "time", "vertical", "parameter", "geography")
 """Groups of keys that identify a message."""
-_FURTHER_KEYS = (
-    *(
-        "stepRange",
-        "stepType",
-        "topLevel",
-        "bottomLevel",
-        "perturbationNumber",
-        "percentileValue",
-        "probabilityTypeName",
-    ),
-    *(
-        "lowerLimit",
-        "upperLimit",
-        "typeOfStatisticalProcessing",
-        "lengthOfTimeRange",
-        "hoursAfterDataCutoff",
-        "constituentType",
-    ),
-    *(
-        "typeOfGeneratingProcess",
-        "generatingProcessIdentifier",
-        "backgroundProcess",
-        "derivedForecast",
-        "tileIdentification",
-    ),
-    *(
-        "centralWaveNumber",
-        "satelliteNumber",
-        "instrumentType",
-        "subCentre",
-        "expver",
-        "experimentVersionNumber",
-        "modelName",
-    ),
-)
+_FURTHER_KEYS = [
+    "stepRange",
+    "stepType",
+    "topLevel",
+    "bottomLevel",
+    "perturbationNumber",
+    "percentileValue",
+    "probabilityTypeName",
+    "lowerLimit",
+    "upperLimit",
+    "typeOfStatisticalProcessing",
+    "lengthOfTimeRange",
+    "hoursAfterDataCutoff",
+    "constituentType",
+    "typeOfGeneratingProcess",
+    "generatingProcessIdentifier",
+    "backgroundProcess",
+    "derivedForecast",
+    "tileIdentification",
+    "centralWaveNumber",
+    "satelliteNumber",
+    "instrumentType",
+    "subCentre",
+    "expver",
+    "experimentVersionNumber",
+    "modelName",
+]
 """Keys outside of these namespaces in which messages of one parameter differ."""
 _MOST_VALUES = 4
 """The number of keys, and of values of a key, that messages contain."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from zarrasync.bulk.files.sources.hdf5_chunks import HIDDEN, is_hdf5
@@ -18,6 +20,23 @@ _PURE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 """The beginning of the name of a scale that is not a variable."""
 
 
+@contextmanager
+def _opened(path: str, group: str = "") -> Iterator[Mapping[str, Any]]:
+    """Open a group of an HDF5 file. It is empty in other files, if it does not exist, and without h5py."""
+    if not is_hdf5(path) or importlib.util.find_spec("h5py") is None:
+        yield {}
+        return
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        found = file.get(group or "/")
+        yield found if isinstance(found, h5py.Group) else {}
+
+
+def _is_dataset(item: Any) -> bool:
+    return hasattr(item, "shape")
+
+
 def groups_of_hdf5(path: str, group: str) -> dict[str, bool]:
     """Return the paths of the groups in a group of an HDF5 file, parents first, and whether each one has variables.
 
@@ -25,25 +44,16 @@ def groups_of_hdf5(path: str, group: str) -> dict[str, bool]:
         path: The path of the file. Other files, and all without h5py, have no groups.
         group: The path of the group.
     """
-    if not is_hdf5(path):
-        return {}
-    try:
-        import h5py
-    except ImportError:
-        return {}
     found: dict[str, bool] = {}
 
     def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Group):
-            found[name] = any(
-                isinstance(member, h5py.Dataset) and not _is_pure_dimension(member) for member in item.values()
-            )
+        if isinstance(item, Mapping):
+            found[name] = any(_is_dataset(member) and not _is_pure_dimension(member) for member in item.values())
 
-    with h5py.File(path, "r") as file:
-        parent: Any = file.get(group or "/")
-        if isinstance(parent, h5py.Group):
+    with _opened(path, group) as parent:
+        if (visit_all := getattr(parent, "visititems", None)) is not None:
             visit("", parent)
-            parent.visititems(visit)
+            visit_all(visit)
     return found
 
 
@@ -55,14 +65,8 @@ def find_unsafe(path: str) -> str:
     Args:
         path: The path of the file. Other files than HDF5, and all files if h5py is not installed, are not searched.
     """
-    if not is_hdf5(path):
-        return ""
-    try:
-        import h5py
-    except ImportError:
-        return ""
-    with h5py.File(path, "r") as file:
-        for dataset in _all_datasets(file, set()):
+    with _opened(path) as file:
+        for dataset in _all_datasets(file, set()) if file else ():
             dtype = _dtype_of(dataset)
             if dtype is not None and dtype.kind == "f" and dtype.itemsize not in _FLOATS:
                 return f"{dataset.name} ({dtype})"
@@ -77,35 +81,20 @@ def unread_variables(path: str, group: str, names: set[str]) -> dict[str, Variab
         group: The path of the group.
         names: The names of the variables that the library has returned.
     """
-    try:
-        import h5py
-    except ImportError:
-        return {}
     known = {unicodedata.normalize("NFC", name) for name in names}
-    with h5py.File(path, "r") as file:
-        parent = file.get(group or "/")
-        if not isinstance(parent, h5py.Group):
-            return {}
-        members = [(str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent]
+    with _opened(path, group) as parent:
+        members = ((str(name).removeprefix(HIDDEN), parent.get(name)) for name in parent)
         return {
-            name: _header_of(dataset)
-            for name, dataset in members
-            if isinstance(dataset, h5py.Dataset)
-            and unicodedata.normalize("NFC", name) not in known
-            and not _is_pure_dimension(dataset)
+            name: _header_of(item)
+            for name, item in members
+            if _is_dataset(item) and unicodedata.normalize("NFC", name) not in known and not _is_pure_dimension(item)
         }
 
 
 def empty_variables(path: str, group: str) -> list[str]:
     """Return the names of the variables without values in a group of an HDF5 file, which h5netcdf cannot read."""
-    try:
-        import h5py
-    except ImportError:
-        return []
-    with h5py.File(path, "r") as file:
-        parent = file.get(group or "/")
-        members = parent.items() if isinstance(parent, h5py.Group) else ()
-        return [str(name) for name, item in members if isinstance(item, h5py.Dataset) and item.shape is None]
+    with _opened(path, group) as parent:
+        return [str(name) for name, item in parent.items() if _is_dataset(item) and item.shape is None]
 
 
 def _header_of(dataset: Any) -> VariableHeader:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from zarrasync._util.redact import public_url
+from zarrasync.bulk.files.options import FileOptions
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
 __all__ = [
@@ -87,21 +88,19 @@ class SourceFile:
         url: The absolute path or the URL.
         size: The size in bytes, or ``None`` if it is unknown.
         stamp: The ETag, or the time of the last change. Empty if neither is known.
-        real: The path without symbolic links, if it differs from ``url``; otherwise empty. It does not count in comparisons.
-        identity: The recorded ``url`` and ``real``, if this process finds the file at another path than the one that made
-            the plan. They do not count in comparisons.
+        identity: By what datasets know the file, if it differs from ``url``: the path without symbolic links, or the recorded
+            ``url`` if this process finds the file at another path than the one that made the plan. It does not count in
+            comparisons.
     """
 
     url: str
     size: int | None = None
     stamp: str = ""
-    real: str = field(default="", compare=False)
-    identity: Sequence[str] = field(default=(), compare=False)
+    identity: str = field(default="", compare=False)
 
     def to_json(self) -> list[Any]:
         """Return the identity as JSON values."""
-        others = [self.real, list(self.identity)] if self.identity else [self.real] * bool(self.real)
-        return [self.url, self.size, self.stamp, *others]
+        return [self.url, self.size, self.stamp, *([self.identity] * bool(self.identity))]
 
     def public(self, root: str | None) -> SourceFile:
         """Return the file without credentials in its URL.
@@ -111,21 +110,13 @@ class SourceFile:
         """
         is_moved = root is not None and "://" not in self.url
         url = os.path.relpath(self.url, root) if is_moved else self.name
-        if url == self.url:
-            return self
-        recorded = self.recorded
-        return SourceFile(url, self.size, self.stamp, identity=(recorded.url, recorded.real))
+        return self if url == self.url else replace(self, url=url, identity=self.recorded.url)
 
     def under(self, root: str) -> SourceFile:
         """Return the file with an absolute path, if its path is relative to a directory."""
         if "://" in self.url or os.path.isabs(self.url):
             return self
         return replace(self, url=os.path.normpath(os.path.join(root, self.url)))
-
-    @property
-    def place(self) -> str:
-        """The recorded path without symbolic links, or the recorded URL."""
-        return self.recorded.real or self.recorded.url
 
     @property
     def name(self) -> str:
@@ -148,14 +139,12 @@ class SourceFile:
 
         The digest does not depend on signatures, which differ each time, nor on the user and the password.
         """
-        if self.is_recorded:
-            return self
-        if self.identity:
-            return SourceFile(self.identity[0], self.size, self.stamp, self.identity[1])
-        return SourceFile(_recorded(self.url), self.size, self.stamp, _recorded(self.real) if self.real else "")
+        return self if self.is_recorded else SourceFile(_recorded(self.identity or self.url), self.size, self.stamp)
 
 
 def _recorded(url: str) -> str:
+    if _RECORDED.fullmatch(url):
+        return url
     path, _, query = url.partition("?") if "://" in url else (url, "", "")
     kept = [item for item in query.split("&") if not _SIGNATURE.match(item)]
     identity = "?".join([public_url(path), "&".join(kept)])
@@ -168,36 +157,21 @@ def _base_name(url: str) -> str:
     return re.split(r"[/\\]", (first if "://" in first else public).rstrip("/\\"))[-1]
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """How to open source files.
+@dataclass(frozen=True, kw_only=True)
+class ReaderOptions(FileOptions):
+    """How a job opens its files.
 
     Attributes:
-        engine: xarray's engine, or ``None`` to detect it.
-        group: The group inside the files.
-        decode: Whether to unpack values with ``scale_factor``, ``add_offset`` and ``_FillValue``.
-        dims: The names of the axes of arrays that have none.
-        storage_options: Options for the filesystem of URLs.
-        engine_options: Arguments of ``xarray.open_dataset``.
         dim: The dimension along which files are joined. Large variables without it get a digest.
-        labels: The pattern of names of files with the labels of their rows; empty if the files contain the labels, ``None`` if
-            rows have none.
         small_bytes: The largest size of values that are read with the headers.
         preprocess: The name and the digest of a function that changes each file; see ``register_preprocess``.
-        tolerance: The largest difference between coordinates that are equal. They are compared by their values then.
+
+    The others are those of ``FileOptions``. Coordinates with a tolerance are compared by their values.
     """
 
-    engine: str | None = None
-    group: str = ""
-    decode: bool = False
-    dims: tuple[str, ...] | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    engine_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dim: str = ""
-    labels: str | None = ""
     small_bytes: int = SMALL_BYTES
     preprocess: str = ""
-    tolerance: float = 0.0
 
     def reads_values(self, name: str, dims: Sequence[str], shape: Sequence[int], itemsize: int) -> bool:
         """Return whether the values of a variable are read with the headers: of small ones, and of all labels of rows.
@@ -209,7 +183,7 @@ class ReaderOptions:
             itemsize: The size of an element in bytes; 0 if it varies.
         """
         is_label = bool(self.dim) and name == self.dim and tuple(dims) == (self.dim,)
-        is_compared = self.tolerance > 0 and self.dim not in dims
+        is_compared = self.coordinate_tolerance > 0 and self.dim not in dims
         return is_label or is_small(shape, itemsize, LARGE_BYTES if is_compared else self.small_bytes)
 
 

@@ -125,8 +125,9 @@ def local_file(path: str, folders: dict[str, str] | None = None) -> SourceFile:
     Raises:
         FileNotFoundError: If it does not exist.
     """
-    real = _real_path(os.path.abspath(path), {} if folders is None else folders)
-    return replace(_local_identity(path), real=real)
+    return replace(
+        _local_identity(path), identity=_real_path(os.path.abspath(path), {} if folders is None else folders)
+    )
 
 
 def _with_literal_folder(pattern: str) -> str:

@@ -19,21 +19,14 @@ from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 
 __all__ = ["check_pattern", "label_of", "label_values", "with_labels"]
 
-_TWO = r"\d\d"
 _CODES = {
     "Y": r"\d{4}",
-    "y": _TWO,
-    "m": _TWO,
-    "d": _TWO,
     "j": r"\d{3}",
+    "f": r"\d{1,6}",
+    **dict.fromkeys("ymdHIMS", r"\d\d"),
     "b": r"[^\W\d_]{3,4}",
     "B": r"[^\W\d_]+",
-    "H": _TWO,
-    "I": _TWO,
     "p": "[AaPp][Mm]",
-    "M": _TWO,
-    "S": _TWO,
-    "f": r"\d{1,6}",
     "z": r"(?:Z|[+-]\d\d:?\d\d)",
 }
 """The codes of ``strptime`` for times, with regular expressions of their values."""

@@ -46,7 +46,7 @@ class NumpyReader:
                 variables[name] = VariableHeader((), (), "V", {}, problem=problem)
                 continue
             unnamed = tuple(f"dim_{n}" if len(sizes[n]) == 1 else f"{name}_dim_{n}" for n in range(array.ndim))
-            dims = unnamed if options.dims is None or len(options.dims) != array.ndim else options.dims
+            dims = unnamed if len(options.dims or ()) != array.ndim else tuple(options.dims or ())
             values = np.array(array) if options.reads_values(name, dims, array.shape, array.dtype.itemsize) else None
             variables[name] = VariableHeader(dims, array.shape, dtype_text(array.dtype), {}, values=values)
         return FileHeader(file, variables, {})

@@ -407,7 +407,7 @@ class _XarrayReader:
         variable = self._variables[name]
         dims, options = tuple(map(str, variable.dims)), self._options
         if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
-            dims = options.dims if len(options.dims) == len(dims) else dims
+            dims = tuple(options.dims) if len(options.dims) == len(dims) else dims
         attributes = plain_attributes(variable.attrs)
         if "coordinates" in variable.encoding:  # xarray has decoded them
             attributes["coordinates"] = variable.encoding["coordinates"]

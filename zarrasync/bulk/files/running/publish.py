@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync import transfer
 from zarrasync._concurrency.gather import gather
-from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.records.journal import Journal
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan
 from zarrasync.bulk.files.records.source_values import JOURNAL, change_sources
 from zarrasync.bulk.files.running.tasks import planned_array
-from zarrasync.errors import ChecksumError, NodeNotFoundError, ShapeError
+from zarrasync.bulk.jobs.compare import compare_values, has_values
+from zarrasync.errors import NodeNotFoundError, ShapeError
+from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import ancestors, join
@@ -56,20 +56,10 @@ async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = Fa
 
 async def _write_inline(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle, *, verify: bool) -> None:
     target = planned_array(plan, array, handle.store, replace(handle.config, unaligned="allow"))
-    for region, values in _inline_parts(plan, array, target.dtype):
+    for region, values in _inline_parts(plan, array, target):
         await target.view[region].write(values)
-        if verify and not await _is_stored(target, region, values):
-            raise ChecksumError(
-                f"verification failed: {target.name} in {target.store!r} differs from the files; another writer may have "
-                "changed it"
-            )
-
-
-async def _is_stored(target: AsyncArray, region: Any, values: Any) -> bool:
-    """Return whether a region of an array contains some values."""
-    fill = target.metadata.spec.fill_value
-    stored = transfer.as_array(await target.view[region].read(), target.dtype, fill)
-    return checksum(stored) == checksum(transfer.as_array(values, target.dtype, fill))
+        if verify:
+            await compare_values(target, region, values, "the files")
 
 
 async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle) -> bool:
@@ -83,23 +73,23 @@ async def is_inline_stored(plan: FilesPlan, array: ArrayPlan, handle: NodeHandle
     if array.kind != "inline":
         return True
     target = planned_array(plan, array, handle.store, handle.config)
-    for region, values in _inline_parts(plan, array, target.dtype):
-        if not await _is_stored(target, region, values):
+    for region, values in _inline_parts(plan, array, target):
+        if not await has_values(target, region, values):
             return False
     return True
 
 
-def _inline_parts(plan: FilesPlan, array: ArrayPlan, dtype: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+def _inline_parts(plan: FilesPlan, array: ArrayPlan, target: AsyncArray) -> Iterator[tuple[Region, Any]]:
     """Yield the regions of an array whose values are part of the plan, with their values."""
-    values = array.values(dtype)
+    values, region, done = array.values(target.dtype), [slice(0, n) for n in target.shape], 0
     if array.axis is None:
-        yield ..., values
+        yield tuple(region), values
         return
-    done, inner = 0, (slice(None),) * array.axis
+    inner = (slice(None),) * array.axis
     for start, stop in array.rows or _joined(plan):
         rows = slice(done, done + stop - start)
-        done = rows.stop
-        yield (*inner, slice(start, stop)), np.ascontiguousarray(values[(*inner, rows)])
+        region[array.axis], done = slice(start, stop), rows.stop
+        yield tuple(region), np.ascontiguousarray(values[(*inner, rows)])
 
 
 def _joined(plan: FilesPlan) -> list[tuple[int, int]]:

@@ -15,7 +15,6 @@ from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
 from zarrasync.bulk.blocks import ignore_progress, write_blocks
-from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.running.report import FilesReport
@@ -29,7 +28,7 @@ from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport
-from zarrasync.errors import ChecksumError, SourceFilesError
+from zarrasync.errors import SourceFilesError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region
 from zarrasync.metadata import ArrayMetadata
@@ -178,33 +177,19 @@ class TaskRunner:
             source, target, region = self._source_of(array, part)
             async with Permits(memory, BlockPlan(source, target, region).nbytes):
                 own = await write_blocks(
-                    source, target, region, self.unaligned, is_new=array.shape is None, progress=progress
+                    source,
+                    target,
+                    region,
+                    self.unaligned,
+                    is_new=array.shape is None,
+                    is_hidden=True,
+                    verify=self.verify,
+                    progress=progress,
                 )
             add_reports(report, own)
 
-        arrays = self._arrays_of(part)
-        bridge.run(for_each(write, arrays, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
-        if self.verify:
-            for array in arrays:
-                self._compare(*self._source_of(array, part))
-            report.verified = report.blocks
-
-    def _compare(self, source: Source, target: AsyncArray, region: Region) -> None:
-        """Compare all stored values of a region with the values of the files."""
-        plan = BlockPlan(source, target, region)
-        fill = target.metadata.spec.fill_value
-        for block in plan.regions(1, ignore_progress):
-            assert source.read is not None
-            values = transfer.cast(
-                transfer.as_array(source.read(plan.to_source(block)), target.dtype, fill), target.dtype
-            )
-            stored = bridge.run(target.view[block].read(), blocking=self.store.blocking)
-            if checksum(values) != checksum(transfer.as_array(stored, target.dtype, fill)):
-                place = ", ".join(f"{part.start}:{part.stop}" for part in block)
-                raise ChecksumError(
-                    f"verification failed: {target.name}[{place}] in {self.store!r} differs from the files; another "
-                    "writer may have changed it"
-                )
+        writing = for_each(write, self._arrays_of(part), _CONCURRENT_ARRAYS)
+        bridge.run(writing, blocking=self.store.blocking)
 
     # -------------------------------------------------------------- reading
 

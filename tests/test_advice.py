@@ -76,11 +76,6 @@ def numbers_changed(count: int = 3) -> Any:
     np.save("0.npy", np.ones(count, "i8"))
 
 
-def linked() -> Any:
-    numbers(3)
-    Path("1.npy").symlink_to("0.npy")
-
-
 def other_files() -> Any:
     array()
     Path("a.zarr/notes.txt").write_text("x")
@@ -232,7 +227,6 @@ ROWS = [
     Row("pass decode=True to store unpacked", "ingest", ("?.nc", "a.zarr"), TIME, packed),
     Row("locate the rows by their labels", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "region": slice(0, 24)}, lambda: ingested(0, 1)),
     Row("or pass on_gap='report'", "ingest", (["nc/day0.nc", "nc/day3.nc"], "a.zarr"), {**TIME, "on_gap": "error"}, lambda: days(0, 3)),
-    Row("the same file, so its rows would", "ingest", (["0.npy", "1.npy"], "a.zarr"), UNLABELLED, linked),
     Row("slice({}, {})} instead of append to write only", "ingest", ("0.npy", "a.zarr"), {**UNLABELLED, "append": True}, numbers_changed),
     Row(
         "ingest all files into a new destination, or pass mode='w'",
@@ -262,7 +256,6 @@ ROWS = [
     Row("although {place} has no arrays", "ingest", ("nc/day0.nc", "a.zarr"), TIME, lambda: (days(0), sync.create_array("a.zarr", path="t2m", **A), Path("a.zarr/zarr.json").unlink())),
     Row("pass decode=True to unpack the values", "ingest", ("1.nc", "a.zarr"), {**TIME, "append": True}, lambda: (packed(), sync.ingest("0.nc", "a.zarr", **TIME, decode=True))),
     Row("and leave this one out", "ingest", ("?.nc", "a.zarr"), TIME, different_constants, (lambda za: za.ingest("?.nc", "a.zarr", **TIME, variables=["v"]),)),
-    Row("pass that name instead, or on_duplicate='skip'", "ingest", ("1.npy", "a.zarr"), {**UNLABELLED, "append": True}, lambda: (numbers_ingested(3), Path("1.npy").symlink_to("0.npy")), (lambda za: za.ingest("0.npy", "a.zarr", append=True, **UNLABELLED),)),
     Row("the same length, or pass mode='w'", "ingest", ("nc/day1.nc", "a.zarr"), {**TIME, "append": True}, lambda: (days(1), ingested(0), sync.open_array("a.zarr", path="t2m", mode="r+").resize((30, 6, 8)))),
     Row("{} with group=…", "ingest", ("0.nc", "a.zarr"), {"concat": "x"}, lambda: DATASET.to_netcdf("0.nc", group="obs"), (lambda za: za.ingest("0.nc", "a.zarr", concat="x", group="obs"),)),
     Row("labels {} of its own; omit labels", "ingest", ("day20240101.nc", "a.zarr"), {**TIME, "labels": "day%Y%m%d"}, lambda: day(0).to_netcdf("day20240101.nc")),

@@ -45,7 +45,7 @@ ORDER = [
     "__main__",
 ]
 # The same inside of ``bulk.files``.
-FILES_ORDER = ["sources", "records", "planning", "running", "job", "options", "planned_work", "request"]
+FILES_ORDER = ["options", "sources", "parameters", "records", "planning", "running", "job", "planned_work", "ingestion"]
 WITHOUT_IO = {"model", "indexing", "codecs", "metadata"}
 
 

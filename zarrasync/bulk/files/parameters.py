@@ -27,7 +27,6 @@ _CHOICES = {
     "mode": ("a", "w", "w-", "r+"),
 }
 _TIMES = "such as '2024-01-01/2024-12-31/6h'"
-_DIMENSION = "the dimension along which files are joined; pass concat='time'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +86,23 @@ class Parameters:
                 raise TypeError(f"{name} must be {what}, found {value!r}")
         if self.reserve == "":
             raise ValueError(f"reserve must be a range {_TIMES}, or None; found ''")
-        is_change = self.append or self.region is not None
+        source, is_change = self.source, self.append or self.region is not None
         if self.append and self.region is not None:
             raise ValueError(
                 "append and region exclude each other: append adds rows, region writes existing rows again"
             )
         if is_change and self.mode in ("w", "w-"):
             raise ValueError(f"mode={self.mode!r} creates a dataset, but append and region change an existing one")
-        needs = {"append and region": is_change, "reserve": self.reserve, "labels": self.source.labels != ""}
-        for name in (name for name, is_given in needs.items() if is_given and not self.concat):
-            raise ValueError(f"{name} need{'s' * (name == 'reserve')} the name of {_DIMENSION}")
-        if self.source.labels:
-            check_pattern(self.source.labels)
+        needs = {
+            "append and region need the name of the dimension along which files are joined; pass concat='time'": is_change,
+            "reserve needs the name of the dimension along which files are joined; pass concat='time'": self.reserve,
+            "labels need the name of the dimension along which files are joined; pass concat='time'": source.labels
+            != "",
+        }
+        for message in (message for message, is_given in needs.items() if is_given and not self.concat):
+            raise ValueError(message)
+        if source.labels:
+            check_pattern(source.labels)
         vars(self)["region"] = _rows(self.region, self.concat)
 
     @property
@@ -149,9 +153,7 @@ def parameters_of(**arguments: Any) -> Parameters:
         groups[name] = replace(group, **own)
     if unknown := sorted(arguments.keys() - {item.name for item in fields(Parameters)}):
         check_options(unknown)
-        raise TypeError(
-            f"{unknown[0]} is a parameter of single variables; pass encoding={{'NAME': {{{unknown[0]!r}: …}}}}"
-        )
+        raise TypeError(f"{unknown[0]} is a parameter of single variables: it belongs into their encoding")
     return Parameters(**arguments, **groups)
 
 

@@ -103,8 +103,6 @@ class Layout:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The parameters of ``create_array`` that are set for all arrays, without the format."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {
-            n: value for n, value in values.items() if n not in ("encoding", "zarr_format") and value is not DEFAULT
-        }
+        """The parameters of ``create_array`` that are set for all arrays."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "encoding"}
+        return {name: value for name, value in values.items() if value is not DEFAULT}

@@ -68,7 +68,7 @@ class PyramidRequest:
             ValueError: If the convention is unknown, or the layout sets what levels take over from the finest one.
         """
         layout = layout or Layout()
-        shapes = layout.options()
+        shapes = layout.options
         if others := sorted(shapes.keys() - {"chunks", "shards", "compressors"}) + ["encoding"] * bool(layout.encoding):
             raise ValueError(f"the layout of levels has chunks, shards and compressors; omit {', '.join(others)}")
         axes = axes if isinstance(axes, PyramidAxes) else PyramidAxes(names=axes)

@@ -11,11 +11,10 @@ from zarrasync import formats
 from zarrasync._concurrency import clock
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.bulk.blocks import write_blocks
-from zarrasync.bulk.files.records.file_records import complete_record, record_file
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.new_arrays import creation_options
 from zarrasync.bulk.overwrite_guard import refuse_self_overwrite
-from zarrasync.bulk.source_records import check_record, unfinished
+from zarrasync.bulk.source_records import check_record, record_file, unfinished
 from zarrasync.bulk.sources import Source, source_of
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError
@@ -108,8 +107,6 @@ async def ingest_array(
         )
         if replacing is not None:
             await record_file(handle_of(target), replacing)
-        if file is not None:
-            await complete_record(handle_of(target), file)
         closing = counting.reset()
     report.requests += opening.requests + closing.requests
     report.seconds = clock.monotonic() - begin

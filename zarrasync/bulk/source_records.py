@@ -5,39 +5,43 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from zarrasync.bulk.files.records.file_records import UNFINISHED, in_group, is_same, parse_record
-from zarrasync.bulk.files.records.source_values import read_sources
+from zarrasync.bulk.files.records.source_values import FILE, change_sources, read_sources
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.identify import local_file, source_name
 from zarrasync.errors import NodeExistsError
+from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
-__all__ = ["check_record", "identify_source", "unfinished"]
+__all__ = ["check_record", "identify_source", "record_file", "unfinished"]
+
+_UNFINISHED = "unfinished"
+"""The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
 
 
-def identify_source(url: str, group: str = "") -> SourceFile:
+def identify_source(url: str) -> SourceFile:
     """Return the identity of a file. Zarr hierarchies and URLs are known by their location alone.
-
-    Args:
-        url: A path or a URL.
-        group: The group inside the file.
 
     Raises:
         FileNotFoundError: If a local file does not exist.
     """
     path = source_name(url)
     if "://" in path:
-        return in_group(SourceFile(path), group)
+        return SourceFile(path)
     if is_zarr(path) or os.path.isdir(path):
         file = local_file(path) if os.path.exists(path) else SourceFile(os.path.abspath(path))
-        return in_group(SourceFile(file.url, identity=file.identity), group)
-    return in_group(local_file(path), group)
+        return SourceFile(file.url, identity=file.identity)
+    return local_file(path)
 
 
 def unfinished(file: SourceFile) -> SourceFile:
     """Return what to record instead of a file while its values replace other ones. It equals no file."""
-    return replace(file, stamp=UNFINISHED)
+    return replace(file, stamp=_UNFINISHED)
+
+
+async def record_file(handle: NodeHandle, file: SourceFile) -> None:
+    """Record the file of an array, some of whose values the array may contain."""
+    await change_sources(handle, lambda present: {FILE: file.recorded.to_json()})
 
 
 async def check_record(store: Store, path: str, file: SourceFile) -> None:
@@ -52,15 +56,19 @@ async def check_record(store: Store, path: str, file: SourceFile) -> None:
         NodeExistsError: If one was ingested from another file, the file has changed, or replacing values was interrupted.
     """
     (value,) = await read_sources(store, [path])
-    record = parse_record(value)
-    if record is not None and not is_same(record.file, file):
-        difference = _difference(record.file, file)
+    try:
+        record, own = SourceFile(*value[FILE]), file.recorded
+    except (KeyError, TypeError):  # no record, or of another version
+        return
+    is_unchanged = record.size is None or (record.size, record.stamp) == (own.size, own.stamp)  # else by its location
+    if own.url != record.url or not is_unchanged:
+        difference = _difference(record, file)
         raise NodeExistsError(f"/{path} in {store!r} contains {difference}", path=path, store=repr(store))
 
 
 def _difference(record: SourceFile, file: SourceFile) -> str:
     """Return the end of a message about an array that was not ingested from a file."""
-    if record.stamp == UNFINISHED:
+    if record.stamp == _UNFINISHED:
         return (
             f"only some values of {record.short_name}, because an ingestion with mode='r+' was interrupted; repeat it with "
             "mode='r+', or pass mode='w' to replace all values"

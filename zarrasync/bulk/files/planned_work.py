@@ -143,8 +143,7 @@ class FilesWork(PlannedWork):
 def _text(plan: FilesPlan, part: Part) -> str:
     if part.array:
         return f"/{part.array}"
-    arrays = [array for array in plan.arrays if array.kind == "rows"]
-    return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(arrays), 'array')}"
+    return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(plan.arrays_of(part)), 'array')}"
 
 
 def _requests(plan: FilesPlan) -> int:

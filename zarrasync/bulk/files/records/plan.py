@@ -188,13 +188,13 @@ class FilesPlan:
         ]
         return min(lengths, default=0), self.length
 
-    def array(self, name: str) -> ArrayPlan:
-        """Return the plan of an array."""
-        return next(array for array in self.arrays if array.name == name)
+    def arrays_of(self, part: Part) -> list[ArrayPlan]:
+        """Return the arrays that a task writes."""
+        return [array for array in self.arrays if array.name == part.array or (not part.array and array.kind == "rows")]
 
     def task_bytes(self, part: Part) -> int:
         """Return the decoded size of the values that a task writes."""
-        arrays = [self.array(part.array)] if part.array else [array for array in self.arrays if array.kind == "rows"]
+        arrays = self.arrays_of(part)
         return sum(array.row_bytes * (part.stop - part.start if array.axis is not None else 1) for array in arrays)
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
@@ -219,11 +219,7 @@ class FilesPlan:
         return replace(
             self,
             files=[self.files[number] for number in used],
-            arrays=[
-                array.for_files(numbers)
-                for array in self.arrays
-                if array.name == part.array or (not part.array and array.kind == "rows")
-            ],
+            arrays=[array.for_files(numbers) for array in self.arrays_of(part)],
             segments=[segment._replace(source=numbers.get(segment.source, STORED)) for segment in segments],
             parts=[part],
             journal=(),

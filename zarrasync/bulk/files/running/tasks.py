@@ -130,7 +130,7 @@ class TaskRunner:
     def _find_bad(self, part: Part) -> dict[str, str]:
         """Return the reason for each file of a task that cannot be read, by name."""
         found: dict[str, str] = {}
-        for array in self._arrays_of(part):
+        for array in self.plan.arrays_of(part):
             _, target, region = self._source_of(array, part)
             for segment in self.plan.segments_of(part.start, part.stop) or [Segment(0, 0, 0, 0)]:
                 own = list(region)
@@ -148,10 +148,6 @@ class TaskRunner:
             return self.plan.files[:1]
         sources = {segment.source for segment in self.plan.segments_of(part.start, part.stop)} - {STORED}
         return [self.plan.files[number] for number in sorted(sources)]
-
-    def _arrays_of(self, part: Part) -> Sequence[ArrayPlan]:
-        """Return the arrays that a task writes."""
-        return [self.plan.array(part.array)] if part.array else [a for a in self.plan.arrays if a.kind == "rows"]
 
     def _source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
         """Return the values of a task in the files, the array, and the region of the array for them."""
@@ -188,7 +184,7 @@ class TaskRunner:
                 )
             add_reports(report, own)
 
-        writing = for_each(write, self._arrays_of(part), _CONCURRENT_ARRAYS)
+        writing = for_each(write, self.plan.arrays_of(part), _CONCURRENT_ARRAYS)
         bridge.run(writing, blocking=self.store.blocking)
 
     # -------------------------------------------------------------- reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,9 +17,9 @@ from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.files.running.tasks import planned_metadata
+from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
@@ -91,28 +92,16 @@ class FilesWork(PlannedWork):
         return "nothing" if self.plan is None else self.plan.digest
 
     @cached_property
+    def sizes(self) -> Sequence[Sizes]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  # computed once
+        plan = self.plan
+        parts = [] if plan is None else [(plan.task_bytes(part), _requests(plan, part)) for part in plan.parts]
+        return [Sizes(nbytes, nbytes, nbytes, requests) for nbytes, requests in parts]
+
+    @cached_property
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once
         plan, most = self.plan, self.config.memory_budget
-        if plan is None:
-            return ()
-        sizes = [plan.task_bytes(part) for part in plan.parts]
-        return [
-            Task(number, _text(plan, part), size, min(size, most))
-            for number, (part, size) in enumerate(zip(plan.parts, sizes, strict=True))
-        ]
-
-    def explain(self) -> PlanExplanation:
-        total = sum(task.nbytes for task in self.tasks)
-        return PlanExplanation(
-            self.kind,
-            str(self.dest),
-            [(task.name, task.nbytes, task.memory) for task in self.tasks],
-            read_bytes=total,
-            written_bytes=total,
-            source_bytes=total,
-            requests=0 if self.plan is None else _requests(self.plan),
-            notes=[*self.notes, *self.left_out],
-        )
+        items = [] if plan is None else [(_text(plan, part), plan.task_bytes(part)) for part in plan.parts]
+        return [Task(number, name, nbytes, min(nbytes, most)) for number, (name, nbytes) in enumerate(items)]
 
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
         if self.plan is None:
@@ -146,23 +135,16 @@ def _text(plan: FilesPlan, part: Part) -> str:
     return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(plan.arrays_of(part)), 'array')}"
 
 
-def _requests(plan: FilesPlan) -> int:
-    """Return about how many requests the tasks make: one per file and part, and one per stored value."""
+def _requests(plan: FilesPlan, part: Part) -> int:
+    """Return about how many requests a task makes: one for each part of a file, and one for each stored value."""
     format_, count = formats.by_name(plan.zarr_format), 0
-    for array in plan.arrays:
-        if array.kind == "inline":
-            continue
+    for array in plan.arrays_of(part):
         grid = planned_metadata(plan, array, format_).grid
-        for part in plan.parts:
-            if part.array != (array.name if array.kind == "whole" else ""):
-                continue
-            region = [slice(0, axis.extent) for axis in grid.axes]
-            if array.axis is not None and not part.array:
-                region[array.axis] = slice(part.start, part.stop)
-            own = 1
-            for selector, axis in zip(region, grid.axes, strict=True):
-                own *= count_touched(selector, axis)[0]
-            count += own + len(plan.segments_of(part.start, part.stop))
+        region = [slice(0, axis.extent) for axis in grid.axes]
+        if array.axis is not None:
+            region[array.axis] = slice(part.start, part.stop)
+        values = (count_touched(selector, axis)[0] for selector, axis in zip(region, grid.axes, strict=True))
+        count += math.prod(values) + len(plan.segments_of(part.start, part.stop))
     return count
 
 

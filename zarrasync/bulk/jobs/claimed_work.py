@@ -26,7 +26,6 @@ from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted
@@ -138,18 +137,6 @@ class ClaimedWork(PlannedWork):
     def path(self) -> str:
         """The path of its node."""
         return self.dest.path
-
-    def explain(self) -> PlanExplanation:
-        return PlanExplanation(
-            self.kind,
-            str(self.dest),
-            [(task.name, task.nbytes, task.memory) for task in self.tasks],
-            read_bytes=sum(sizes.read for sizes in self.sizes),
-            written_bytes=sum(sizes.written for sizes in self.sizes),
-            source_bytes=sum(sizes.source for sizes in self.sizes),
-            requests=sum(sizes.requests for sizes in self.sizes),
-            notes=[*self.notes, *self.left_out],
-        )
 
     @property
     def origin(self) -> str:

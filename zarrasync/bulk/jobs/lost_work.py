@@ -9,10 +9,10 @@ from typing import Any, Never
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
+from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import ProgressLike
 from zarrasync.errors import NodeNotFoundError, WriteConflictError
 from zarrasync.model.paths import join
@@ -36,6 +36,7 @@ class LostWork(PlannedWork):
     kind = "lost"
     notes: Sequence[str] = ("the document of the plan is lost, so that it can only be abandoned",)
     left_out: Sequence[str] = ()
+    sizes: Sequence[Sizes] = ()
 
     @property
     def digest(self) -> str:
@@ -44,9 +45,6 @@ class LostWork(PlannedWork):
     @property
     def tasks(self) -> Sequence[Task]:
         return ()
-
-    def explain(self) -> PlanExplanation:
-        return PlanExplanation(self.kind, str(self.dest), notes=self.notes)
 
     def to_json(self, root: str | None = None) -> dict[str, Any]:
         raise self._error()

@@ -14,7 +14,8 @@ import numpy as np
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
-from zarrasync.bulk.jobs.plan_place import PlanPlace
+from zarrasync.bulk.jobs.boxes import Sizes
+from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
 from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
@@ -68,9 +69,13 @@ class PlannedWork(ABC):
         kind: The job: ``"ingest"``, ``"copy"``, ``"pyramid"`` or ``"write"``.
         notes: Remarks for the report.
         left_out: What the result will lack although no argument excludes it, with the reason.
+        dest: The destination.
+        sizes: What each task reads and writes.
     """
 
     kind: str
+    dest: NodePlace
+    sizes: Sequence[Sizes]
     notes: Sequence[str]
     left_out: Sequence[str]
 
@@ -84,9 +89,18 @@ class PlannedWork(ABC):
     def tasks(self) -> Sequence[Task]:
         """The tasks."""
 
-    @abstractmethod
     def explain(self) -> PlanExplanation:
         """Return what the plan reads and writes."""
+        return PlanExplanation(
+            self.kind,
+            str(self.dest),
+            [(task.name, task.nbytes, task.memory) for task in self.tasks],
+            read_bytes=sum(sizes.read for sizes in self.sizes),
+            written_bytes=sum(sizes.written for sizes in self.sizes),
+            source_bytes=sum(sizes.source for sizes in self.sizes),
+            requests=sum(sizes.requests for sizes in self.sizes),
+            notes=[*self.notes, *self.left_out],
+        )
 
     @abstractmethod
     def to_json(self, root: str | None = None) -> dict[str, Any]:

@@ -252,14 +252,14 @@ def files_parameters(args: argparse.Namespace, dest: Any, **others: Any) -> Para
         region={args.concat: args.region} if isinstance(args.region, slice) else args.region,
         variables=args.variable,
         ignore_attributes=args.ignore_attribute,
-        encoding={} if args.encoding is None else load_json(args.encoding),
+        encoding={} if args.encoding is None else _load_json(args.encoding),
         engine_options=options(args.engine_option),
         group=args.path,
         source_options=options(args.option),
         storage_options=options(args.dest_option),
         executor=args.processes,
         **{name: getattr(args, name) for name in same},
-        **layout_of(args),
+        **_layout_of(args),
         **others,
     )
 

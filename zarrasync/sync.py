@@ -251,6 +251,7 @@ class Array(ArrayBase):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         decode: bool = True,
@@ -264,6 +265,8 @@ class Array(ArrayBase):
 
         Args:
             mapping: Labels by coordinate, for names that are not possible as keywords.
+            points: Labels that are selected together, by coordinate: ``{"lat": [47.4, 46.2], "lon": [8.5, 6.1]}`` selects two
+                places. Their dimensions take the place of the first of these coordinates.
             method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
                 ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
             tolerance: The largest distance of a label, or a mapping from coordinates to distances.
@@ -288,7 +291,11 @@ class Array(ArrayBase):
             array([0, 1])
         """
         result: Selection = to_sync(
-            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+            self._run(
+                self._async.sel(
+                    mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
+                )
+            )
         )
         return result
 
@@ -924,6 +931,7 @@ class DecodedArray(DecodedArrayBase):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         **coordinates: Any,
@@ -941,7 +949,7 @@ class DecodedArray(DecodedArrayBase):
             np.float64(1.0)
         """
         result: Selection = to_sync(
-            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, **coordinates))
+            self._run(self._async.sel(mapping, points=points, method=method, tolerance=tolerance, **coordinates))
         )
         return result
 
@@ -1221,6 +1229,7 @@ class Group(GroupBase["Array | Group"]):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         decode: bool = True,
@@ -1234,6 +1243,8 @@ class Group(GroupBase["Array | Group"]):
 
         Args:
             mapping: Labels by coordinate, for names that are not possible as keywords.
+            points: Labels that are selected together, by coordinate: ``{"lat": [47.4, 46.2], "lon": [8.5, 6.1]}`` selects two
+                places. Their dimensions take the place of the first of these coordinates.
             method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
                 ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
             tolerance: The largest distance of a label, or a mapping from coordinates to distances.
@@ -1261,7 +1272,11 @@ class Group(GroupBase["Array | Group"]):
             array([5., 6.])
         """
         result: dict[str, Selection] = to_sync(
-            self._run(self._async.sel(mapping, method=method, tolerance=tolerance, decode=decode, **coordinates))
+            self._run(
+                self._async.sel(
+                    mapping, points=points, method=method, tolerance=tolerance, decode=decode, **coordinates
+                )
+            )
         )
         return result
 

@@ -15,6 +15,7 @@ from zarrasync.stores import MemoryStore
 from zarrasync.stores.counting import CountingStore
 
 PACKED = {"scale_factor": 0.5, "_FillValue": -1, "units": "K"}
+TWO_DAYS = [np.datetime64("2000-01-03"), np.datetime64("2000-01-01")]
 TIMES = {"units": "days since 1999-12-31", "bounds": "time_bnds"}
 
 
@@ -240,8 +241,8 @@ def test_labels_of_other_types():
     day = xr.DataArray(np.datetime64("2000-02-10", "ns"))
     assert group.sel(time=day)["v"].read()[0, 0] == 2
     assert group.sel(name=xr.DataArray(["b", "a"], dims="name"))["name"].read().tolist() == ["b", "a"]
-    with pytest.raises(LabelError, match=r"share the dimension 'place'.*vindex"):
-        group.sel(name=xr.DataArray(["b"], dims="place"), number=xr.DataArray([2**53], dims="place"))
+    place = group.sel(name=xr.DataArray(["b"], dims="place"), number=xr.DataArray([2**53], dims="place"))
+    assert place["v"].read().tolist() == [[9, 10, 11]]
     with pytest.raises(LabelError, match=r"does not have the date 2000-02-31$"):
         group.sel(time="2000-02-31")
     with pytest.raises(LabelError, match="has no label near inf"):
@@ -300,3 +301,57 @@ def test_the_axes_of_conventions(tmp_path: Any):
     part = group["v"].sel(x=515, y=175)
     assert part.read() == 9
     assert group["v"].sel(x=512, y=slice(200, 180), method="nearest").read().tolist() == [1, 5]
+
+
+@pytest.mark.parametrize("others", [{}, {"time": slice("2000-01-02", None)}, {"z": 10.0}, {"time": TWO_DAYS}], ids=str)
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_points_are_those_of_xarray(others: dict[str, Any], shape: tuple[int, ...]):
+    """Their dimensions take the place of the first of the coordinates, in every order of the axes."""
+    xr = pytest.importorskip("xarray", reason="xarray is not installed")
+    sizes, group = {"time": 3, "z": 2, "lat": 7, "lon": 9}, sync.create_group({})
+    units = {"lat": "degrees_north", "lon": "degrees_east", "time": "days since 2000-01-01", "z": "m"}
+    labels = {"time": np.arange(3), "z": [0.0, 10.0], "lat": np.linspace(60, 0, 7), "lon": np.arange(9) * 40.0}
+    for name, values in labels.items():
+        group.create_array(name, data=values, dimension_names=[name], attributes={"units": units[name]})
+    orders = ["time z lat lon", "time lat z lon", "lat time lon z", "lon lat z time", "lat z", "time"]
+    for number, order in enumerate(dims.split() for dims in orders):
+        values = np.arange(np.prod([sizes[dim] for dim in order])).reshape([sizes[dim] for dim in order])
+        group.create_array(f"v{number}", data=values, dimension_names=order, chunks=(2,) * len(order))
+    places = {"lat": np.reshape([1.0, 33, 57, 33], shape), "lon": np.reshape([5.0, 100, 319, 100], shape)}
+    arrays = {name: xr.DataArray(values, dims=("p", "q")[: len(shape)]) for name, values in places.items()}
+    dataset = group.to_xarray().sel(arrays, method="nearest").sel(others)
+    for found in (
+        group.sel(points=places, method="nearest", **others),
+        group.sel(arrays, method="nearest", **others),
+    ):
+        assert {*found} == {*dataset.variables}
+        for name, part in found.items():
+            np.testing.assert_array_equal(part.read(), dataset[name].to_numpy())
+    last = (-1,) * len(shape)
+    part = group.sel(points=places, method="nearest")["v2"]  # a selection as others: it is indexed again
+    np.testing.assert_array_equal(part[last].read(), part.read()[last])
+    np.testing.assert_array_equal(part.vindex[0, [1, 0]].read(), part.read()[0, [1, 0]])
+
+
+async def test_points_in_time_read_each_chunk_once(api: Api):
+    values: dict[str, bytes] = {}
+    expected = grid(values)
+    store = CountingStore(MemoryStore(values))
+    group = await api(api.open_group(store))
+    track = {"time": ["2000-01-01", "2000-01-02", dt.datetime(2000, 2, 1)], "lat": [30, 30, -60], "lon": -60}
+    part = (await api(group.sel(points=track)))["t2m"]
+    store.reset()
+    np.testing.assert_array_equal(await api(part.read()), expected[[1, 2, 32], [2, 2, 5], [10, 10, 10]])
+    assert store.reset().fetches == 2
+    with pytest.raises(LabelError, match=r"lat \(2,\), lon \(3,\)"):
+        await api(group.sel(points={"lat": [0, 30], "lon": [0, 30, 60]}))
+    with pytest.raises(LabelError, match="points of 'lat' are labels, found a slice"):
+        await api(group.sel(points={"lat": slice(0, 30), "lon": [0]}))
+    with pytest.raises(LabelError, match="has no label 31"):
+        await api(group.sel(points={"lat": [0, 31], "lon": 0}))
+    with pytest.raises(ValueError, match="labels of 'lat' twice"):
+        await api(group.sel(points={"lat": [0], "lon": 0}, lat=0))
+    with pytest.raises(TypeError, match="points must be a mapping"):
+        await api(group.sel(points=[(0, 0)]))  # type: ignore[arg-type]
+    decoded = await api((await api(group.get("t2m"))).decoded.sel(points=track))
+    assert decoded.shape == (3,)

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from operator import index
-from types import EllipsisType
+from types import EllipsisType, MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -144,19 +144,26 @@ def basic(key: Any, shape: Shape) -> Transform:
     return _each_axis(items, shape)
 
 
-def orthogonal(key: Any, shape: Shape) -> Transform:
+def orthogonal(key: Any, shape: Shape, points: Mapping[int, Hashable] = MappingProxyType({})) -> Transform:
     """Parse a key with one item for each axis: an integer, slice, list of integers or one-dimensional mask.
 
+    Args:
+        key: The key.
+        shape: The shape that it selects from.
+        points: The axes that select points, with the set of points that each belongs to. The index arrays of a set have
+            the same shape, and their dimensions take the place of the first of its axes.
+
     Raises:
-        SelectionError: As for ``numpy_style``, and if an index array has more than one dimension.
+        SelectionError: As for ``numpy_style``, and if an index array of another axis has more than one dimension.
     """
-    return _each_axis(expand_key(key, shape, split_masks=False), shape)
+    return _each_axis(expand_key(key, shape, split_masks=False), shape, points)
 
 
-def _each_axis(items: list[KeyItem], shape: Shape) -> Transform:
+def _each_axis(items: list[KeyItem], shape: Shape, points: Mapping[int, Hashable] = MappingProxyType({})) -> Transform:
     """Return the transform of items that each apply to one axis."""
     maps: list[AxisMap] = []
     result: list[int] = []
+    dims_of_points: dict[Hashable, tuple[int, ...]] = {}
     for value, axes in items:
         if value is None:
             result.append(1)
@@ -172,6 +179,13 @@ def _each_axis(items: list[KeyItem], shape: Shape) -> Transform:
             maps.append(Const(resolve_integer(value, axis, shape)))
         else:
             (indices,) = index_arrays(value, axes, shape)
+            if axis in points:
+                dims = dims_of_points.get(points[axis])
+                if dims is None:
+                    dims = dims_of_points[points[axis]] = tuple(range(len(result), len(result) + indices.ndim))
+                    result.extend(indices.shape)
+                maps.append(gather_axis(dims, indices, indices.shape))
+                continue
             if indices.ndim > 1:
                 raise SelectionError(
                     f"axis {axis}: an orthogonal selection accepts only one-dimensional index arrays, found shape "

@@ -29,7 +29,7 @@ from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
 from zarrasync.nodes.base import AsyncNode
-from zarrasync.nodes.coordinates import parse_queries, selected, wanted_axes
+from zarrasync.nodes.coordinates import Labelled, parse_queries, selected, wanted_axes
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.like_numpy import NotAwaited
@@ -265,6 +265,7 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         decode: bool = True,
@@ -278,6 +279,8 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
         Args:
             mapping: Labels by coordinate, for names that are not possible as keywords.
+            points: Labels that are selected together, by coordinate: ``{"lat": [47.4, 46.2], "lon": [8.5, 6.1]}`` selects two
+                places. Their dimensions take the place of the first of these coordinates.
             method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
                 ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
             tolerance: The largest distance of a label, or a mapping from coordinates to distances.
@@ -301,17 +304,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             >>> await (await t2m.sel(lat=slice(45, 60))).read()
             array([0, 1])
         """
-        queries = parse_queries(mapping, method, tolerance, coordinates)
-        positions = await self._positions(queries)
+        queries = parse_queries(mapping, points, method, tolerance, coordinates)
+        wanted = await self._wanted(queries)
+        positions = await self._coordinates.positions(wanted, self._cell.handle.format)
         axes = self._coordinates.axes(self.basename, self._cell.metadata)
-        return selected(self.decoded if decode else self, axes, positions)
+        return selected(self.decoded if decode else self, axes, positions, wanted)
 
     async def _positions(self, queries: Mapping[str, Query]) -> dict[str, Position]:
         """Return the positions that labels select, by dimension. Raises the errors of ``sel``."""
-        cache = self._coordinates
-        siblings = await cache.arrays([*queries], self._find_siblings)
-        wanted = wanted_axes(queries, {self.basename: self}, siblings, cache, self.name)
-        return await cache.positions(wanted, self._cell.handle.format)
+        return await self._coordinates.positions(await self._wanted(queries), self._cell.handle.format)
+
+    async def _wanted(self, queries: Mapping[str, Query]) -> dict[str, Labelled]:
+        """Return the axes that labels select, by coordinate. Raises the errors of ``sel``."""
+        siblings = await self._coordinates.arrays([*queries], self._find_siblings)
+        return wanted_axes(queries, {self.basename: self}, siblings, self._coordinates, self.name)
 
     async def to_xarray(self, **options: Any) -> Any:
         """Open the array as a variable of xarray with the coordinates in its group, with the engine ``"zarrasync"``.

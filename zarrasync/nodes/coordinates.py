@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from zarrasync._util.advice import suggest
 from zarrasync.errors import LabelError
 from zarrasync.formats import Format
 from zarrasync.indexing.labels import Position, checked_method
+from zarrasync.indexing.parse import orthogonal
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
@@ -25,49 +27,86 @@ from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import CHANGES, slot_of
 
+_POINTS = "points"
+"""The set of the points that are passed as such. Those of xarray are sets by their dimensions."""
 _LONG = 1 << 16
 """Labels whose order is examined on a worker thread."""
 
 
 def parse_queries(
-    mapping: Mapping[str, Any] | None, method: str | None, tolerance: Any, labels: Mapping[str, Any]
+    mapping: Mapping[str, Any] | None,
+    points: Mapping[str, Any] | None,
+    method: str | None,
+    tolerance: Any,
+    labels: Mapping[str, Any],
 ) -> dict[str, Query]:
     """Return the queries of a call of ``sel``, by coordinate.
 
     Raises:
-        TypeError: If the first argument is not a mapping, or a name in it is not a string.
+        TypeError: If labels or points are not a mapping, or a name in it is not a string.
         ValueError: If a coordinate is selected twice, the method is unknown, or a tolerance belongs to none.
-        LabelError: If labels of xarray share a dimension.
+        LabelError: If the labels of points do not belong together.
     """
     if mapping is not None and not isinstance(mapping, Mapping):
         raise TypeError(f"sel() takes labels by keyword, or one mapping from coordinates to labels; found {mapping!r}")
-    for name in mapping or ():
+    if points is not None and not isinstance(points, Mapping):
+        raise TypeError(f"points must be a mapping from coordinates to labels, found {points!r}")
+    given = [*(mapping or {}), *labels, *(points or {})]
+    for name in given:
         if not isinstance(name, str):
             raise TypeError(f"names of coordinates are strings, found {name!r} ({type(name).__name__})")
-    repeated = sorted({*(mapping or ())} & {*labels})
+    repeated = sorted(name for name, count in Counter(given).items() if count > 1)
     if repeated:
-        raise ValueError(f"sel() got labels of {repeated[0]!r} in the mapping and as a keyword; pass them once")
-    labels, method = {**(mapping or {}), **labels}, checked_method(method)
-    _check_independent(labels)
+        raise ValueError(f"sel() got labels of {repeated[0]!r} twice; pass them once")
+    method = checked_method(method)
     is_shared = not isinstance(tolerance, Mapping)
-    if not is_shared and (unknown := sorted({*tolerance} - {*labels})):
-        raise ValueError(f"the tolerance of {unknown[0]!r} belongs to none of the coordinates {', '.join(labels)}")
+    if not is_shared and (unknown := sorted({*tolerance} - {*given})):
+        raise ValueError(f"the tolerance of {unknown[0]!r} belongs to none of the coordinates {', '.join(given)}")
+    labels = {**(mapping or {}), **labels}
+    sets = _points_of_xarray(labels)
+    aligned = _aligned({name: label for name, label in labels.items() if name in sets}, sets)
+    aligned |= _aligned(points or {}, dict.fromkeys(points or {}, _POINTS))
+    sets |= dict.fromkeys(points or {}, _POINTS)
     return {
-        name: Query(label, method, tolerance if is_shared else tolerance.get(name)) for name, label in labels.items()
+        name: Query(label, method, tolerance if is_shared else tolerance.get(name), sets.get(name))
+        for name, label in {**labels, **aligned}.items()
     }
 
 
-def _check_independent(labels: Mapping[str, Any]) -> None:
-    """Check that no two labels share a dimension, because xarray would select points."""
-    names: dict[Any, str] = {}
-    for name, label in labels.items():
-        for dim in getattr(label, "dims", ()):
-            if names.setdefault(dim, name) != name:
+def _points_of_xarray(labels: Mapping[str, Any]) -> dict[str, Hashable]:
+    """Return the names of labels that are points in xarray, because they share dimensions or have several of them."""
+    dims = {name: tuple(label.dims) for name, label in labels.items() if hasattr(label, "dims")}
+    uses = Counter(dim for own in dims.values() for dim in own)
+    sets = {name: own for name, own in dims.items() if len(own) > 1 or any(uses[dim] > 1 for dim in own)}
+    for name, own in sets.items():
+        for other, others in sets.items():
+            if own != others and {*own} & {*others}:
                 raise LabelError(
-                    f"the labels of {names[dim]!r} and {name!r} share the dimension {dim!r}, which stands for points in "
-                    "xarray, but sel() selects along each dimension independently; select points by position with vindex",
+                    f"the labels of {other!r} and {name!r} have the dimensions {', '.join(map(str, others))} and "
+                    f"{', '.join(map(str, own))}; labels of points need the same dimensions",
                     name=name,
                 )
+    return {**sets}
+
+
+def _aligned(labels: Mapping[str, Any], sets: Mapping[str, Hashable]) -> dict[str, Any]:
+    """Return the labels of points as arrays, each in the shape of its set."""
+    arrays: dict[str, Any] = {}
+    for name, label in labels.items():
+        arrays[name] = np.asarray(label)
+        if isinstance(label, slice) or arrays[name].dtype.kind == "b":
+            raise LabelError(
+                f"the points of {name!r} are labels, found {'a slice' if isinstance(label, slice) else 'a mask'}; pass it "
+                "by keyword instead",
+                name=name,
+            )
+    for members in ([name for name in arrays if sets[name] == one] for one in dict.fromkeys(sets.values())):
+        try:
+            arrays |= zip(members, np.broadcast_arrays(*(arrays[name] for name in members)), strict=True)
+        except ValueError:
+            shapes = ", ".join(f"{name} {arrays[name].shape}" for name in members)
+            raise LabelError(f"the labels of points need the same shape, found {shapes}", name=members[0]) from None
+    return arrays
 
 
 class Labelled(NamedTuple):
@@ -276,7 +315,8 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
         parts = label
     positions = np.asarray(parts)
     is_mask = positions.dtype.kind == "b" and positions.shape == (item.size,) and not isinstance(label, slice)
-    if positions.ndim > 1 or (positions.size and positions.dtype.kind not in "iu" and not is_mask):
+    is_flat = positions.ndim <= 1 or query.points is not None
+    if not is_flat or (positions.size and positions.dtype.kind not in "iu" and not is_mask):
         raise LabelError(
             f"the dimension {item.dim!r} has no coordinate, so that its labels are positions: integers, a slice of integers, "
             f"or a mask of {item.size:,} elements; found {label!r}",
@@ -284,7 +324,7 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
         )
     if isinstance(label, slice):
         return label
-    if not positions.ndim:
+    if not positions.ndim and query.points is None:
         return int(positions)
     return positions if is_mask else positions.astype(np.intp)
 
@@ -292,12 +332,18 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
 # ------------------------------------------------------------------ selections
 
 
-def selected(array: SelectedArray, axes: Sequence[Axis], positions: Mapping[str, Position]) -> AsyncSelection:
-    """Return the part of an array at positions along its axes. Each axis is selected independently."""
-    view, dims = AsyncSelection(array, identity(array.metadata.shape)), [axis.name for axis in axes]
-    key = tuple(positions.get(dim, slice(None)) for dim in dims)
-    if not any(dim in positions for dim in dims):
-        return view
-    if any(isinstance(item, np.ndarray) for item in key):
-        return view.oindex[key]
-    return view[(*key, ...)] if any(isinstance(item, slice) for item in key) else view[key]
+def selected(
+    array: SelectedArray, axes: Sequence[Axis], positions: Mapping[str, Position], wanted: Mapping[str, Labelled]
+) -> AsyncSelection:
+    """Return the part of an array at positions along its axes. Those of points are selected together, others independently.
+
+    Args:
+        array: The array.
+        axes: Its axes.
+        positions: The selected positions by dimension.
+        wanted: The axes that labels select.
+    """
+    sets = {item.dim: item.query.points for item in wanted.values() if item.query.points is not None}
+    points = {number: sets[axis.name] for number, axis in enumerate(axes) if axis.name in sets}
+    key = tuple(positions.get(axis.name, slice(None)) for axis in axes)
+    return AsyncSelection(array, orthogonal(key, array.metadata.shape, points))

@@ -301,6 +301,7 @@ class AsyncDecodedArray(NotAwaited):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         **coordinates: Any,
@@ -317,7 +318,9 @@ class AsyncDecodedArray(NotAwaited):
             >>> await (await array.decoded.sel(x=20)).read()
             np.float64(1.0)
         """
-        part = await self.stored.sel(mapping, method=method, tolerance=tolerance, decode=False, **coordinates)
+        part = await self.stored.sel(
+            mapping, points=points, method=method, tolerance=tolerance, decode=False, **coordinates
+        )
         return AsyncSelection(self, part._transform, None, part._exact)
 
     # -------------------------------------------------------------- closing

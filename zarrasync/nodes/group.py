@@ -386,6 +386,7 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
         self,
         mapping: Mapping[str, Any] | None = None,
         *,
+        points: Mapping[str, Any] | None = None,
         method: LabelMethod | None = None,
         tolerance: Any = None,
         decode: bool = True,
@@ -399,6 +400,8 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
         Args:
             mapping: Labels by coordinate, for names that are not possible as keywords.
+            points: Labels that are selected together, by coordinate: ``{"lat": [47.4, 46.2], "lon": [8.5, 6.1]}`` selects two
+                places. Their dimensions take the place of the first of these coordinates.
             method: How to find labels that do not exist: ``"nearest"``, ``"pad"`` (or ``"ffill"``, the label before),
                 ``"backfill"`` (or ``"bfill"``, the label after). By default, labels must exist. Slices and names ignore it.
             tolerance: The largest distance of a label, or a mapping from coordinates to distances.
@@ -425,13 +428,15 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> await january["t2m"].read()
             array([5., 6.])
         """
-        queries = parse_queries(mapping, method, tolerance, coordinates)
+        queries = parse_queries(mapping, points, method, tolerance, coordinates)
         cache, format_ = self._coordinates, self._cell.handle.format
         arrays = await cache.arrays(None, self._find_arrays)
-        positions = await cache.positions(wanted_axes(queries, arrays, arrays, cache, self.name), format_)
+        wanted = wanted_axes(queries, arrays, arrays, cache, self.name)
+        positions = await cache.positions(wanted, format_)
         sources = decoded_members(arrays, format_) if decode else arrays
         return {
-            name: selected(source, cache.axes(name, source.metadata), positions) for name, source in sources.items()
+            name: selected(source, cache.axes(name, source.metadata), positions, wanted)
+            for name, source in sources.items()
         }
 
     async def to_xarray(self, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from zarrasync.display.tables import Column
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of
+from zarrasync.metadata.conventions.horizontal import HORIZONTAL, role_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
@@ -29,8 +30,6 @@ __all__ = [
     "axes_of_group",
     "axis_facts",
     "coordinate_columns",
-    "is_latitude",
-    "is_longitude",
     "is_south_first",
 ]
 
@@ -45,12 +44,6 @@ _MOST_AXES = 64
 """The most axes of a group whose coordinates are read."""
 _TOLERANCE = 1e-3
 """How much a step may differ from the mean one, as a share of it."""
-_NORTH = ("degreesnorth", "degreenorth", "degreen", "degreesn")
-"""Units of latitudes, without underscores."""
-_EAST = ("degreeseast", "degreeeast", *(f"{word}e" for word in ("degree", "degrees")))
-"""Units of longitudes, without underscores."""
-_NORTHWARD = ("latitude", "grid_latitude", "projection_y_coordinate")
-"""Standard names of coordinates that increase to the north."""
 
 
 async def axes_of_array(described: Described, chunks: ChunkReader, array: AsyncArray) -> list[Axis]:
@@ -153,25 +146,9 @@ def _with_axis(index: Position, size: int) -> slice | npt.NDArray[np.intp]:
     return slice(index % size, index % size + 1) if isinstance(index, int) else index
 
 
-def is_latitude(axis: Axis) -> bool:
-    """Return whether the coordinates of an axis are latitudes, by their unit or standard name, or else the name."""
-    return _is_degrees(axis, _NORTH, "latitude", ("lat", "latitude"))
-
-
-def is_longitude(axis: Axis) -> bool:
-    """Return whether the coordinates of an axis are longitudes, by their unit or standard name, or else the name."""
-    return _is_degrees(axis, _EAST, "longitude", ("lon", "longitude"))
-
-
-def _is_degrees(axis: Axis, units: Sequence[str], standard_name: str, names: Sequence[str]) -> bool:
-    unit, own = axis.unit.lower().replace("_", ""), axis.attributes.get("standard_name")
-    return unit in units or own == standard_name or (not unit and own is None and axis.name.lower() in names)
-
-
 def is_south_first(axis: Axis) -> bool:
     """Return whether the coordinates of an axis of rows increase to the north, so that the first row is at the bottom."""
-    name, letter = axis.attributes.get("standard_name"), axis.attributes.get("axis")
-    if not (name in _NORTHWARD or letter == "Y" or axis.unit.lower().replace("_", "") in _NORTH):
+    if role_of(axis.unit, axis.attributes) != "y":
         return False
     return axis.step > 0 if axis.step is not None else bool(axis.labels) and _is_increasing(axis.labels)
 
@@ -198,7 +175,7 @@ async def _locate(described: Described, chunks: ChunkReader, group: str, axis: A
 
 def _named(axis: Axis, node: AsyncArray, presentation: Presentation) -> Axis:
     """Return an axis with the unit and the attributes of its coordinates."""
-    attributes = {key: node.attrs[key] for key in ("axis", "standard_name") if key in node.attrs}
+    attributes = {key: node.attrs[key] for key in HORIZONTAL if key in node.attrs}
     is_spatial = attributes.get("axis") in ("X", "Y", "Z") or "projection" in str(attributes.get("standard_name"))
     kind = axis.kind or "space" * is_spatial
     return replace(axis, unit=presentation.unit, kind=kind, attributes={**axis.attributes, **attributes})

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation
 from zarrasync.indexing.labels import CyclicLabels
-from zarrasync.metadata.conventions import axis_names, meaning_of
+from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
+from zarrasync.metadata.conventions.horizontal import CIRCLE, is_longitude, role_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.limits import BadQuery, NotFound, Unsupported
 from zarrasync.server.service import Service
@@ -25,34 +26,7 @@ __all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_co
 
 _ROOT = "root"
 """The identifier of the collection of the served group."""
-_LONGITUDES = ("degrees_east", "degree_east", "degrees_e", "degree_e")
-_LATITUDES = ("degrees_north", "degree_north", "degrees_n", "degree_n")
-_STANDARD_NAMES = {
-    "longitude": "x",
-    "projection_x_coordinate": "x",
-    "grid_longitude": "x",
-    "latitude": "y",
-    "projection_y_coordinate": "y",
-    "grid_latitude": "y",
-    "time": "t",
-    "air_pressure": "z",
-    "altitude": "z",
-    "depth": "z",
-    "height": "z",
-    "model_level_number": "z",
-    "ocean_sigma_coordinate": "z",
-    "atmosphere_hybrid_sigma_pressure_coordinate": "z",
-    "forecast_reference_time": "",
-    "forecast_period": "",
-}
-_NAMES = {
-    "x": ("x", "lon", "longitude", "easting"),
-    "y": ("y", "lat", "latitude", "northing"),
-    "z": ("z", "level", "lev", "plev", "depth", "height", "altitude", "pressure_level", "isobaricinhpa"),
-    "t": ("time", "valid_time", "t"),
-}
 _NUMBERS = "biuf"
-_CIRCLE = 360.0
 _ROUNDING = 1e-9
 CRS84 = "CRS84"
 _CRS84_NAMES = ("crs84", "ogc:crs84", "epsg:4326", "4326", "http://www.opengis.net/def/crs/ogc/1.3/crs84")
@@ -103,7 +77,7 @@ class GridAxis:
         low, high = low - _ROUNDING * max(abs(low), 1), high + _ROUNDING * max(abs(high), 1)
         outside = ~((low <= values) & (values <= high))
         if self.is_longitude:
-            turned = low + np.mod(values - low, _CIRCLE)
+            turned = low + np.mod(values - low, CIRCLE)
             values = np.where(outside, turned, values)
             outside &= turned > high
             if isinstance(self.coordinate.labels, CyclicLabels):  # the last cell ends where the first one begins
@@ -116,8 +90,8 @@ class GridAxis:
         shown = np.asarray(self.values)[cells]
         if not self.is_longitude:
             return shown
-        turns = np.round((values - shown) / _CIRCLE)
-        return np.where(turns == 0, shown, shown + (turns * _CIRCLE).astype(shown.dtype))
+        turns = np.round((values - shown) / CIRCLE)
+        return np.where(turns == 0, shown, shown + (turns * CIRCLE).astype(shown.dtype))
 
     def between(self, low: float, high: float) -> tuple[slice | npt.NDArray[np.intp], npt.NDArray[Any]]:
         """Return the cells with centres in an interval, and their coordinates, which are sorted.
@@ -127,8 +101,8 @@ class GridAxis:
         values = np.asarray(self.values)
         turns = np.zeros(len(values))
         if self.is_longitude:
-            turns = -np.floor((values.astype(np.float64) - low) / _CIRCLE + _ROUNDING)
-        shown = (values + turns * _CIRCLE).astype(values.dtype if values.dtype.kind == "f" else np.float64)
+            turns = -np.floor((values.astype(np.float64) - low) / CIRCLE + _ROUNDING)
+        shown = (values + turns * CIRCLE).astype(values.dtype if values.dtype.kind == "f" else np.float64)
         inside = np.flatnonzero((low - _ROUNDING <= shown) & (shown <= high + _ROUNDING))
         if turns[inside].any() and len(np.unique(turns[inside])) > 1:
             inside = inside[np.argsort(shown[inside] * self.coordinate.labels.direction, kind="stable")]
@@ -149,21 +123,6 @@ class GridAxis:
         if isinstance(position, slice):
             return slice(*position.indices(len(self.values)))
         return slice(position, position + 1) if isinstance(position, int) else np.asarray(position)
-
-
-def role_of(name: str, attributes: Mapping[str, Any], unit: str) -> str:
-    """Return the role of a dimension by the attributes of its coordinates, or else by its name."""
-    letter, standard_name = str(attributes.get("axis", "")).lower(), attributes.get("standard_name")
-    units = unit.lower().replace(" ", "_")
-    if standard_name in _STANDARD_NAMES:
-        return _STANDARD_NAMES[standard_name]
-    if letter in ("x", "y", "z", "t"):
-        return letter
-    if units in _LONGITUDES + _LATITUDES:
-        return "x" if units in _LONGITUDES else "y"
-    if "positive" in attributes:
-        return "z"
-    return next((role for role, names in _NAMES.items() if name.lower() in names), "")
 
 
 # ------------------------------------------------------------------ collections
@@ -204,9 +163,7 @@ class Collection:
             for name, array in members.items()
             if array.ndim == 1 and array.shape[0] and array.dtype.kind in f"{_NUMBERS}mM" and dims_of(array) == [name]
         }
-        roles = {
-            name: role_of(name, array.attrs, str(array.attrs.get("units", ""))) for name, array in coordinates.items()
-        }
+        roles = {name: role_of(unit_of(array.attrs), array.attrs, name) for name, array in coordinates.items()}
         arrays = {}
         for name, array in members.items():
             found = [roles.get(dim, "") for dim in dims_of(array)]
@@ -216,7 +173,7 @@ class Collection:
         if not arrays:
             return None
         x = {dim for array in arrays.values() for dim in dims_of(array) if roles.get(dim) == "x"}
-        is_global = all(_is_longitude(name, coordinates[name].attrs) for name in x)
+        is_global = all(is_longitude(unit_of(coordinates[name].attrs), coordinates[name].attrs, name) for name in x)
         systems = (meaning_of(array.metadata).crs for array in members.values() if not array.ndim)
         wkt = next((crs.wkt for crs in systems if crs is not None and crs.wkt), "")
         return cls(
@@ -268,14 +225,6 @@ def dims_of(array: AsyncArray) -> list[str]:
     return [name or "" for name in axis_names(array.metadata) or [None] * array.ndim]
 
 
-def _is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    units = str(attributes.get("units", "")).lower().replace(" ", "_")
-    standard_name = attributes.get("standard_name")
-    if standard_name is not None:
-        return bool(standard_name == "longitude")
-    return units in _LONGITUDES or (name.lower() in ("lon", "longitude") and units in ("", "degrees", "degree"))
-
-
 async def _axis(service: Service, roles: Mapping[str, str], array: AsyncArray | None) -> GridAxis | None:
     if array is None:
         return None
@@ -300,8 +249,8 @@ def _grid_axis(
     values = np.ma.filled(shown.values.astype(np.float64), np.nan) if np.ma.isMA(shown.values) else shown.values
     if role in ("x", "y") and (not coordinate.labels.direction or not coordinate.labels.is_unique):
         raise Unsupported(f"the coordinate {name!r} neither increases nor decreases, so it is not one of a grid")
-    is_longitude = role == "x" and _is_longitude(name, attributes)
-    return GridAxis(role, coordinate, values, shown.unit, shown.calendar, is_longitude, dict(attributes))
+    is_cyclic = role == "x" and is_longitude(unit_of(attributes), attributes, name)
+    return GridAxis(role, coordinate, values, shown.unit, shown.calendar, is_cyclic, dict(attributes))
 
 
 # ------------------------------------------------------------------ identifiers

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.metadata.conventions.horizontal import CIRCLE
 
 __all__ = [
     "CRS84",
@@ -44,7 +45,6 @@ _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
 _METRES_PER_DEGREE = _HALF / 180
 _MOST_ZOOM = 30
-_FULL = 360.0
 _NEAR = 1e-6
 
 
@@ -202,7 +202,7 @@ class AxisPlaces:
         if is_latitude:
             edges = np.clip(edges, -90.0, 90.0)
         span = abs(edges[-1] - edges[0])
-        return cls(edges, is_longitude and abs(span - _FULL) <= abs(steps).max() * 1e-3, is_longitude)
+        return cls(edges, is_longitude and abs(span - CIRCLE) <= abs(steps).max() * 1e-3, is_longitude)
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -222,8 +222,8 @@ class AxisPlaces:
         turns: Floats = np.zeros(np.shape(coordinates))
         least, greatest = self.bounds
         if self.is_longitude:
-            turns = np.floor((coordinates - least) / _FULL)
-            coordinates = coordinates - turns * _FULL
+            turns = np.floor((coordinates - least) / CIRCLE)
+            coordinates = coordinates - turns * CIRCLE
         numbers = np.arange(len(self.edges), dtype=np.float64)
         is_ascending = self.edges[-1] > self.edges[0]
         edges, numbers = (self.edges, numbers) if is_ascending else (self.edges[::-1], numbers[::-1])

@@ -14,12 +14,13 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeNotFoundError, SelectionError
 from zarrasync.metadata.conventions import CRS, Axis, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import axes_of_array, is_latitude, is_longitude
+from zarrasync.server.coordinates import axes_of_array
 from zarrasync.server.described import Described
 from zarrasync.server.images import LABELS, render
 from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
@@ -211,7 +212,7 @@ class Maps:
 
     async def _place(self, array: AsyncArray) -> Place:
         rows, columns = (await axes_of_array(self._described, self._chunks, array))[-2:]
-        crs = CRS84 if is_latitude(rows) and is_longitude(columns) else await self._crs(array, rows, columns)
+        crs = CRS84 if is_geographic(rows, columns) else await self._crs(array, rows, columns)
         is_degrees = crs == CRS84
         group = self._hierarchy.relative_path(array).rpartition("/")[0]
         y = await self._centres(group, rows, array.shape[-2])

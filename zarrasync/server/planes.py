@@ -15,11 +15,12 @@ from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.metadata.conventions import Axis, Labels
+from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import axes_of_array, axis_facts, is_latitude, is_longitude, is_south_first
+from zarrasync.server.coordinates import axes_of_array, axis_facts, is_south_first
 from zarrasync.server.described import Described
 from zarrasync.server.images import Style, render
 from zarrasync.server.label_colours import flag_labels
@@ -116,7 +117,7 @@ class Planes:
             "array": relative_path(finest),
             "axes": axes,
             "origin": _origin(located),
-            "is_map": is_latitude(located[-2]) and is_longitude(located[-1]),
+            "is_map": is_geographic(*located[-2:]),
             "dtype": finest.metadata.dtype.name,
             "tile": TILE,
             "max_zoom": pyramid.max_zoom,

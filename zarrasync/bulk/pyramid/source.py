@@ -17,6 +17,7 @@ from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, meaning_
 from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.metadata.conventions.cf_attributes import numbers_with_sign
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.metadata.conventions.meaning import Affine
 from zarrasync.metadata.conventions.ome import interpret_ome
 from zarrasync.model.paths import join
@@ -36,7 +37,6 @@ _MOST_COORDINATES = 1_000_000
 _TOLERANCE = 1e-3
 """How much a step of stored coordinates may differ from the mean one, as a share of it."""
 _KINDS = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
-_GLOBES = ("degrees_north", "degrees_east")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,7 @@ def _affine_of(axes: Sequence[Axis], context: Meaning) -> Affine | None:
     if len(axes) < 2:
         return None
     rows, columns = axes[-2:]
-    is_map = context.crs is not None or (rows.unit, columns.unit) == _GLOBES or {"axis"} <= rows.attributes.keys()
+    is_map = context.crs is not None or is_geographic(rows, columns) or {"axis"} <= rows.attributes.keys()
     return _affine(rows, columns) if is_map and rows.step and columns.step else None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,9 @@ from zarrasync.errors import LabelError
 from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
 from zarrasync.metadata.conventions.cf_dates import TimeAxis, is_missing_time
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.horizontal import CIRCLE, is_longitude
 
 __all__ = ["Coordinate", "Query"]
-
-_EAST = ("degreeseast", "degreeeast", *(f"{word}e" for word in ("degree", "degrees")))
-"""Units of longitudes, in lower case and without underscores."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,13 @@ class Query:
         label: A label, several ones, a mask, or a slice of labels.
         method: How labels are found that do not exist; ``None`` if they must exist. Slices and strings ignore it.
         tolerance: The largest distance of labels; ``None`` for no limit.
+        points: The set of points whose labels these are, in any shape; ``None`` if the dimension is selected on its own.
     """
 
     label: Any
     method: str | None = None
     tolerance: Any = None
+    points: Hashable = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +70,20 @@ class Coordinate:
                 f"the coordinate {name!r} of {values.dtype} contains neither numbers nor strings", name=name
             )
         labels = Labels(values, name)
-        is_east = encoding.unit.lower().replace("_", "").replace(" ", "") in _EAST
-        if is_east and is_global(labels, 360.0):
+        if is_longitude(encoding.unit, {}) and is_global(labels, CIRCLE):
             labels = CyclicLabels(values, name)
         return cls(name, labels)
 
     def locate(self, query: Query) -> Position:
-        """Return the positions that a query selects.
+        """Return the positions that a query selects, in the shape of labels of points.
 
         Raises:
             LabelError: If a label does not exist, or has another type than the coordinate.
             ValueError: If there is a tolerance without a method.
         """
+        if query.points is not None:
+            found = self.locate(replace(query, label=query.label.ravel(), points=None))
+            return np.asarray(found).reshape(query.label.shape)
         label = _element(query.label)
         if isinstance(label, slice):
             return self._slice(label)

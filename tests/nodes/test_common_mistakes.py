@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import zarrasync as za
+from tests.support.servers import http_server
 from zarrasync import stores, sync
 from zarrasync.errors import (
     CodecError,
@@ -458,3 +459,25 @@ async def test_mappings_that_fail(api):
         with pytest.raises(StoreError, match=f"could not {what} .*the disk is gone"):
             await api(call())
         mapping.bad = ""
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("location", [("x.zarr/sub/t2", ""), ("x.zarr", "sub/t2")])
+def test_names_in_consolidated_metadata_are_suggested_over_http(tmp_path, zarr_format, location):
+    """Also where the URL ends with the path of the node, and where the server lists nothing."""
+    folder = tmp_path / "data of 2020" / "x.zarr"
+    group = sync.create_group(folder, zarr_format=zarr_format).create_group("sub")
+    group.create_array("t2m", data=[1])
+    group.create_array("lat", data=[1])
+    url, path = location
+
+    def message(server: str) -> str:
+        with pytest.raises(NodeNotFoundError) as caught:
+            sync.open_array(f"{server}/data%20of%202020/{url}", path=path)
+        return str(caught.value)
+
+    with http_server(tmp_path) as server:
+        assert "Did you mean" not in message(server)
+        sync.consolidate_metadata(folder)
+        assert message(server).endswith("/sub: lat, t2m. Did you mean 't2m'?")

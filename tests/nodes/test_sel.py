@@ -352,6 +352,6 @@ async def test_points_in_time_read_each_chunk_once(api: Api):
     with pytest.raises(ValueError, match="labels of 'lat' twice"):
         await api(group.sel(points={"lat": [0], "lon": 0}, lat=0))
     with pytest.raises(TypeError, match="points must be a mapping"):
-        await api(group.sel(points=[(0, 0)]))  # type: ignore[arg-type]
+        await api(group.sel(points=[(0, 0)]))
     decoded = await api((await api(group.get("t2m"))).decoded.sel(points=track))
     assert decoded.shape == (3,)

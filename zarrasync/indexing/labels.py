@@ -300,11 +300,15 @@ class CyclicLabels(Labels):
         wrapped = self._wrapped(values)
         if method is None or float(self._sorted[-1]) - float(self._sorted[0]) >= self.period:
             return super().find(wrapped, method, tolerance)
+        return (self._extended.find(wrapped, method, tolerance) - 1) % len(self)
+
+    @cached_property
+    def _extended(self) -> Labels:
+        """The labels with the last one before them and the first one after them, one round away."""
         ends = self._sorted[[-1]] - self.period, self._sorted[[0]] + self.period
         if self.direction == -1:
             ends = ends[1], ends[0]
-        extended = Labels(np.concatenate([ends[0], self.values, ends[1]]), self.name, show=self.show)
-        return (extended.find(wrapped, method, tolerance) - 1) % len(self)
+        return Labels(np.concatenate([ends[0], self.values, ends[1]]), self.name, show=self.show)
 
     def between(self, start: Interval | None, stop: Interval | None) -> Position:
         low, high = float(self._sorted[0]), float(self._sorted[-1])

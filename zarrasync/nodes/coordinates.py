@@ -214,6 +214,7 @@ class CoordinateCache:
     def __init__(self, store: Store, path: str) -> None:
         self.above = Meaning()
         self._entries: dict[str, _Entry] = {}
+        self._computed: dict[str, tuple[Axis, int, Coordinate | None]] = {}
         self._slot = slot_of(store, path)
         self._changes = -1
         self._arrays: dict[str, SelectedArray | None] = {}
@@ -264,7 +265,10 @@ class CoordinateCache:
     async def _coordinate(self, name: str, item: Labelled, format_: Format) -> Coordinate | None:
         array = item.coordinate
         if array is None:
-            return _computed(item)
+            known = self._computed.get(item.dim)
+            if known is None or known[:2] != (item.axis, item.size):
+                known = self._computed[item.dim] = item.axis, item.size, _computed(item)
+            return known[2]
         entry, metadata = self._entries.get(array.path), array.metadata
         if entry is None or entry.metadata is not metadata or CHANGES[entry.slot] != entry.changes:
             slot = slot_of(array.store, array.path)

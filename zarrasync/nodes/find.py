@@ -19,7 +19,7 @@ from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeNotFoundError, StoreError, UnsupportedOperation
 from zarrasync.formats import CANDIDATES, EntryPointFound, Format, Kind
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.model.paths import ancestors
+from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import Metadata, document_bytes, fetch_documents
 from zarrasync.nodes.node import NodeHandle
@@ -331,9 +331,22 @@ _MOST_SHOWN = 10
 
 
 async def add_reason(error: NodeNotFoundError, handle: NodeHandle) -> None:
-    """Add the existing nodes at or above a missing one to an error. Takes one batch of requests and one listing."""
+    """Add the existing nodes at or above a missing one to an error.
+
+    Takes one batch of requests, and one listing unless the names are known from consolidated metadata. If nothing exists
+    in the store, the store around it is examined in the same way, because URLs may end with the path of a node.
+    """
     with suppress(OSError, MetadataError):
-        error.args = (f"{error}{await _explain(handle)}",)
+        reason = await _explain(handle)
+        enclosing = handle.store.enclosing() if not reason else None
+        if enclosing is not None:
+            store, path = enclosing
+            try:
+                with suppress(OSError, MetadataError):
+                    reason = await _explain(replace(handle, store=store, path=join(path, handle.path)))
+            finally:
+                await store.close()
+        error.args = (f"{error}{reason or f'; {handle.store.describe(handle.path)}'}",)
 
 
 async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) -> None:
@@ -354,9 +367,11 @@ async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) ->
 
 
 async def _explain(handle: NodeHandle) -> str:
+    """Return the existing nodes at or above a path as the end of a message; empty if there are none."""
     paths = [handle.path, *ancestors(handle.path)]
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
-    node, *above = await find_all(handle, paths, plain, strict=False)
+    node, *above = await find_all(handle, paths, plain, strict=False, consolidated=None)
+    copies = next((found.consolidated for found in above if found is not None and found.consolidated is not None), None)
     if node is not None:
         return f"; a node of Zarr format {node.format.zarr_format} exists there: pass zarr_format={node.format.zarr_format!r}"
     for path, ancestor in zip(paths[1:], above, strict=True):
@@ -366,9 +381,10 @@ async def _explain(handle: NodeHandle) -> str:
             return f"; /{path} is an array, which has no members"
         members = ""
         with suppress(OSError, MetadataError):
-            members = await _members(replace(handle, path=path, format=ancestor.format), handle.path)
+            group = replace(handle, path=path, format=ancestor.format, consolidated=copies)
+            members = await _members(group, handle.path)
         return members or f"; /{path} is a group"
-    return f"; {handle.store.describe(handle.path)}"
+    return ""
 
 
 async def _members(group: NodeHandle, missing: str) -> str:

@@ -409,6 +409,13 @@ class Store(ABC):
         """Explain why no node exists at a path, without making requests; for error messages."""
         return "check the URL and the path"
 
+    def enclosing(self) -> tuple[Store, str] | None:
+        """Return a store around this one, and the path of this one in it, to explain why nothing exists here.
+
+        Only where that takes no more rights than reading this store. The caller closes the store.
+        """
+        return None
+
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[Self]:
         """Close the store after the block if ``close_after_use`` is set."""

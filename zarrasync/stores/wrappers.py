@@ -201,6 +201,9 @@ class WrapperStore(Store):
     def describe(self, path: str) -> str:
         return self.inner.describe(path)
 
+    def enclosing(self) -> tuple[Store, str] | None:
+        return self.inner.enclosing()
+
     async def close(self) -> None:
         await self.inner.close()
 
@@ -422,6 +425,9 @@ class PrefixStore(WrapperStore):
 
     def describe(self, path: str) -> str:
         return self.inner.describe(self.prefix + path)
+
+    def enclosing(self) -> tuple[Store, str] | None:
+        return None
 
 
 class AliasStore(WrapperStore):

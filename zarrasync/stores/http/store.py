@@ -38,6 +38,8 @@ _ERROR_BYTES = 2000
 """Bytes of a response body in which a server explains an error."""
 _QUICK = 1 << 17
 """Bytes of a listing that the event loop parses itself."""
+_LEVELS = 3
+"""The levels above a URL that are examined if nothing exists there."""
 _SAFE = "/%:@!$&'()*+,;=[]~"
 """Characters of a URL's path that are not escaped; existing escapes are kept."""
 _REQUEST_OPTIONS = frozenset({"ssl", "timeout", "auth", "proxy", "cookies", "allow_redirects"})
@@ -170,6 +172,17 @@ class HTTPStore(RemoteStore):
         parts = urlsplit(self._base)
         host = parts.netloc.rpartition("@")[2]  # without the password
         return f"HTTPStore({urlunsplit((parts.scheme, host, parts.path, '', ''))!r})"
+
+    def enclosing(self) -> tuple[HTTPStore, str] | None:
+        parts = urlsplit(self._base)
+        names = parts.path.strip("/").split("/")
+        above, own = names[:-_LEVELS], [unquote(name) for name in names[-_LEVELS:]]
+        if own == [""]:
+            return None
+        store = object.__new__(HTTPStore)
+        base = urlunsplit((parts.scheme, parts.netloc, "".join(f"/{name}" for name in above), "", ""))
+        store.__setstate__({**self.__getstate__(), "_base": base})
+        return store, "/".join(own)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_sessions"}

@@ -13,13 +13,23 @@ from tests.support import ROOT
 
 pytestmark = pytest.mark.docs
 
-BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- (not run|needs): ([^>]+) -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
+"""A block of code. ``<!-- needs: torch -->`` before it names a package without which it is not run."""
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 SHELL = 'set -eu\nzarrasync() { "$PYTHON" -m zarrasync "$@"; }\n'
 
 
-def blocks_of(page, language):
-    return [code for skipped, name, code in BLOCK.findall(page.read_text()) if not skipped and name == language]
+def blocks_of(page, language, packages=()):
+    return [
+        code
+        for note, text, name, code in BLOCK.findall(page.read_text())
+        if name == language and (not note or (note == "needs" and text in packages))
+    ]
+
+
+def needed_packages():
+    found = {(page, text) for page in PAGES for note, text, _, _ in BLOCK.findall(page.read_text()) if note == "needs"}
+    return sorted(found)
 
 
 def run(command, directory):
@@ -57,6 +67,12 @@ def test_code_blocks_run(page, tmp_path):
     if shell := blocks_of(page, "sh"):
         (tmp_path / "page.sh").write_text(SHELL + "\n".join(shell))
         run(["bash", "page.sh"], tmp_path)
+
+
+@pytest.mark.parametrize(("page", "package"), needed_packages())
+def test_blocks_with_other_packages_run(page, package, tmp_path):
+    pytest.importorskip(package, reason=f"{package} is not installed, which code in {page.name} needs")
+    run_python(blocks_of(page, "python", [package]), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,8 @@ static struct za_worker *make_worker(void)
         .blosc_decompress_ctx = blosc_decompress_ctx,
         .blosc_compress_ctx = blosc_compress_ctx,
         .blosc_getitem = blosc_getitem,
+        .ZSTD_decompressStream = (size_t(*)(void *, struct za_zstd_out *, struct za_zstd_in *))ZSTD_decompressStream,
+        .ZSTD_initDStream = (size_t(*)(void *))ZSTD_initDStream,
         .ZSTD_createDCtx = (void *(*)(void))ZSTD_createDCtx,
         .ZSTD_freeDCtx = (size_t(*)(void *))ZSTD_freeDCtx,
         .ZSTD_decompressDCtx = (size_t(*)(void *, void *, size_t, const void *, size_t))ZSTD_decompressDCtx,

@@ -1,4 +1,4 @@
-"""Elements of large blosc chunks, of which the kernel decodes only the blocks that contain them."""
+"""Elements of large chunks of blosc and zstd, of which the kernel decodes only a part."""
 
 from __future__ import annotations
 
@@ -67,3 +67,41 @@ def test_other_blocks_are_not_decoded(tmp_path: Path):
         _ = array[12 << 12]
     with pytest.raises(Exception, match="blosc"):
         _ = array[:]
+
+
+@pytest.mark.parametrize("is_random", [False, True])  # zstd stores random blocks as they are
+def test_beginnings_of_zstd_frames(tmp_path: Path, is_random: bool):
+    generator = np.random.default_rng(2)
+    values = generator.integers(0, 1 << (31 if is_random else 3), (500, 600)).astype("i4")
+    zstd: Any = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+    layouts: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "columns": {"filters": [{"name": "transpose", "configuration": {"order": [1, 0]}}]},
+        "checked": {"compressors": [zstd, Crc32cCodec()]},
+        "sharded": {"shards": (500, 600), "chunks": (500, 300)},
+    }
+    for name, options in layouts.items():
+        sync.create_array(tmp_path / name, data=values, **{"chunks": (500, 600), "compressors": [zstd], **options})
+        for key in (*KEYS[:-1], (slice(0, 300), 599), (250, 300), ...):
+            check_equal(tmp_path / name, itemgetter(key))
+
+
+@pytest.mark.parametrize("has_checksum", [False, True])
+def test_frames_with_a_checksum_are_decoded_entirely(tmp_path: Path, has_checksum: bool):
+    """Damage after the last selected element is found by a checksum, and does not matter without one."""
+    values = np.random.default_rng(3).integers(0, 1 << 31, 1 << 18).astype("i4")
+    codec: Any = {"name": "zstd", "configuration": {"level": 1, "checksum": has_checksum}}
+    array = sync.create_array(tmp_path, data=values, chunks=values.shape, compressors=[codec])
+    (file,) = files(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[-1000] ^= 1  # of a random block, which has no redundancy
+    file.write_bytes(data)
+    if has_checksum:
+        with pytest.raises(Exception, match="zstd"):
+            _ = array[7]
+    else:
+        assert array[7] == values[7]
+        assert array[100_000:100_003].tolist() == values[100_000:100_003].tolist()
+    file.write_bytes(data[:200])
+    with pytest.raises(Exception, match="zstd"):
+        _ = array[7]

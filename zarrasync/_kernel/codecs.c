@@ -22,6 +22,10 @@ void za_store32(uint8_t *data, uint32_t value)
 enum { BLOSC_HEADER = 16 };
 /* The part of the blocks of a chunk that are worth decoding alone. blosc allocates memory for that. */
 enum { SAVED_BLOCKS = 2 };
+/* The most bytes of a block of zstd. Streams decode these into a buffer of the library, from which they are copied. */
+enum { ZSTD_BLOCK = 1 << 17 };
+/* The fifth byte of a frame has this bit if a checksum of all decoded bytes follows the blocks. */
+enum { ZSTD_CHECKSUM_FLAG = 4 };
 
 /* Return whether a header declares these sizes. */
 static int has_blosc_sizes(const uint8_t *data, int64_t size, int64_t out_size)
@@ -36,7 +40,8 @@ static int decode_blosc(struct za_worker *worker, const uint8_t *data, int64_t s
     return worker->functions.blosc_decompress_ctx(data, out, (size_t)out_size, 1) == out_size;
 }
 
-static int decode_zstd(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
+/* Return whether a value is one frame with this decoded size. A decoder for it then exists. */
+static int has_zstd_frame(struct za_worker *worker, const uint8_t *data, int64_t size, int64_t out_size)
 {
     const struct za_functions *functions = &worker->functions;
     if (functions->ZSTD_decompressDCtx == NULL || functions->ZSTD_createDCtx == NULL || size < 4 ||
@@ -45,10 +50,31 @@ static int decode_zstd(struct za_worker *worker, const uint8_t *data, int64_t si
     if (functions->ZSTD_getFrameContentSize(data, (size_t)size) != (unsigned long long)out_size ||
         functions->ZSTD_findFrameCompressedSize(data, (size_t)size) != (size_t)size)
         return 0; /* a frame without its size, or several frames */
-    if (worker->zstd_decoder == NULL && (worker->zstd_decoder = functions->ZSTD_createDCtx()) == NULL)
-        return 0;
-    return functions->ZSTD_decompressDCtx(worker->zstd_decoder, out, (size_t)out_size, data, (size_t)size) ==
-           (size_t)out_size;
+    return worker->zstd_decoder != NULL || (worker->zstd_decoder = functions->ZSTD_createDCtx()) != NULL;
+}
+
+static int decode_zstd(struct za_worker *worker, const uint8_t *data, int64_t size, uint8_t *out, int64_t out_size)
+{
+    return has_zstd_frame(worker, data, size, out_size) &&
+           worker->functions.ZSTD_decompressDCtx(worker->zstd_decoder, out, (size_t)out_size, data, (size_t)size) ==
+               (size_t)out_size;
+}
+
+/* Decode the bytes of a frame up to `end`. Frames with a checksum are decoded entirely, because damage would not be noticed
+ * otherwise. */
+static const uint8_t *decode_zstd_start(struct za_worker *worker, const uint8_t *data, int64_t size, int64_t out_size, int64_t end)
+{
+    const struct za_functions *functions = &worker->functions;
+    if (size < 5 || (data[4] & ZSTD_CHECKSUM_FLAG) != 0 || functions->ZSTD_decompressStream == NULL ||
+        functions->ZSTD_initDStream == NULL || !has_zstd_frame(worker, data, size, out_size))
+        return NULL;
+    struct za_zstd_in in = {data, (size_t)size, 0};
+    struct za_zstd_out out = {za_reserve(worker, ZA_RAW, end), (size_t)end, 0};
+    if (out.data == NULL)
+        return NULL;
+    functions->ZSTD_initDStream(worker->zstd_decoder); /* also after a frame of which the rest was not decoded */
+    functions->ZSTD_decompressStream(worker->zstd_decoder, &out, &in);
+    return out.position == out.size ? out.data : NULL;
 }
 
 /* numcodecs writes the decoded size before the block. */
@@ -85,20 +111,33 @@ static int check_sum(const uint8_t *data, int64_t *size, int64_t expected)
            zarrasync_crc32c(0, data, (size_t)*size) == za_load32(data + *size);
 }
 
+/* Return whether a codec makes the raw bytes, and only checksums follow it. */
+static int has_only(const struct za_chain *chain, int64_t kind)
+{
+    int is_only = chain->step_count > 0 && chain->steps[0].kind == kind && chain->steps[0].size == chain->raw_size;
+    for (int64_t i = 1; i < chain->step_count; i++)
+        is_only &= chain->steps[i].kind == ZA_CRC32C;
+    return is_only;
+}
+
 int za_has_blocks(const struct za_chain *chain)
 {
-    int is_blosc = chain->step_count > 0 && chain->steps[0].kind == ZA_BLOSC && chain->steps[0].size == chain->raw_size;
-    for (int64_t i = 1; i < chain->step_count; i++)
-        is_blosc &= chain->steps[i].kind == ZA_CRC32C;
-    return is_blosc;
+    return has_only(chain, ZA_BLOSC);
 }
 
 const uint8_t *za_decode_part(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                               int64_t *start, int64_t end)
 {
+    int is_zstd = has_only(chain, ZA_ZSTD);
+    if (is_zstd ? end + ZSTD_BLOCK > chain->raw_size / 4 * 3 : !za_has_blocks(chain))
+        return NULL;
     for (int64_t i = chain->step_count - 1; i > 0; i--)
         if (!check_sum(data, &size, chain->steps[i].size))
             return NULL;
+    if (is_zstd) {
+        *start = 0;
+        return decode_zstd_start(worker, data, size, chain->raw_size, end);
+    }
     if (worker->functions.blosc_getitem == NULL || !has_blosc_sizes(data, size, chain->raw_size))
         return NULL;
     int64_t item = data[3], block = za_load32(data + 8);

@@ -115,6 +115,16 @@ struct za_points {
     int64_t *edges;                      /* the position of the first point of each group in this order, then the count */
 };
 
+/* The buffers of zstd's functions for streams. */
+struct za_zstd_in {
+    const void *data;
+    size_t size, position;
+};
+struct za_zstd_out {
+    void *data;
+    size_t size, position;
+};
+
 /* Functions of libraries; null if there is none. */
 struct za_functions {
     int (*blosc_decompress_ctx)(const void *, void *, size_t, int);
@@ -123,6 +133,8 @@ struct za_functions {
     void *(*ZSTD_createDCtx)(void);
     size_t (*ZSTD_freeDCtx)(void *);
     size_t (*ZSTD_decompressDCtx)(void *, void *, size_t, const void *, size_t);
+    size_t (*ZSTD_decompressStream)(void *, struct za_zstd_out *, struct za_zstd_in *);
+    size_t (*ZSTD_initDStream)(void *);
     unsigned long long (*ZSTD_getFrameContentSize)(const void *, size_t);
     size_t (*ZSTD_findFrameCompressedSize)(const void *, size_t);
     void *(*ZSTD_createCCtx)(void);
@@ -185,10 +197,10 @@ void za_release_large(struct za_worker *worker);
  * a buffer of the worker or inside `data`; null if the data is damaged or a function is missing. */
 const uint8_t *za_decode(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                          uint8_t *into);
-/* Return whether a part of an encoded chunk can be decoded, which consists of blocks. */
+/* Return whether single blocks of an encoded chunk can be decoded. */
 int za_has_blocks(const struct za_chain *chain);
-/* Decode the bytes from `*start` to `end` of such a chunk. Returns them in a buffer of the worker, which may begin earlier, at
- * the new `*start`; null if that would not save much, or the data is damaged, or a function is missing. */
+/* Decode the bytes from `*start` to `end` of a chunk. Returns them in a buffer of the worker, which may begin earlier, at the new
+ * `*start`; null if the codec cannot, or that would not save much, or the data is damaged, or a function is missing. */
 const uint8_t *za_decode_part(struct za_worker *worker, const struct za_chain *chain, const uint8_t *data, int64_t size,
                               int64_t *start, int64_t end);
 /* Apply the steps to `raw`. Returns the encoded bytes, or null. */

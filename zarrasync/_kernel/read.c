@@ -69,14 +69,12 @@ int64_t za_read_value(struct za_worker *worker, const struct za_array *array, in
 /* Return the range of bytes of a raw chunk that contains all elements of the box. */
 static void byte_range(const struct read *read, int64_t *start, int64_t *end);
 
-/* Decode only the blocks of a value that contain elements of the box, and place these. Returns ZA_LEFT if the value has no
- * blocks, or has to be decoded entirely. */
-static int place_blocks(struct read *read, const uint8_t *data, int64_t size)
+/* Decode only the part of a value that contains the elements of the box, and place these. Returns ZA_LEFT if the value has to be
+ * decoded entirely. */
+static int place_part(struct read *read, const uint8_t *data, int64_t size)
 {
     const struct za_chain *chain = &read->array->chain;
     int64_t start, end;
-    if (!za_has_blocks(chain))
-        return ZA_LEFT;
     byte_range(read, &start, &end);
     const uint8_t *part = za_decode_part(read->worker, chain, data, size, &start, end);
     if (part == NULL)
@@ -89,7 +87,7 @@ static int place_blocks(struct read *read, const uint8_t *data, int64_t size)
 static int place_value(struct read *read, const uint8_t *data, int64_t size, uint8_t *direct)
 {
     const struct za_chain *chain = &read->array->chain;
-    if (direct == NULL && place_blocks(read, data, size) == ZA_DONE)
+    if (direct == NULL && place_part(read, data, size) == ZA_DONE)
         return ZA_DONE;
     const uint8_t *raw = za_decode(read->worker, chain, data, size, direct);
     if (raw == NULL)

@@ -151,6 +151,8 @@ _FUNCTIONS = [
     "ZSTD_createDCtx",
     "ZSTD_freeDCtx",
     "ZSTD_decompressDCtx",
+    "ZSTD_decompressStream",
+    "ZSTD_initDStream",
     "ZSTD_getFrameContentSize",
     "ZSTD_findFrameCompressedSize",
     "ZSTD_createCCtx",

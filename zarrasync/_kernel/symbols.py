@@ -14,7 +14,8 @@ from importlib.util import find_spec
 __all__ = ["symbols"]
 
 _ZSTD_DECODER = (
-    "ZSTD_createDCtx ZSTD_decompressDCtx ZSTD_findFrameCompressedSize ZSTD_freeDCtx ZSTD_getFrameContentSize"
+    "ZSTD_createDCtx ZSTD_decompressDCtx ZSTD_decompressStream ZSTD_findFrameCompressedSize ZSTD_freeDCtx "
+    "ZSTD_getFrameContentSize ZSTD_initDStream"
 )
 _ZSTD_ENCODER = "ZSTD_CCtx_setParameter ZSTD_compress2 ZSTD_compressBound ZSTD_createCCtx ZSTD_freeCCtx"
 _ZLIB = "adler32 crc32 deflate deflateBound deflateEnd deflateInit2_ deflateReset inflate inflateEnd inflateInit2_ inflateReset zlibVersion"

@@ -105,7 +105,7 @@ async def serve(path: str, read: Read, cache: int) -> list[float]:
                 await read(group, generator)
 
         gc.collect()
-        gc.freeze()  # collections then do not visit what was imported, which takes tens of milliseconds
+        gc.freeze()  # collections then leave out all imported objects, which take tens of milliseconds
         with measured_callbacks() as times:
             await asyncio.gather(*(client(number) for number in range(CLIENTS)))
         return times

@@ -28,7 +28,7 @@ from zarrasync.stores import Store
 from zarrasync.transfer.chunks import CHANGES, slot_of
 
 _POINTS = "points"
-"""The set of the points that are passed as such. Those of xarray are sets by their dimensions."""
+"""The name of the set of points in the argument. Points in arrays of xarray are sets by their dimensions."""
 _LONG = 1 << 16
 """Labels whose order is examined on a worker thread."""
 
@@ -339,7 +339,7 @@ def _located(item: Labelled, coordinate: Coordinate | None) -> Position:
 def selected(
     array: SelectedArray, axes: Sequence[Axis], positions: Mapping[str, Position], wanted: Mapping[str, Labelled]
 ) -> AsyncSelection:
-    """Return the part of an array at positions along its axes. Those of points are selected together, others independently.
+    """Return the part of an array at positions along its axes. The axes of points are selected together, and others independently.
 
     Args:
         array: The array.

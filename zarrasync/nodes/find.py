@@ -367,7 +367,7 @@ async def add_members(error: NodeNotFoundError, group: NodeHandle, path: str) ->
 
 
 async def _explain(handle: NodeHandle) -> str:
-    """Return the existing nodes at or above a path as the end of a message; empty if there are none."""
+    """Return the existing nodes at or above a path as the end of a message; empty if none exists."""
     paths = [handle.path, *ancestors(handle.path)]
     plain = [candidate for candidate in CANDIDATES if candidate.unread_entry_point is None]
     node, *above = await find_all(handle, paths, plain, strict=False, consolidated=None)

@@ -16,8 +16,8 @@ CIRCLE = 360.0
 HORIZONTAL = ("axis", "standard_name")
 """Attributes that specify the role of an axis, besides its unit."""
 _UNITS: dict[str, Role] = {
-    **dict.fromkeys(("degreeseast", "degreeeast", "degreese", "degreee"), "x"),
-    **dict.fromkeys(("degreesnorth", "degreenorth", "degreesn", "degreen"), "y"),
+    **dict.fromkeys((f"{word}{end}" for word in ("degree", "degrees") for end in ("east", "e")), "x"),
+    **dict.fromkeys((f"{word}{end}" for word in ("degree", "degrees") for end in ("north", "n")), "y"),
 }
 """Units of longitudes and latitudes, in lower case, without underscores and spaces."""
 _STANDARD_NAMES: dict[str, Role] = {
@@ -44,7 +44,7 @@ def is_longitude(unit: str, attributes: Mapping[str, Any], name: str = "") -> bo
     Args:
         unit: Their unit.
         attributes: Their attributes. A standard name decides, if there is one.
-        name: Their name, which counts if the unit does not tell longitudes from latitudes; empty to leave it out.
+        name: Their name, which decides if the unit is missing or ``degrees``; empty to leave it out.
     """
     return _is("longitude", unit, attributes, name)
 

@@ -15,7 +15,7 @@ from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.errors import LabelError, SelectionError
 from zarrasync.server import Service
-from zarrasync.server.labels import split_labels
+from zarrasync.server.selection import split_labels
 
 STORED = np.random.default_rng(5).integers(-300, 300, (59, 19, 36)).astype("i2")
 STORED[3, 4, :5] = -999

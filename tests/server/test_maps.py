@@ -138,7 +138,8 @@ async def test_pixels_that_cover_several_elements_have_their_average():
 
 
 def test_infinite_values_change_only_their_pixels():
-    from zarrasync.server.map_grid import AxisPlaces, Window, resample
+    from zarrasync.server.map_grid import Window, resample
+    from zarrasync.server.places import AxisPlaces
 
     places = AxisPlaces.of(np.arange(12.0), "x")
     edges = np.linspace(-0.5, 11.5, 5)
@@ -244,7 +245,7 @@ async def test_points_statistics_and_missing_values():
         ("/tiles/WebMercatorQuad/1/2/0.png?variable=v", 400, "has no tile 1/2/0"),
         ("/tiles/WebMercatorQuad/0/0/0.png", 400, "variable is required"),
         ("/tiles/WebMercatorQuad/0/0/0.png?variable=w", 404, "no array"),
-        ("/tiles/WebMercatorQuad/0/0/0.png?variable=v&sel=depth=3", 400, "before the last two are: time"),
+        ("/tiles/WebMercatorQuad/0/0/0.png?variable=v&sel=depth=3", 400, "no coordinate 'depth'"),
         ("/tiles/WebMercatorQuad/0/0/0.png?variable=v&sel=time=2023-01-01", 400, "2023-01-01"),
         ("/tiles/WebMercatorQuad/0/0/0.png?variable=v&sel=time=near::2023", 400, "nearest, pad"),
         ("/tiles/WebMercatorQuad/0/0/0.png?variable=v&rescale=1", 400, "two numbers"),

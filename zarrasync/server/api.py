@@ -29,7 +29,8 @@ from zarrasync.server.messages import Request, Response
 from zarrasync.server.query import colours_of, decodes, integer_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
-from zarrasync.server.service import Selection, Service
+from zarrasync.server.selection import Selection
+from zarrasync.server.service import Service
 
 __all__ = ["Api"]
 

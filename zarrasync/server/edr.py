@@ -39,6 +39,7 @@ from zarrasync.server.limits import BadQuery, Limits, TooMuch
 from zarrasync.server.messages import Request, Response
 from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response
 from zarrasync.server.routes import Parameter, Route
+from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
 __all__ = ["Edr"]
@@ -171,15 +172,19 @@ class Edr:
             if own is not None and heights is not None:
                 raise BadQuery("z and the heights of bbox exclude each other")
             heights = own if own is not None else heights
-        wanted = Wanted(where, times, heights, query.get("select", ""))
+        wanted = Wanted(where, times, heights)
 
         async def prepare() -> tuple[Collection, list[Plan], dict[str, Presentation]]:
             collection = await open_collection(service, request.parameters["id"])
             collection.check_crs(query.get("crs", ""))
             names = collection.choose(query.get("parameter-name", ""), has_heights=heights is not None)
-            axes = await gather([partial(collection.axes, service, name) for name in names])
-            make = [partial(make_plan, collection, name, own, wanted) for name, own in zip(names, axes, strict=True)]
-            plans = [await service.chunks.compute(one) for one in make]
+
+            async def plan(name: str) -> Plan:
+                axes = await collection.axes(service, name)
+                chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
+                return await service.chunks.compute(partial(make_plan, chosen, axes, wanted))
+
+            plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
 
         collection, plans, presentations = await self._admit(prepare)

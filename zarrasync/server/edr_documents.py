@@ -117,9 +117,8 @@ def collection_document(
 
 
 def _extent(collection: Collection, axes: Mapping[str, GridAxis]) -> dict[str, Any]:
-    (west, east), (south, north) = axes["x"].bounds, axes["y"].bounds
+    (west, east), (south, north) = axes["x"].places.bounds, axes["y"].places.bounds
     if collection.crs == CRS84:
-        south, north = max(south, -90.0), min(north, 90.0)
         west, east = (-180.0, 180.0) if east - west >= 360.0 - 1e-6 else (_standard(west), _standard(east))
     box = [round(value, 9) for value in (west, south, east, north)]
     extent: dict[str, Any] = {

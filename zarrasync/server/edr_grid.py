@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation
-from zarrasync.indexing.labels import CyclicLabels
 from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
-from zarrasync.metadata.conventions.horizontal import CIRCLE, is_longitude, role_of
+from zarrasync.metadata.conventions.horizontal import is_latitude, is_longitude, role_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.limits import BadQuery, NotFound, Unsupported
+from zarrasync.server.places import AxisPlaces, Index
 from zarrasync.server.service import Service
 
 __all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_collection", "path_of"]
@@ -27,7 +27,6 @@ __all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_co
 _ROOT = "root"
 """The identifier of the collection of the served group."""
 _NUMBERS = "biuf"
-_ROUNDING = 1e-9
 CRS84 = "CRS84"
 _CRS84_NAMES = ("crs84", "ogc:crs84", "epsg:4326", "4326", "http://www.opengis.net/def/crs/ogc/1.3/crs84")
 
@@ -46,6 +45,7 @@ class GridAxis:
         unit: The unit of the numbers.
         calendar: The calendar of times; empty for other axes.
         is_longitude: Whether 360 is once round the globe.
+        is_latitude: Whether cells end at the poles.
         attributes: The attributes of the coordinates.
     """
 
@@ -55,6 +55,7 @@ class GridAxis:
     unit: str = ""
     calendar: str = ""
     is_longitude: bool = False
+    is_latitude: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,56 +63,16 @@ class GridAxis:
         """The name of the dimension."""
         return self.coordinate.name
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The range of the cells: half a step beyond the outermost centres."""
-        ordered = np.sort(np.asarray(self.values, np.float64))
-        if len(ordered) == 1:
-            return float(ordered[0]), float(ordered[0])
-        first, last = ordered[1] - ordered[0], ordered[-1] - ordered[-2]
-        return float(ordered[0] - first / 2), float(ordered[-1] + last / 2)
+    @cached_property
+    def places(self) -> AxisPlaces:
+        """The places of the cells.
 
-    def nearest(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Return the cells that contain values, and which values are outside of all cells."""
-        low, high = self.bounds
-        low, high = low - _ROUNDING * max(abs(low), 1), high + _ROUNDING * max(abs(high), 1)
-        outside = ~((low <= values) & (values <= high))
-        if self.is_longitude:
-            turned = low + np.mod(values - low, CIRCLE)
-            values = np.where(outside, turned, values)
-            outside &= turned > high
-            if isinstance(self.coordinate.labels, CyclicLabels):  # the last cell ends where the first one begins
-                outside[:] = False
-        usable = np.where(outside, float(self.values[0]), values)
-        return self.coordinate.labels.find(usable, "nearest"), outside
-
-    def near(self, cells: npt.NDArray[np.intp], values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-        """Return the coordinates of cells, with longitudes that are less than half a circle from values."""
-        shown = np.asarray(self.values)[cells]
-        if not self.is_longitude:
-            return shown
-        turns = np.round((values - shown) / CIRCLE)
-        return np.where(turns == 0, shown, shown + (turns * CIRCLE).astype(shown.dtype))
-
-    def between(self, low: float, high: float) -> tuple[slice | npt.NDArray[np.intp], npt.NDArray[Any]]:
-        """Return the cells with centres in an interval, and their coordinates, which are sorted.
-
-        Longitudes have the range of the interval, which may cross the antimeridian.
+        Raises:
+            SelectionError: If the coordinates are not sorted.
         """
-        values = np.asarray(self.values)
-        turns = np.zeros(len(values))
-        if self.is_longitude:
-            turns = -np.floor((values.astype(np.float64) - low) / CIRCLE + _ROUNDING)
-        shown = (values + turns * CIRCLE).astype(values.dtype if values.dtype.kind == "f" else np.float64)
-        inside = np.flatnonzero((low - _ROUNDING <= shown) & (shown <= high + _ROUNDING))
-        if turns[inside].any() and len(np.unique(turns[inside])) > 1:
-            inside = inside[np.argsort(shown[inside] * self.coordinate.labels.direction, kind="stable")]
-        if not len(inside) or (np.diff(inside) == 1).all():
-            start = int(inside[0]) if len(inside) else 0
-            return slice(start, start + len(inside)), shown[inside]
-        return inside, shown[inside]
+        return AxisPlaces.of(self.values, self.name, is_longitude=self.is_longitude, is_latitude=self.is_latitude)
 
-    def locate(self, query: Query | None) -> slice | npt.NDArray[np.intp]:
+    def locate(self, query: Query | None) -> Index:
         """Return the positions that a query selects; all without one.
 
         Raises:
@@ -249,8 +210,9 @@ def _grid_axis(
     values = np.ma.filled(shown.values.astype(np.float64), np.nan) if np.ma.isMA(shown.values) else shown.values
     if role in ("x", "y") and (not coordinate.labels.direction or not coordinate.labels.is_unique):
         raise Unsupported(f"the coordinate {name!r} neither increases nor decreases, so it is not one of a grid")
-    is_cyclic = role == "x" and is_longitude(unit_of(attributes), attributes, name)
-    return GridAxis(role, coordinate, values, shown.unit, shown.calendar, is_cyclic, dict(attributes))
+    unit = unit_of(attributes)
+    east, north = role == "x" and is_longitude(unit, attributes, name), role == "y" and is_latitude(unit, attributes, name)
+    return GridAxis(role, coordinate, values, shown.unit, shown.calendar, east, north, dict(attributes))
 
 
 # ------------------------------------------------------------------ identifiers

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
-from zarrasync.server.edr_grid import Collection, GridAxis, dims_of
+from zarrasync.server.edr_grid import GridAxis
 from zarrasync.server.edr_query import Points, Region
-from zarrasync.server.labels import split_labels
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
-from zarrasync.server.service import axis_of_points
+from zarrasync.server.places import Index, as_slice
+from zarrasync.server.selection import Selection, axis_of_points
 
 __all__ = ["Plan", "Request", "Span", "make_plan"]
 
-Index = slice | npt.NDArray[np.intp]
 Span = tuple[int, int]
 """The first of some selected times, and the one after the last; ``(0, 1)`` without times."""
 _BLOCK_CELLS = 1 << 19
@@ -38,13 +37,11 @@ class Request:
         where: The points, or the region.
         times: The times; ``None`` for all.
         heights: The heights; ``None`` for all.
-        others: Positions and labels of further dimensions.
     """
 
     where: Points | Region
     times: Query | None = None
     heights: Query | None = None
-    others: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,162 +217,150 @@ def _joined(cuts: Sequence[int], most: int) -> list[Span]:
 # ------------------------------------------------------------------ planning
 
 
-def make_plan(collection: Collection, name: str, axes: Sequence[GridAxis | None], request: Request) -> Plan:
+def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Request) -> Plan:
     """Return what a request reads of one array. An array without times is the same at all times.
 
+    Args:
+        chosen: The array, with one element of each further dimension.
+        axes: Its axes; ``None`` for those without coordinates.
+        request: The selection by coordinates.
+
     Raises:
-        BadQuery: If points are outside of the grid, a region has no cells, or a further dimension is not selected.
+        BadQuery: If points are outside of the grid, a region has no cells, or an axis of the grid is chosen otherwise.
         LabelError: If a time or a height does not exist.
+        SelectionError: If a further dimension is not selected.
     """
-    array = collection.arrays[name]
-    indices = _others(array, axes, request.others, name)
-    numbers = {axis.role: number for number, axis in enumerate(axes) if axis is not None and axis.role}
-    if "t" in numbers:
-        indices[numbers["t"]] = _run(axes[numbers["t"]], request.times)
-    if "z" in numbers:
-        indices[numbers["z"]] = _located(axes[numbers["z"]], request.heights)
-    elif request.heights is not None:
-        raise BadQuery(f"{name!r} has no heights; request it without z")
-    make = _of_points if isinstance(request.where, Points) else _of_region
-    return make(name, array, tuple(axes), indices, numbers, request.where)  # type: ignore[arg-type]
+    draft = _Draft(chosen.array, tuple(axes), [])
+    for number, (axis, index) in enumerate(zip(axes, chosen.indices, strict=True)):
+        if axis is None or not axis.role:
+            position = chosen.single(number) % chosen.array.shape[number]
+            draft.indices.append(slice(position, position + 1))
+        elif index != slice(None):
+            raise BadQuery(
+                f"select chooses further dimensions, but {axis.name!r} is not one of {draft.name!r}; use coords, datetime, z"
+            )
+        else:
+            draft.indices.append(slice(0, chosen.array.shape[number]))
+    if "t" in draft.numbers:
+        times = as_slice(np.arange(len(draft.axis("t").values))[_located(draft.axis("t"), request.times)])
+        if not isinstance(times, slice) or times.step not in (None, 1):
+            raise BadQuery(
+                f"the times of {draft.axis('t').name!r} are not sorted, so that only one or all can be requested"
+            )
+        draft.select("t", times)
+    if "z" in draft.numbers:
+        draft.select("z", _located(draft.axis("z"), request.heights))
+    elif request.heights is not None or getattr(request.where, "z", None) is not None:
+        raise BadQuery(f"{draft.name!r} has no heights; request it without z")
+    if isinstance(request.where, Region):
+        return _of_region(draft, request.where)
+    return _of_point(draft, request.where) if request.where.is_single else _of_points(draft, request.where)
 
 
-def _of_points(
-    name: str,
-    array: AsyncArray,
-    axes: tuple[GridAxis | None, ...],
-    indices: list[Index],
-    numbers: Mapping[str, int],
-    where: Points,
-) -> Plan:
-    cells: dict[str, npt.NDArray[np.intp]] = {}
-    outside = np.zeros(len(where.x), np.bool_)
-    for role, values in {"x": where.x, "y": where.y, "z": where.z}.items():
-        if values is not None and role in numbers:
-            cells[role], beyond = _axis(axes[numbers[role]]).nearest(values)
+def _located(axis: GridAxis, query: Query | None) -> Index:
+    position = axis.locate(query)
+    if not len(axis.values[position]):
+        raise BadQuery(f"no label of {axis.name!r} is in the requested interval")
+    return position
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """An array, and the positions that are selected along its axes so far."""
+
+    array: AsyncArray
+    axes: tuple[GridAxis | None, ...]
+    indices: list[Index]
+
+    @property
+    def name(self) -> str:
+        return self.array.basename
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of axes by role."""
+        return {axis.role: number for number, axis in enumerate(self.axes) if axis is not None and axis.role}
+
+    def axis(self, role: str) -> GridAxis:
+        axis = self.axes[self.numbers[role]]
+        assert axis is not None  # it has a role
+        return axis
+
+    def select(self, role: str, index: Index) -> None:
+        self.indices[self.numbers[role]] = index
+
+    def plan(self, coordinates: Mapping[str, npt.NDArray[Any]], **options: Any) -> Plan:
+        """Return a plan with the coordinates of the selected positions, and with others."""
+        shown = {role: self.axis(role).values[self.indices[number]] for role, number in self.numbers.items()}
+        kept = (
+            {} if "points" in options else {role: values for role, values in shown.items() if role not in coordinates}
+        )
+        times = {"t": shown["t"]} if "points" in options and "t" in shown else {}
+        return Plan(self.name, self.array, self.axes, tuple(self.indices), {**kept, **times, **coordinates}, **options)
+
+    def cells(self, where: Points) -> dict[str, npt.NDArray[np.intp]]:
+        """Return the positions of points by role.
+
+        Raises:
+            BadQuery: If a point is outside of the grid.
+        """
+        cells: dict[str, npt.NDArray[np.intp]] = {}
+        outside = np.zeros(len(where.x), np.bool_)
+        requested = {"x": where.x, "y": where.y, **({"z": where.z} if where.z is not None else {})}
+        for role, values in requested.items():
+            cells[role], beyond = self.axis(role).places.cells(values)
             outside |= beyond
-        elif values is not None:
-            raise BadQuery(f"{name!r} has no heights; request points without z")
-    if outside.any():
-        first = int(np.flatnonzero(outside)[0])
-        ranges = ", ".join("{} from {:g} to {:g}".format(role, *_axis(axes[numbers[role]]).bounds) for role in cells)
-        what = "the point" if where.is_single else f"{outside.sum():,} of {len(outside):,} points, such as"
-        position = " ".join(f"{values[first]:g}" for values in (where.x, where.y, where.z) if values is not None)
-        raise BadQuery(f"{what} ({position}) is outside of the grid of {name!r}: {ranges}")
-    if where.is_single:
-        for role, cell in cells.items():
-            indices[numbers[role]] = slice(int(cell[0]), int(cell[0]) + 1)
-        x = _axis(axes[numbers["x"]]).near(cells["x"], where.x)
-        return Plan(name, array, axes, tuple(indices), {**_columns(axes, indices, numbers), "x": x}, is_single=True)
-    points: dict[str, npt.NDArray[Any]] = {
-        "x": where.x,
-        "y": where.y,
-    }  # as requested: two points in one cell are not the same
-    if "z" in numbers and "z" not in cells:  # all heights of the first point, then of the second one
-        heights = np.arange(array.shape[numbers["z"]])[indices[numbers["z"]]]
+        if outside.any():
+            first = int(np.flatnonzero(outside)[0])
+            what = "the point" if where.is_single else f"{outside.sum():,} of {len(outside):,} points, such as"
+            position = " ".join(f"{values[first]:g}" for values in requested.values())
+            raise BadQuery(f"{what} ({position}) is outside of the grid of {self.name!r}: {self.ranges(cells)}")
+        return cells
+
+    def ranges(self, roles: Iterable[str]) -> str:
+        """Return the extent of the grid, for messages."""
+        return ", ".join("{} from {:g} to {:g}".format(role, *self.axis(role).places.bounds) for role in roles)
+
+
+def _of_point(draft: _Draft, where: Points) -> Plan:
+    cells = draft.cells(where)
+    for role, cell in cells.items():
+        draft.select(role, slice(int(cell[0]), int(cell[0]) + 1))
+    x = draft.axis("x")
+    return draft.plan({"x": x.places.near(x.values[cells["x"]], where.x)}, is_single=True)
+
+
+def _of_points(draft: _Draft, where: Points) -> Plan:
+    cells = draft.cells(where)
+    points = {"x": where.x, "y": where.y}  # as requested: two points in one cell are not the same
+    if "z" in draft.numbers and "z" not in cells:  # all heights of the first point, then of the second one
+        heights = np.arange(len(draft.axis("z").values))[draft.indices[draft.numbers["z"]]]
         cells = {role: np.repeat(cell, len(heights)) for role, cell in cells.items()}
         points = {role: np.repeat(values, len(heights)) for role, values in points.items()}
         cells["z"] = np.tile(heights, len(where.x))
     for role, cell in cells.items():
-        indices[numbers[role]] = cell
+        draft.select(role, cell)
     if "z" in cells:
-        points["z"] = np.asarray(_axis(axes[numbers["z"]]).values)[cells["z"]]
-    coordinates: dict[str, npt.NDArray[Any]] = {"composite": np.arange(len(cells["x"]))}
-    if "t" in numbers:
-        coordinates["t"] = _axis(axes[numbers["t"]]).values[indices[numbers["t"]]]
-    return Plan(name, array, axes, tuple(indices), coordinates, points)
+        points["z"] = draft.axis("z").values[cells["z"]]
+    return draft.plan({"composite": np.arange(len(cells["x"]))}, points=points)
 
 
-def _of_region(
-    name: str,
-    array: AsyncArray,
-    axes: tuple[GridAxis | None, ...],
-    indices: list[Index],
-    numbers: Mapping[str, int],
-    where: Region,
-) -> Plan:
-    x_axis = _axis(axes[numbers["x"]])
-    east = where.east
+def _of_region(draft: _Draft, where: Region) -> Plan:
+    x_axis, y_axis, east = draft.axis("x"), draft.axis("y"), where.east
     if where.west > east:
         if not x_axis.is_longitude:
             raise BadQuery(f"the west of bbox, {where.west:g}, must not exceed its east, {east:g}")
         east += 360.0
     if x_axis.is_longitude and east - where.west > 360.0:
         raise BadQuery("the region is wider than the globe")
-    indices[numbers["x"]], x = x_axis.between(where.west, east)
-    indices[numbers["y"]], y = _axis(axes[numbers["y"]]).between(where.south, where.north)
+    columns, x = x_axis.places.between(x_axis.values, where.west, east)
+    rows, y = y_axis.places.between(y_axis.values, where.south, where.north)
     mask = where.contains(x.astype(np.float64), y.astype(np.float64)) if where.rings else None
     if not len(x) or not len(y) or (mask is not None and not mask.any()):
-        ranges = ", ".join("{} from {:g} to {:g}".format(role, *_axis(axes[numbers[role]]).bounds) for role in "xy")
         raise BadQuery(
-            f"the region contains the centre of no cell of {name!r}, whose grid has {ranges}; use position for one cell"
+            f"the region contains the centre of no cell of {draft.name!r}, whose grid has {draft.ranges('xy')}; use position "
+            "for one cell"
         )
-    coordinates = {**_columns(axes, indices, numbers), "x": x, "y": y}
-    return Plan(name, array, axes, tuple(indices), coordinates, mask=mask)
-
-
-def _columns(
-    axes: Sequence[GridAxis | None], indices: Sequence[Index], numbers: Mapping[str, int]
-) -> dict[str, npt.NDArray[Any]]:
-    return {role: np.asarray(_axis(axes[number]).values)[indices[number]] for role, number in numbers.items()}
-
-
-def _axis(axis: GridAxis | None) -> GridAxis:
-    assert axis is not None  # axes with a role have coordinates
-    return axis
-
-
-def _located(axis: GridAxis | None, query: Query | None) -> Index:
-    position = _axis(axis).locate(query)
-    count = len(np.asarray(_axis(axis).values)[position])
-    if not count:
-        raise BadQuery(f"no label of {_axis(axis).name!r} is in the requested interval")
-    return position
-
-
-def _run(axis: GridAxis | None, query: Query | None) -> slice:
-    """Return the selected times as a range of positions."""
-    position = _located(axis, query)
-    if isinstance(position, slice):
-        return position
-    if (np.diff(position) != 1).any():
-        raise BadQuery(f"the times of {_axis(axis).name!r} are not sorted, so that only one or all can be requested")
-    return slice(int(position[0]), int(position[-1]) + 1)
-
-
-def _others(array: AsyncArray, axes: Sequence[GridAxis | None], text: str, name: str) -> list[Index]:
-    """Return positions on all axes, which select one element of those without a role.
-
-    Raises:
-        BadQuery: If such a dimension has several elements, and none is selected, or another dimension is.
-    """
-    dims = dims_of(array)
-    by_position, by_label = split_labels(text, dims) if text else ("...", {})
-    if by_position != "..." and "=" not in by_position:
-        raise BadQuery(f"select names the dimension, as in select=number=0; found {text[:40]!r}")
-    parsed = parse_selection(by_position, array.shape, dims)
-    positions = dict(zip(dims, parsed, strict=True)) if by_position != "..." else {}
-    indices: list[Index] = [slice(0, size) for size in array.shape]
-    used = set()
-    for number, (dim, axis) in enumerate(zip(dims, axes, strict=True)):
-        if axis is not None and axis.role:
-            continue
-        index: Any = positions.get(dim, slice(None))
-        if dim in by_label and axis is not None:
-            index = axis.locate(by_label[dim])
-        used |= {dim} & {*by_label, *(key for key, item in positions.items() if item != slice(None))}
-        chosen = np.arange(array.shape[number])[
-            index if not isinstance(index, int) else slice(index, index + 1 or None)
-        ]
-        if len(chosen) != 1:
-            raise BadQuery(
-                f"{name!r} has the further dimension {dim!r} of size {array.shape[number]}; choose one element, as in "
-                f"select={dim}=0"
-            )
-        indices[number] = slice(int(chosen[0]), int(chosen[0]) + 1)
-    requested = {*by_label, *(key for key, item in positions.items() if item != slice(None))}
-    if unused := sorted(requested - used):
-        raise BadQuery(
-            f"select chooses further dimensions, but {unused[0]!r} is not one of {name!r}; use coords, datetime, z"
-        )
-    return indices
+    draft.select("x", columns)
+    draft.select("y", rows)
+    return draft.plan({"x": x, "y": y}, mask=mask)

@@ -1,23 +1,21 @@
-"""Geometry of maps: tiles in matrix sets, places of elements along axes, and resampling of values to pixels. No IO."""
+"""Geometry of maps: tiles in matrix sets, and resampling of values to pixels. No IO."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.server.places import AxisPlaces, Floats, Indices
 
 __all__ = [
     "CRS84",
     "MATRIX_SETS",
     "MERCATOR",
-    "AxisPlaces",
     "Bounds",
     "PixelGrid",
     "Resampling",
@@ -27,8 +25,6 @@ __all__ = [
     "resample",
 ]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Indices: TypeAlias = npt.NDArray[np.intp]
 Bounds: TypeAlias = tuple[float, float, float, float]
 """The least x, the least y, the greatest x and the greatest y."""
 Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
@@ -45,7 +41,6 @@ _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
 _METRES_PER_DEGREE = _HALF / 180
 _MOST_ZOOM = 30
-_NEAR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -159,84 +154,6 @@ def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str)
         return np.degrees(np.arctan(np.sinh(values / _RADIUS)))
     with np.errstate(divide="ignore"):
         return _RADIUS * np.arcsinh(np.tan(np.radians(np.clip(values, -90.0, 90.0))))
-
-
-# ------------------------------------------------------------------ places along an axis
-
-
-@dataclass(frozen=True, eq=False)
-class AxisPlaces:
-    """The places of elements along an axis, from the coordinates of their centres.
-
-    Attributes:
-        edges: The coordinates of the edges of the elements, which increase or decrease.
-        is_cyclic: Whether the elements cover all longitudes.
-        is_longitude: Whether coordinates that differ by 360 are the same place.
-    """
-
-    edges: Floats
-    is_cyclic: bool = False
-    is_longitude: bool = False
-
-    @classmethod
-    def of(cls, centres: Floats, name: str, *, is_longitude: bool = False, is_latitude: bool = False) -> AxisPlaces:
-        """Return the places of elements.
-
-        Args:
-            centres: The coordinates of the centres.
-            name: The name of the axis, for messages.
-            is_longitude: Whether they are longitudes in degrees.
-            is_latitude: Whether they are latitudes in degrees, so that edges are at most at the poles.
-
-        Raises:
-            SelectionError: If they neither increase nor decrease, or are not finite.
-        """
-        steps = np.diff(centres)
-        if len(centres) < 2 or not np.isfinite(centres).all() or not (np.all(steps > 0) or np.all(steps < 0)):
-            raise SelectionError(
-                f"the coordinates of {name!r} must increase or decrease, and be at least two, to be shown on a map",
-                shape=centres.shape,
-            )
-        middles = centres[:-1] + steps / 2
-        edges = np.concatenate([[centres[0] - steps[0] / 2], middles, [centres[-1] + steps[-1] / 2]])
-        if is_latitude:
-            edges = np.clip(edges, -90.0, 90.0)
-        span = abs(edges[-1] - edges[0])
-        return cls(edges, is_longitude and abs(span - CIRCLE) <= abs(steps).max() * 1e-3, is_longitude)
-
-    def __len__(self) -> int:
-        return len(self.edges) - 1
-
-    @cached_property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the greatest coordinate that the elements cover."""
-        least, greatest = sorted((float(self.edges[0]), float(self.edges[-1])))
-        return least, greatest
-
-    def positions(self, coordinates: Floats) -> Floats:
-        """Return the positions of coordinates in units of elements: 2.5 is the centre of the element 2.
-
-        Positions outside of the axis are NaN. On a cyclic axis, positions go on beyond its ends, so that they increase or
-        decrease with the coordinates.
-        """
-        turns: Floats = np.zeros(np.shape(coordinates))
-        least, greatest = self.bounds
-        if self.is_longitude:
-            turns = np.floor((coordinates - least) / CIRCLE)
-            coordinates = coordinates - turns * CIRCLE
-        numbers = np.arange(len(self.edges), dtype=np.float64)
-        is_ascending = self.edges[-1] > self.edges[0]
-        edges, numbers = (self.edges, numbers) if is_ascending else (self.edges[::-1], numbers[::-1])
-        found = np.interp(coordinates, edges, numbers)
-        if self.is_cyclic:
-            return found + turns * (len(self) if is_ascending else -len(self))
-        slack = _NEAR * (greatest - least)
-        return np.where((coordinates >= least - slack) & (coordinates <= greatest + slack), found, np.nan)
-
-    def scaled(self, size: int) -> AxisPlaces:
-        """Return the places of another number of elements of equal extents in positions, such as of a coarser level."""
-        numbers = np.linspace(0, len(self), size + 1)
-        return replace(self, edges=np.interp(numbers, np.arange(len(self) + 1.0), self.edges))
 
 
 # ------------------------------------------------------------------ windows

@@ -30,6 +30,7 @@ from zarrasync.server.pages import show_map
 from zarrasync.server.query import integer_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
+from zarrasync.server.selection import parse_label
 from zarrasync.server.service import Service
 
 __all__ = ["MapRoutes"]
@@ -174,7 +175,7 @@ class MapRoutes:
     async def statistics(self, request: Request) -> Response:
         """Return statistics of a plane, from a sample of its chunks if it is large."""
         wanted = _map_request(request)
-        index = await self._maps.index(await self._service.pyramid(wanted.path), wanted)
+        index = await self._maps.index(wanted)
         bins = integer_of(request.query, "histogram_bins", 10, 1, 1024)
         facts = await self._service.statistics(wanted.path, index=",".join(map(str, index)), bins=bins)
         count, invalid = facts["count"], facts["invalid"]
@@ -281,16 +282,7 @@ def _label(text: str) -> tuple[str, Query]:
             f"sel must be an axis and a label, such as time=2024-03-01 or time=nearest::2024-03-01, with one of the methods "
             f"{', '.join(_METHODS)}; found {text[:80]!r}"
         )
-    return name, Query(_parsed(label), method or None)
-
-
-def _parsed(label: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(label)
-        except ValueError:
-            continue
-    return label
+    return name, Query(parse_label(label), method or None)
 
 
 def _range(text: str) -> tuple[float | None, float | None]:

@@ -16,18 +16,16 @@ from zarrasync.metadata.conventions import CRS, Axis, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.model.paths import join
-from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import axes_of_array
 from zarrasync.server.described import Described
 from zarrasync.server.images import LABELS, render
-from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
+from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import (
     CRS84,
     MERCATOR,
-    AxisPlaces,
     Bounds,
     PixelGrid,
     Resampling,
@@ -35,6 +33,7 @@ from zarrasync.server.map_grid import (
     converted,
     resample,
 )
+from zarrasync.server.places import AxisPlaces, as_slice
 from zarrasync.server.planes import Planes
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
@@ -125,7 +124,7 @@ class Maps:
             TooMuch: If the picture needs more than the limits allow.
         """
         pyramid = await self._planes.pyramid(request.path)
-        index = await self.index(pyramid, request)
+        index = await self.index(request)
         cmap = request.colormap or (LABELS if pyramid.labels is not None else _COLORMAP)
         style = await self._planes.style(pyramid, Colours(cmap, request.low, request.high))
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
@@ -145,25 +144,27 @@ class Maps:
             SelectionError: If the array has no place on the earth, or does not cover the point.
         """
         pyramid = await self._planes.pyramid(request.path)
-        place, index = await self.place(pyramid), await self.index(pyramid, request)
-        x = converted(np.array([longitude]), "x", CRS84, place.crs)
-        y = converted(np.array([latitude]), "y", CRS84, place.crs)
-        positions = place.y.positions(y)[0], place.x.positions(x)[0]
-        if not np.isfinite(positions).all():
+        place, index = await self.place(pyramid), await self.index(request)
+        (row,), beyond_y = place.y.cells(converted(np.array([latitude]), "y", CRS84, place.crs))
+        (column,), beyond_x = place.x.cells(converted(np.array([longitude]), "x", CRS84, place.crs))
+        if beyond_x.any() or beyond_y.any():
             raise SelectionError(
                 f"{request.path!r} does not cover longitude {longitude:g} and latitude {latitude:g}; bounds: "
                 f"{', '.join(f'{number:g}' for number in place.bounds)}",
                 shape=pyramid.shape,
             )
-        row, column = (min(int(position), size - 1) for position, size in zip(positions, pyramid.shape, strict=True))
         array = pyramid.levels[0].array
         presentation = await self._described.presentation(array)
-        view = array.view[(*index, row, column % len(place.x))]
+        view = array.view[(*index, int(row), int(column))]
         numbers = await self._chunks.read(view, partial(_with_nodata, presentation, request.nodata))
         value = (
             None if np.ma.getmaskarray(numbers).any() or np.isnan(np.ma.getdata(numbers)).any() else numbers[()].item()
         )
         return value, presentation.unit
+
+    async def index(self, request: MapRequest) -> tuple[int, ...]:
+        """Return the positions of labels on the axes before the last two; by default 0."""
+        return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
 
     async def _values(
         self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest
@@ -184,7 +185,7 @@ class Maps:
             windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
             if not all(len(window.elements) for window in windows):
                 break
-            key = (*level.index(index), *(_as_slice(window.elements) for window in windows))
+            key = (*level.index(index), *(as_slice(window.elements) for window in windows))
             view = level.array.oindex[key]
             if method != methods[-1] and not self._allows(view):
                 continue
@@ -262,24 +263,6 @@ class Maps:
             raise SelectionError(f"the axis {axis.name!r} has no coordinates", shape=(size,))
         return axis.coordinates(size)
 
-    async def index(self, pyramid: Pyramid, request: MapRequest) -> tuple[int, ...]:
-        """Return the indices of labels on the axes before the last two; by default 0."""
-        array = pyramid.levels[0].array
-        sizes, names = array.shape[:-2], pyramid.names[:-2]
-        labels = dict(request.labels)
-        if unknown := [name for name in labels if name not in names]:
-            known = ", ".join(name for name in names if name) or "none"
-            raise BadQuery(f"sel of {', '.join(unknown)} is not possible: the axes before the last two are: {known}")
-        found = await positions_of(array, labels) if labels else {}
-        indices = []
-        for name, size in zip(names, sizes, strict=True):
-            position = found.get(name, 0) if name else 0
-            elements = np.arange(size)[position].reshape(-1)
-            if len(elements) != 1:
-                raise BadQuery(f"sel of {name!r} must select one element, found {len(elements)}")
-            indices.append(int(elements[0]))
-        return tuple(indices)
-
 
 def _coordinates(grid: PixelGrid, crs: str, *, edges: bool) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the coordinates of the rows and the columns of pixels in another system."""
@@ -312,12 +295,6 @@ def _level(pyramid: Pyramid, steps: Sequence[npt.NDArray[np.float64]]) -> Level:
 def _is_magnified(level: Level, steps: Sequence[npt.NDArray[np.float64]]) -> bool:
     """Return whether all pixels are smaller than elements, so that their average is the nearest element."""
     return all(item.max() < factor for item, factor in zip(steps, level.factors[-2:], strict=True))
-
-
-def _as_slice(elements: npt.NDArray[np.intp]) -> slice | npt.NDArray[np.intp]:
-    """Return adjacent elements as a slice, which is faster to read."""
-    is_range = len(elements) == 1 or bool((np.diff(elements) == 1).all())
-    return slice(int(elements[0]), int(elements[-1]) + 1) if is_range else elements
 
 
 def _with_nodata(presentation: Presentation, nodata: float | None, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -17,27 +17,43 @@ _HEADERS = {
     "base-uri 'none'; form-action 'none'; frame-ancestors *",
     "Cache-Control": "no-cache",
 }
-_CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript"}
 _FOLDER = files("zarrasync.server") / "static"
 
 
 async def show_page(request: Request) -> Response:
     """Return the page."""
-    return _respond_with_file("viewer.html")
+    return _page("viewer", "zarrasync")
 
 
 async def show_map(request: Request) -> Response:
     """Return the page with a map."""
-    return _respond_with_file("map.html")
+    return _page("map", "Map", ("viewer.css", "map.css"), "../")
 
 
 def show_catalog(names: Iterable[str]) -> Response:
     """Return a page with links to stores."""
     links = "\n".join(f'<li><a href="{escape(name)}/">{escape(name)}</a></li>' for name in sorted(names))
-    page = (_FOLDER / "catalog.html").read_text()
-    return Response(
-        200, {**_HEADERS, "Content-Type": "text/html; charset=utf-8"}, [page.replace("LINKS", links).encode()]
-    )
+    return _page("catalog", "zarrasync", STORES=links)
+
+
+def _page(name: str, title: str, styles: Sequence[str] = (), root: str = "", **texts: str) -> Response:
+    """Return a page of a body and the head that all pages share.
+
+    Args:
+        name: The name of the body, and of the script and the style if the page has them.
+        title: The title.
+        styles: Names of style sheets, if others than the own one.
+        root: The path from the page to the application.
+        **texts: Replacements of words in the body.
+    """
+    links = [f'<link rel="stylesheet" href="{root}static/{style}">' for style in styles or (f"{name}.css",)]
+    if (_FOLDER / f"{name}.js").is_file():
+        links.append(f'<script type="module" src="{root}static/{name}.js"></script>')
+    page = "".join((_FOLDER / part).read_text() for part in ("head.html", f"{name}.html")) + "</html>\n"
+    for word, text in {"TITLE": title, "LINKS": "\n".join(links), **texts}.items():
+        page = page.replace(word, text, 1)
+    return _respond(page.encode(), "text/html")
 
 
 async def static_file(request: Request) -> Response:
@@ -47,11 +63,11 @@ async def static_file(request: Request) -> Response:
         NotFound: If it does not exist.
     """
     name = request.parameters["file"]
-    if name not in (item.name for item in _FOLDER.iterdir()):
+    kind = _CONTENT_TYPES.get(PurePosixPath(name).suffix)
+    if kind is None or name not in (item.name for item in _FOLDER.iterdir()):
         raise NotFound(f"the page has no file {name[:40]!r}")
-    return _respond_with_file(name)
+    return _respond((_FOLDER / name).read_bytes(), kind)
 
 
-def _respond_with_file(name: str) -> Response:
-    kind = _CONTENT_TYPES[PurePosixPath(name).suffix]
-    return Response(200, {**_HEADERS, "Content-Type": f"{kind}; charset=utf-8"}, [(_FOLDER / name).read_bytes()])
+def _respond(body: bytes, kind: str) -> Response:
+    return Response(200, {**_HEADERS, "Content-Type": f"{kind}; charset=utf-8"}, [body])

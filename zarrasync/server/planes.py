@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -14,7 +14,9 @@ import numpy.typing as npt
 from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
+from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import Axis, Labels
+from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
@@ -25,8 +27,10 @@ from zarrasync.server.described import Described
 from zarrasync.server.images import Style, render
 from zarrasync.server.label_colours import flag_labels
 from zarrasync.server.limits import BadQuery, TooMuch
+from zarrasync.server.places import as_slice
 from zarrasync.server.pyramid import TILE, Pyramid
-from zarrasync.server.query import Colours, index_of
+from zarrasync.server.query import Colours
+from zarrasync.server.selection import select
 
 __all__ = ["Planes", "TileNumber"]
 
@@ -68,7 +72,7 @@ class Planes:
     async def statistics(self, path: str, index: str, bins: int, *, decode: bool) -> dict[str, Any]:
         """Return statistics and a histogram of a plane, from a sample of its chunks."""
         pyramid = await self.pyramid(path)
-        summary, presentation = await self._summary(pyramid, index_of(index, pyramid), bins, decode=decode)
+        summary, presentation = await self._summary(pyramid, await self.index(pyramid, index), bins, decode=decode)
         facts: dict[str, Any] = value_text.strict(statistics_facts(summary, presentation))
         return facts
 
@@ -150,7 +154,7 @@ class Planes:
             decode: Whether values are shown, instead of the stored numbers.
         """
         pyramid = await self.pyramid(path)
-        plane = index_of(index, pyramid)
+        plane = await self.index(pyramid, index)
         origin = origin or _origin(await self._axes(pyramid))
         if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
@@ -203,6 +207,31 @@ class Planes:
         """Return the pyramid of a node."""
         return await self._hierarchy.cached(("pyramid", path.strip("/")), partial(self._open_pyramid, path))
 
+    async def index(
+        self, pyramid: Pyramid, text: str = "", labels: Mapping[str, Query] | None = None
+    ) -> tuple[int, ...]:
+        """Return the positions on the axes before the last two that select a plane; by default the first ones.
+
+        Args:
+            pyramid: The pyramid.
+            text: A selection of these axes: ``0,3`` or ``time=0,level=3`` or ``time=2024-03-01``.
+            labels: Labels of these axes, by name.
+
+        Raises:
+            SelectionError: If it selects several planes, or part of one.
+        """
+        array, leading = pyramid.levels[0].array, len(pyramid.names) - 2
+        if not text and not labels:
+            return (0,) * leading
+        selection = await select(self._described, array, text or "...", labels)
+        if any(index != slice(None) for index in selection.indices[leading:]):
+            raise SelectionError(
+                f"only the axes before the last two of {array.basename!r} can be selected: "
+                f"{', '.join(selection.names[:leading]) or 'it has none'}",
+                shape=array.shape,
+            )
+        return tuple(selection.single(axis, 0) % array.shape[axis] for axis in range(leading))
+
     async def _open_pyramid(self, path: str) -> Pyramid:
         levels = await self._described.levels(path.strip("/"))
         arrays = [await self._hierarchy.array(level) for level in levels[:_MOST_LEVELS]]
@@ -239,18 +268,7 @@ def _label_colours(pyramid: Pyramid) -> dict[str, str]:
 def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:
     zoom, x, y = number
     level, rows, columns = pyramid.tile(zoom, x, y, is_flipped=is_flipped)
-    return level.array.oindex[(*level.index(index), _as_slice(rows), _as_slice(columns))]
-
-
-def _as_slice(indices: npt.NDArray[np.int64]) -> slice | npt.NDArray[np.int64]:
-    """Return evenly spaced indices as a slice, which is faster to read."""
-    if len(indices) == 1:
-        return slice(int(indices[0]), int(indices[0]) + 1)
-    step = int(indices[1] - indices[0])
-    if not step or (np.diff(indices) != step).any():
-        return indices
-    stop = int(indices[-1]) + (1 if step > 0 else -1)
-    return slice(int(indices[0]), stop if stop >= 0 else None, step)
+    return level.array.oindex[(*level.index(index), as_slice(rows), as_slice(columns))]
 
 
 def _render_tile(presentation: Presentation, style: Style, stored: npt.NDArray[Any]) -> bytes:

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse import Basic, parse_selection
 from zarrasync.server.images import LABELS, Style, palette_of
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
-from zarrasync.server.pyramid import Pyramid
 
-__all__ = ["Colours", "Query", "colours_of", "decodes", "index_of", "integer_of"]
+__all__ = ["Colours", "Query", "colours_of", "decodes", "integer_of"]
 
 Query = Mapping[str, str]
 
@@ -58,28 +55,6 @@ class Colours:
             return Style(self.cmap, 0.0, 1.0, labels=labels)
         low = low if self.low is None else self.low
         return Style(self.cmap, low, high if self.high is None else self.high, self.scale)
-
-
-def index_of(text: str, pyramid: Pyramid) -> tuple[int, ...]:
-    """Return the indices on the leading axes that select a plane; by default the first ones.
-
-    Raises:
-        SelectionError: If they are not one integer per axis, or out of range.
-    """
-    array = pyramid.levels[0].array
-    sizes = array.shape[:-2]
-    selection: Basic = parse_selection(text, sizes, pyramid.names[:-2])
-    if not text:
-        return (0,) * len(sizes)
-    indices = [item for item in selection if isinstance(item, int)]
-    if len(indices) != len(sizes) or len(selection) != len(sizes):
-        raise SelectionError(
-            f"index needs an integer for each of the {len(sizes)} leading axes, found {text!r}", shape=sizes
-        )
-    for axis, (index, size) in enumerate(zip(indices, sizes, strict=True)):
-        if not -size <= index < size:
-            raise SelectionError(f"index {index} is out of range for axis {axis} of size {size}", shape=sizes)
-    return tuple(index % size for index, size in zip(indices, sizes, strict=True))
 
 
 def colours_of(query: Query) -> Colours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,34 +15,30 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import stores
-from zarrasync.display.presentation import Presentation
 from zarrasync.display.tables import Column
 from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError
-from zarrasync.indexing.labels import LabelMethod, Position
-from zarrasync.indexing.parse import Basic, parse_selection
-from zarrasync.metadata.conventions import axis_names
+from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import positions_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.open_nodes import ConfigLike
-from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.as_v3 import V3Store
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.confined import confined
 from zarrasync.server.coordinates import axes_of_array, axes_of_group, axis_facts, coordinate_columns
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
-from zarrasync.server.labels import split_labels
 from zarrasync.server.limits import Limits
 from zarrasync.server.maps import Maps
 from zarrasync.server.planes import Planes
 from zarrasync.server.pyramid import Pyramid
 from zarrasync.server.query import Colours
+from zarrasync.server.selection import Selection, axis_of_points, select
 from zarrasync.server.series import curves_of, series_facts
 from zarrasync.stores import CachingStore, ObjectStore, PrefixStore, Store, StoreLike
 
-__all__ = ["SelectedValues", "Selection", "Service", "ServiceOptions", "axis_of_points"]
+__all__ = ["SelectedValues", "Service", "ServiceOptions"]
 
 log = logging.getLogger("zarrasync.server")
 
@@ -68,35 +64,6 @@ class SelectedValues:
     coordinates: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     unit: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A checked selection of an array.
-
-    Attributes:
-        array: The array.
-        indices: An integer, a slice or several integers for each axis.
-        view: The selected elements.
-        presentation: How stored numbers are shown.
-    """
-
-    array: AsyncArray
-    indices: tuple[Position, ...]
-    view: AsyncSelection
-    presentation: Presentation
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the array's axes."""
-        names = axis_names(self.array.metadata) or [None] * self.array.ndim
-        return [name or f"axis {number}" for number, name in enumerate(names)]
-
-    @property
-    def dimensions(self) -> tuple[str, ...]:
-        """The names of the axes of the selected elements."""
-        items = zip(self.names, self.indices, strict=True)
-        return tuple(name for name, index in items if not isinstance(index, int))
 
 
 class ServiceOptions(TypedDict, total=False):
@@ -200,13 +167,13 @@ class Service:
     # -------------------------------------------------------------- selections
 
     async def select(
-        self, path: str, select: str = "...", labels: Mapping[str, Query] | None = None, *, decode: bool = True
+        self, path: str, text: str = "...", labels: Mapping[str, Query] | None = None, *, decode: bool = True
     ) -> Selection:
         """Return a selection of an array, without reading its elements.
 
         Args:
             path: The path of the array.
-            select: Indices, slices and labels such as ``0,10:20,::2`` or ``time=2024-03/2024-04,lat=45.5~nearest``.
+            text: Indices, slices and labels such as ``0,10:20,::2`` or ``time=2024-03/2024-04,lat=45.5~nearest``.
             labels: Further labels, by coordinate.
             decode: Whether values are shown, instead of the stored numbers.
 
@@ -214,23 +181,7 @@ class Service:
             NodeNotFoundError: If the array does not exist.
             SelectionError: If the selection is invalid.
         """
-        array = await self.hierarchy.array(path)
-        names = axis_names(array.metadata) or [None] * array.ndim
-        by_position, by_label = split_labels(select, [name for name in names if name])
-        queries = {**by_label, **(labels or {})}
-        found = await positions_of(array, queries) if queries else {}
-        parsed = parse_selection(by_position, array.shape, names)
-        indices: list[Position] = [*_for_each_axis(parsed, array.ndim)]
-        for number, name in enumerate(names):
-            if name in found:
-                if indices[number] != slice(None):
-                    raise SelectionError(f"{select!r} selects positions and labels of {name!r}", shape=array.shape)
-                indices[number] = found[name]
-        is_basic = all(isinstance(index, int | slice) for index in indices)
-        key: Any = tuple(indices)
-        view = array.view[parsed] if not found else array.view[key] if is_basic else array.view.oindex[key]
-        presentation = await self.described.presentation(array, decode=decode)
-        return Selection(array, key, view, presentation)
+        return await select(self.described, await self.hierarchy.array(path), text, labels, decode=decode)
 
     async def read_selection(self, path: str, select: str = "...", *, decode: bool = True) -> SelectedValues:
         """Read a selection of an array, and its coordinates.
@@ -494,22 +445,9 @@ def _name_of(store: StoreLike, path: str) -> str:
     return path.strip("/").rpartition("/")[2] or parts[-1].rpartition("@")[2]
 
 
-def axis_of_points(key: Sequence[Any]) -> int:
-    """Return the axis of points in a result of NumPy: in the place of their axes if these are adjacent, else the first."""
-    axes = [number for number, index in enumerate(key) if not isinstance(index, slice)]
-    return axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
-
-
 def _query(label: Any, method: LabelMethod | None) -> Query:
     return Query(label, None if isinstance(label, str | slice) else method)
 
 
 def _lengths(columns: Mapping[str, npt.NDArray[Any]]) -> str:
     return ", ".join(f"{len(column):,} of {name!r}" for name, column in columns.items())
-
-
-def _for_each_axis(selection: Basic, ndim: int) -> tuple[int | slice, ...]:
-    """Return an integer or a slice for each axis."""
-    place = selection.index(...) if ... in selection else len(selection)
-    before, after = ([item for item in part if item is not ...] for part in (selection[:place], selection[place:]))
-    return (*before, *[slice(None)] * (ndim - len(before) - len(after)), *after)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from zarrasync.metadata.conventions.meaning import Axis
 
-__all__ = ["CIRCLE", "HORIZONTAL", "Role", "is_geographic", "is_longitude", "role_of"]
+__all__ = ["CIRCLE", "HORIZONTAL", "Role", "is_geographic", "is_latitude", "is_longitude", "role_of"]
 
 Role: TypeAlias = Literal["x", "y", "z", "t", ""]
 """What an axis stands for: to the east, to the north, vertical, time, or something else."""
@@ -49,9 +49,14 @@ def is_longitude(unit: str, attributes: Mapping[str, Any], name: str = "") -> bo
     return _is("longitude", unit, attributes, name)
 
 
+def is_latitude(unit: str, attributes: Mapping[str, Any], name: str = "") -> bool:
+    """Return whether coordinates are latitudes, with the arguments of ``is_longitude``."""
+    return _is("latitude", unit, attributes, name)
+
+
 def is_geographic(rows: Axis, columns: Axis) -> bool:
     """Return whether the axes of rows and columns have latitudes and longitudes in degrees."""
-    return _is("latitude", rows.unit, rows.attributes, rows.name) and is_longitude(
+    return is_latitude(rows.unit, rows.attributes, rows.name) and is_longitude(
         columns.unit, columns.attributes, columns.name
     )
 

@@ -21,6 +21,8 @@ from zarrasync.transfer.chunk_cache import ChunkCache
 __all__ = ["ChunkReader"]
 
 T = TypeVar("T")
+_FEW = 1 << 12
+"""Elements of a selection that is checked on the thread of the event loop."""
 
 
 class ChunkReader:
@@ -70,7 +72,10 @@ class ChunkReader:
         Raises:
             TooMuch: If the selection exceeds the limits.
         """
-        self.check(view)
+        if view.size > _FEW:
+            await self.compute(partial(self.check, view))
+        else:
+            self.check(view)
         chunks, transform = chunks_of(array_of(view)), transform_of(view)
         if self.cache.suits(chunks, transform) and not chunks.unproven:
             values = await self.cache.read(chunks, transform, fields_of(view))

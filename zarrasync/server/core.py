@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
+import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +22,7 @@ from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.edr import Edr
 from zarrasync.server.edr_query import as_query_string
+from zarrasync.server.images import palette_of
 from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.map_routes import MapRoutes
 from zarrasync.server.messages import LARGE_BYTES, Request, Response
@@ -50,6 +51,8 @@ _STREAM_BYTES = 8 << 20
 _OPEN = frozenset({"livez", "readyz", "healthz"})
 """Routes that need no token."""
 _REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_NUMBERS = random.Random()  # noqa: S311  # it need not be a secret
+"""Numbers of requests in logs. The operating system's would take a system call, in which threads take the interpreter."""
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 """The header of W3C's Trace Context, with the number of the trace."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -101,6 +104,7 @@ def make_core(store: StoreLike | Service | Mapping[str, Service], **options: Unp
         TypeError: If options of a service are passed along with a service.
         ValueError: If an option is invalid.
     """
+    palette_of("viridis")  # the first colour map loads a catalogue, which would block the event loop for 50 ms
     of_server: Any = {name: options[name] for name in CoreOptions.__annotations__ if name in options}  # type: ignore[literal-required]
     of_service: Any = {name: value for name, value in options.items() if name not in of_server}
     services = {"": store} if isinstance(store, Service) else store
@@ -408,7 +412,7 @@ def _checked_root(path: str) -> str:
 def _request_number(request: Request) -> str:
     """Return the number of a request in logs: the one of a proxy, or a random one."""
     number = request.headers.get("x-request-id", "")
-    return number if _REQUEST_NUMBER.fullmatch(number) else os.urandom(8).hex()
+    return number if _REQUEST_NUMBER.fullmatch(number) else f"{_NUMBERS.getrandbits(64):016x}"
 
 
 def _log(request: Request, facts: Mapping[str, Any]) -> None:

@@ -182,7 +182,7 @@ class Edr:
             async def plan(name: str) -> Plan:
                 axes = await collection.axes(service, name)
                 chosen = await select(service.described, collection.arrays[name], query.get("select") or "...")
-                return await service.chunks.compute(partial(make_plan, chosen, axes, wanted))
+                return await service.chunks.compute(partial(make_plan, chosen, axes, wanted, service.limits))
 
             plans = await gather([partial(plan, name) for name in names])
             return collection, plans, await self._presentations(collection, names)
@@ -235,7 +235,8 @@ class Edr:
         is_few, limits = math.prod(plan.shape) <= _SMALL_CELLS, self._service.limits
         most_bytes = self._service.chunks.cache.read_bytes if is_few else 0
         parts: list[tuple[npt.NDArray[np.intp], npt.NDArray[Any]]] = []
-        for points, view in plan.parts(span, most_bytes or limits.max_decoded_bytes // 4, limits.max_chunks):
+        planned = partial(plan.parts, span, most_bytes or limits.max_decoded_bytes // 4)
+        for points, view in await self._service.chunks.compute(planned):
             values = await self._admit(partial(self._service.chunks.read, view, plan.arranged))
             parts.append((points, values))
         return await self._service.chunks.compute(partial(_joined_parts, parts, presentation, render))
@@ -294,8 +295,6 @@ class _Answer:
         ordered = sorted(plans, key=lambda plan: repr(plan.domain))
         self._groups = [list(group) for _, group in groupby(ordered, key=lambda plan: repr(plan.domain))]
         self._limits = edr.limits
-        for plan in plans:
-            plan.spans(self._limits)  # checks them
 
     @property
     def size(self) -> int:
@@ -335,7 +334,7 @@ class _Answer:
             head += b"," * (number > 0) + await self._edr.compute(partial(coverage_head, plans, own, crs))
             for place, plan in enumerate(plans):
                 head += b"," * (place > 0) + range_head(plan, self._presentations[plan.name])
-                for order, span in enumerate(plan.spans(self._limits)):
+                for order, span in enumerate(plan.spans):
                     values = await self._read(plan, span, numbers)
                     yield head + b"," * (order > 0) + values
                     head = b""
@@ -345,7 +344,7 @@ class _Answer:
 
     async def _blocks(self) -> AsyncIterator[tuple[Span, list[npt.NDArray[Any]]]]:
         (plans,) = self._groups
-        for span in plans[0].spans(self._limits):
+        for span in plans[0].spans:
             yield span, [await self._read(plan, span, lambda values: values) for plan in plans]
 
     async def _csv(self) -> AsyncIterator[bytes]:
@@ -366,7 +365,7 @@ class _Answer:
         """Return the values of some arrays."""
         found = []
         for plan in plans:
-            blocks = [await self._read(plan, span, lambda values: values) for span in plan.spans(self._limits)]
+            blocks = [await self._read(plan, span, lambda values: values) for span in plan.spans]
             join: Any = np.ma.concatenate if any(map(np.ma.isMA, blocks)) else np.concatenate
             found.append(blocks[0] if len(blocks) == 1 else join(blocks))
         return found

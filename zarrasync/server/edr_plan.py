@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -57,6 +57,7 @@ class Plan:
         points: The requested coordinates of each point by role, but heights of the grid; empty if cells are a grid.
         is_single: Whether the only cell of a grid is a point.
         mask: Which cells of a grid are inside of a polygon; ``None`` for all.
+        limits: The limits of its blocks.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Plan:
     points: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     is_single: bool = False
     mask: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def is_points(self) -> bool:
@@ -99,12 +101,14 @@ class Plan:
 
     # -------------------------------------------------------------- blocks
 
-    def spans(self, limits: Limits) -> list[Span]:
-        """Return the blocks of times that are read one after the other, each with whole chunks.
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The blocks of times that are read one after the other, each with whole chunks.
 
         Raises:
             TooMuch: If a block or all of them exceed the limits.
         """
+        limits = self.limits
         if math.prod(self.shape) > limits.max_streamed_cells:
             raise TooMuch(
                 f"the request needs {math.prod(self.shape):,} values of {self.name!r}, more than the limit of "
@@ -148,15 +152,12 @@ class Plan:
         key = tuple(self._key(span))
         return self.array.view[key] if all(isinstance(item, slice) for item in key) else self.array.view.oindex[key]
 
-    def parts(
-        self, span: Span, most_bytes: int, most_chunks: int
-    ) -> Iterator[tuple[npt.NDArray[np.intp], AsyncSelection]]:
-        """Yield the elements of some points at a time, with the numbers of the points. No chunk is in two parts.
+    def parts(self, span: Span, most_bytes: int) -> list[tuple[npt.NDArray[np.intp], AsyncSelection]]:
+        """Return the elements of some points at a time, with the numbers of the points. No chunk is in two parts.
 
         Args:
             span: The times.
             most_bytes: Decoded bytes of the chunks of a part, unless one point needs more.
-            most_chunks: Chunks of a part, unless one point needs more.
         """
         key = self._key(span)
         cells = {axis: item for axis, item in enumerate(key) if isinstance(item, np.ndarray)}
@@ -171,11 +172,9 @@ class Plan:
             ]
 
         one = view(order[:1]).explain()
-        most = min(most_bytes // max(one.decoded_bytes, 1), most_chunks // max(one.chunks, 1))
-        for first in range(0, len(starts), max(most, 1)):
-            following = first + max(most, 1)
-            points = order[starts[first] : starts[following] if following < len(starts) else None]
-            yield points, view(points)
+        most = max(min(most_bytes // max(one.decoded_bytes, 1), self.limits.max_chunks // max(one.chunks, 1)), 1)
+        cuts = np.append(starts[::most], len(order))
+        return [(points, view(points)) for points in (order[first:stop] for first, stop in pairwise(cuts))]
 
     def arranged(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values of a view with their axes in the order of ``roles``."""
@@ -217,20 +216,22 @@ def _joined(cuts: Sequence[int], most: int) -> list[Span]:
 # ------------------------------------------------------------------ planning
 
 
-def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Request) -> Plan:
+def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Request, limits: Limits) -> Plan:
     """Return what a request reads of one array. An array without times is the same at all times.
 
     Args:
         chosen: The array, with one element of each further dimension.
         axes: Its axes; ``None`` for those without coordinates.
         request: The selection by coordinates.
+        limits: The limits of requests.
 
     Raises:
         BadQuery: If points are outside of the grid, a region has no cells, or an axis of the grid is chosen otherwise.
         LabelError: If a time or a height does not exist.
         SelectionError: If a further dimension is not selected.
+        TooMuch: If the cells exceed the limits.
     """
-    draft = _Draft(chosen.array, tuple(axes), [])
+    draft = _Draft(chosen.array, tuple(axes), [], limits)
     for number, (axis, index) in enumerate(zip(axes, chosen.indices, strict=True)):
         if axis is None or not axis.role:
             position = chosen.single(number) % chosen.array.shape[number]
@@ -253,8 +254,11 @@ def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Reque
     elif request.heights is not None or getattr(request.where, "z", None) is not None:
         raise BadQuery(f"{draft.name!r} has no heights; request it without z")
     if isinstance(request.where, Region):
-        return _of_region(draft, request.where)
-    return _of_point(draft, request.where) if request.where.is_single else _of_points(draft, request.where)
+        plan = _of_region(draft, request.where)
+    else:
+        plan = (_of_point if request.where.is_single else _of_points)(draft, request.where)
+    plan.spans  # noqa: B018  # checked here, on the thread that plans, and kept
+    return plan
 
 
 def _located(axis: GridAxis, query: Query | None) -> Index:
@@ -271,6 +275,7 @@ class _Draft:
     array: AsyncArray
     axes: tuple[GridAxis | None, ...]
     indices: list[Index]
+    limits: Limits
 
     @property
     def name(self) -> str:
@@ -296,7 +301,8 @@ class _Draft:
             {} if "points" in options else {role: values for role, values in shown.items() if role not in coordinates}
         )
         times = {"t": shown["t"]} if "points" in options and "t" in shown else {}
-        return Plan(self.name, self.array, self.axes, tuple(self.indices), {**kept, **times, **coordinates}, **options)
+        shown = {**kept, **times, **coordinates}
+        return Plan(self.name, self.array, self.axes, tuple(self.indices), shown, limits=self.limits, **options)
 
     def cells(self, where: Points) -> dict[str, npt.NDArray[np.intp]]:
         """Return the positions of points by role.

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ __all__ = ["listen", "run", "run_asgi", "run_processes"]
 
 _SITE_OPTIONS = frozenset({"ssl_context", "backlog", "reuse_address", "reuse_port"})
 _SHUTDOWN_SECONDS = 10.0
+_SWITCH_SECONDS = 0.001
+"""The time after which a thread that computes lets the event loop go on. Python's default is five times as long."""
 _RESTART_SECONDS = 1.0
 """Time between the end of a process and the start of another one."""
 
@@ -218,6 +221,7 @@ def _explained(host: str, port: int, option: str = "--port") -> Any:
 
 async def _stop_signal() -> None:
     """Wait until the process is interrupted or terminated."""
+    sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Only the main thread receives signals, and on Windows interrupts cancel this task.

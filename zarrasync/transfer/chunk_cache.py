@@ -35,6 +35,8 @@ _ENTRY = 200
 """Bytes of an entry besides its values."""
 _SMALL = 1 << 18
 """Bytes of a result that is put together on an event loop."""
+_SHORT = 1 << 12
+"""Elements of a selection of points whose chunks are found without another thread."""
 _FEW = 8
 """Chunks of a small selection that is placed by the event loop."""
 _SHARE = 4
@@ -151,7 +153,10 @@ class ChunkCache:
         Raises:
             CodecError, StoreError: As ``transfer.read``.
         """
-        selection = self._select(chunks, transform, fields)
+        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL
+        select = partial(self._select, chunks, transform, fields)
+        is_short = transform.size <= _SHORT or transform.ranges() is not None
+        selection = select() if is_short else await compute(select)
         if selection is None:
             return await read(chunks, transform, fields=fields)
         with self._lock:
@@ -161,8 +166,7 @@ class ChunkCache:
         if missing:
             present = {**present, **await self._load_once(selection, missing)}
         place = partial(_placed, selection, present)
-        is_small = transform.size * chunks.metadata.dtype.numpy.itemsize < _SMALL and len(selection.runs) <= _FEW
-        return place() if is_small else await compute(place)
+        return place() if is_small and len(selection.runs) <= _FEW else await compute(place)
 
     def read_at_once(self, chunks: Chunks, transform: Transform) -> Array | None:
         """Read a small selection of trusted chunks without a coroutine; ``None`` if that is not possible."""

@@ -1,11 +1,12 @@
-"""Run services and mixed writers for a long time, and print the memory and descriptors of each process every minute.
+"""Run services, 200 clients and mixed writers for some time, and check errors, memory and health checks.
 
-The server answers chunks, series, tables and pages of the API. A fifth of the requests are left early. Two processes append to
-one array, change parts of chunks and attributes, and resize another array. They also append the time to an array that the
-example of FastAPI serves, whose clients must see it before it is too old. All numbers should be flat after the first
-minutes::
+The server answers chunks, series, tables and pages of the API. A fifth of the requests are left early, some clients read large
+values slowly, and after half of the time the server is killed and started again. Two processes append to one array, change
+parts of chunks and attributes, and resize another array. They also append the time to an array that the example of FastAPI
+serves, whose clients must see it before it is too old. The exit code is 1 if a response has another status than 200, a
+connection fails at another time than during the restart, or the memory of the server grows in the last third::
 
-    python benchmarks/soak.py --minutes 30 [--clients 200]
+    python benchmarks/soak.py --seconds 600 [--clients 200] [--program uvicorn]
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import argparse
 import asyncio
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
@@ -46,6 +49,8 @@ while time.time() < end:
     sync.open_array(path, path="clock", mode="r+").append(np.full((1, 1, 1), time.time()))
     time.sleep(0.05)
 """
+GROWTH = 16.0
+"""MiB by which the memory of the server may grow between the two halves of the last third."""
 MAX_AGE = 2.0
 """Seconds for which the example reuses values and metadata, so that the last row may be twice as old."""
 
@@ -62,47 +67,88 @@ def make_hierarchy(path: Path) -> None:
     sync.consolidate_metadata(path)
 
 
-async def read(session: aiohttp.ClientSession, url: str, end: float, seed: int) -> Counter[int]:
-    """Request keys, values and pages at a moderate rate until the end; return the number of answers by status."""
-    chance, answers = random.Random(seed), Counter[int]()
-    paths = [
-        "/api/node?path=",
-        "/raw/zarr.json",
-        "/zarr/field/zarr.json",
-        *(f"/raw/field/c/{i}/{j}" for i in range(4) for j in range(4)),
-        *(f"/edr/collections/root/position?coords=POINT({i * 15}%20{i * 15})&parameter-name=field" for i in range(4)),
-        "/api/data?path=field&format=csv",
-    ]
-    while time.time() < end:
-        leaves = chance.random() < 0.2
-        try:
+class Load:
+    """Clients of a server.
+
+    Args:
+        url: The URL of the server.
+        end: When the clients stop, in seconds since the epoch.
+
+    Attributes:
+        answers: The number of responses by status; 499 are those that were left early.
+        failures: The time and the message of each connection that failed.
+    """
+
+    def __init__(self, url: str, end: float) -> None:
+        self.url, self.end = url, end
+        self.answers: Counter[int] = Counter()
+        self.failures: list[tuple[float, str]] = []
+        self.paths = [
+            "/api/node?path=",
+            "/raw/zarr.json",
+            "/zarr/field/zarr.json",
+            *(f"/raw/field/c/{i}/{j}" for i in range(4) for j in range(4)),
+            *(
+                f"/edr/collections/root/position?coords=POINT({i * 15}%20{i * 15})&parameter-name=field"
+                for i in range(4)
+            ),
+            "/api/data?path=field&format=csv",
+            "/api/data?path=field&select=:64,:64",
+        ]
+
+    async def read(self, session: aiohttp.ClientSession, seed: int) -> None:
+        """Request keys, values and pages at a moderate rate until the end."""
+        chance = random.Random(seed)
+        while time.time() < self.end:
+            leaves = chance.random() < 0.2
             timeout = aiohttp.ClientTimeout(total=chance.random() * 0.05 if leaves else 60)
-            async with session.get(url + chance.choice(paths), timeout=timeout) as response:
-                await response.read()
-                answers[response.status] += 1
-        except TimeoutError:
-            answers[499 if leaves else 504] += 1
-        await asyncio.sleep(0.02)
-    return answers
+            try:
+                async with session.get(self.url + chance.choice(self.paths), timeout=timeout) as response:
+                    await response.read()
+                    self.answers[response.status] += 1
+            except TimeoutError:
+                self.answers[499 if leaves else 504] += 1
+            except aiohttp.ClientError as error:
+                self.failures.append((time.time(), repr(error)))
+                await asyncio.sleep(1)
+            await asyncio.sleep(0.02)
+
+    async def read_slowly(self, session: aiohttp.ClientSession) -> None:
+        """Receive a large value slowly, again and again."""
+        while time.time() < self.end:
+            try:
+                async with session.get(f"{self.url}/raw/big") as response:
+                    async for _ in response.content.iter_chunked(256 << 10):
+                        await asyncio.sleep(0.25)
+                        if time.time() > self.end:
+                            return
+                self.answers[response.status] += 1
+            except aiohttp.ClientError as error:
+                self.failures.append((time.time(), repr(error)))
+                await asyncio.sleep(1)
+
+    async def run(self, clients: int) -> None:
+        """Run the clients, of which every twentieth is a slow one."""
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            slow = [self.read_slowly(session) for _ in range(max(clients // 20, 1))]
+            await asyncio.gather(*slow, *(self.read(session, number) for number in range(clients - len(slow))))
 
 
-async def read_all(url: str, end: float, clients: int) -> Counter[int]:
-    """Return the answers of several clients by status; 499 are those that were left early."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        return sum(await asyncio.gather(*(read(session, url, end, n) for n in range(clients))), Counter[int]())
-
-
-async def health(url: str, end: float) -> list[float]:
-    """Return the milliseconds of health checks."""
-    times = []
-    async with aiohttp.ClientSession() as session:
-        while time.time() < end:
-            begin = time.perf_counter()
-            async with session.get(f"{url}/healthz") as response:
-                assert response.status == 200
-            times.append(1000 * (time.perf_counter() - begin))
-            await asyncio.sleep(0.1)
-    return times
+HEALTH = """
+import http.client, sys, time
+host, end = sys.argv[1], float(sys.argv[2])
+while time.time() < end:
+    begin = time.perf_counter()
+    try:
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        print(time.perf_counter() - begin)
+    except (OSError, http.client.HTTPException):
+        time.sleep(0.1)
+    connection.close()
+    time.sleep(0.05)
+"""
 
 
 async def watch(url: str, end: float) -> float:
@@ -124,65 +170,105 @@ def usage(pid: int) -> tuple[float, int]:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, len(os.listdir(f"/proc/{pid}/fd"))
 
 
-async def report(processes: dict[str, int], end: float) -> None:
-    print("minute", *(f"{name:>22}" for name in processes), flush=True)
+async def report(processes: dict[str, subprocess.Popen[str]], end: float, seconds: float) -> list[tuple[float, float]]:
+    """Print the memory and the descriptors of each process, and return the times and MiB of the server."""
+    print("second", *(f"{name:>22}" for name in processes), flush=True)
+    begin, memory, shown = time.time(), [], 0.0
+    while time.time() < end - 1:
+        used = [usage(process.pid) if process.poll() is None else (0.0, 0) for process in processes.values()]
+        memory.append((time.time() - begin, used[0][0]))
+        if time.time() >= shown:
+            cells = ["{:7.1f} MiB {:4d} fds".format(*item) for item in used]
+            print(f"{time.time() - begin:6.0f}", *(f"{cell:>22}" for cell in cells), flush=True)
+            shown = time.time() + max(seconds / 12, 1)
+        await asyncio.sleep(0.5)
+    return memory
+
+
+def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+async def restart(
+    processes: dict[str, subprocess.Popen[str]], command: list[str], port: int, at: float
+) -> tuple[float, float]:
+    """Kill the server at a time and start it again; return from when to when it was away."""
+    await asyncio.sleep(at - time.time())
     begin = time.time()
-    while time.time() < end - 2:
-        cells = ["{:7.1f} MiB {:4d} fds".format(*usage(pid)) for pid in processes.values()]
-        print(f"{(time.time() - begin) / 60:6.1f}", *(f"{cell:>22}" for cell in cells), flush=True)
-        await asyncio.sleep(min(60, max(0.1, end - 2 - time.time())))
-
-
-def soak(minutes: float, clients: int) -> None:
-    end = time.time() + 60 * minutes
-    with tempfile.TemporaryDirectory() as folder:
-        path, port = Path(folder) / "soak.zarr", servers.free_port()
-        make_hierarchy(path)
-        example = ["-m", "uvicorn", "fastapi_service:app", "--app-dir", str(EXAMPLES), "--port", str(port)]
-        commands = {
-            "server": ["-m", "zarrasync", "serve", str(path), "--port", "0"],
-            "FastAPI": [*example, "--log-level", "error"],
-            "writer 1": ["-c", WRITER, str(path), "1", str(end)],
-            "writer 2": ["-c", WRITER, str(path), "2", str(end)],
-        }
-        environment = {**os.environ, "ZARR_URL": str(path), "ZARR_MAX_AGE": str(MAX_AGE)}
-        processes = {
-            name: subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, text=True)
-            for name, command in commands.items()
-        }
-        try:
-            line = processes["server"].stdout.readline()  # type: ignore[union-attr]  # it is a pipe
-            url = next(word for word in line.split() if word.startswith("http")).rstrip("/")
-            servers.wait_for(port)
-            answers, oldest, times = asyncio.run(observe(url, f"http://127.0.0.1:{port}", processes, end, clients))
-            codes = [processes[name].wait(60) for name in ("writer 1", "writer 2")]
-            shown = ", ".join(f"{count:,} with {status}" for status, count in sorted(answers.items()))
-            print(f"answers: {shown}; exit codes of the writers: {codes}")
-            print(
-                "healthz: median {:.0f} ms, p99 {:.0f} ms, at most {:.0f} ms".format(
-                    *np.quantile(times, [0.5, 0.99, 1])
-                )
-            )
-            print(f"the last row that clients of the example saw was at most {oldest:.1f} s old")
-        finally:
-            for process in processes.values():
-                process.terminate()
-                process.wait(10)
-        print(sync.validate(path, data=True))
+    processes["server"].send_signal(signal.SIGKILL)
+    processes["server"].wait()
+    processes["server"] = start(command, dict(os.environ))
+    await asyncio.to_thread(servers.wait_for, port, 60)
+    return begin, time.time()
 
 
 async def observe(
-    url: str, example: str, processes: dict[str, subprocess.Popen[str]], end: float, clients: int
-) -> tuple[Counter[int], float, list[float]]:
-    pids = {name: process.pid for name, process in processes.items()}
-    work = read_all(url, end, clients), watch(example, end), health(url, end), report(pids, end)
-    answers, oldest, times, _ = await asyncio.gather(*work)
-    return answers, oldest, times
+    load: Load,
+    example: str,
+    processes: dict[str, subprocess.Popen[str]],
+    command: list[str],
+    clients: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """Run the clients, and return what happened."""
+    host = load.url.removeprefix("http://")
+    health = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HEALTH, host, str(load.end), stdout=subprocess.PIPE
+    )
+    away, memory, oldest, _ = await asyncio.gather(
+        restart(processes, command, int(host.rpartition(":")[2]), load.end - seconds / 2),
+        report(processes, load.end, seconds),
+        watch(example, load.end),
+        load.run(clients),
+    )
+    times = np.array((await health.communicate())[0].split(), float) * 1000
+    late = [used for second, used in memory if second > seconds * 2 / 3]
+    return {
+        "answers": dict(sorted(load.answers.items())),
+        "failures during the restart": sum(away[0] <= when <= away[1] + 1 for when, _ in load.failures),
+        "other failures": [text for when, text in load.failures if not away[0] <= when <= away[1] + 1][:5],
+        "healthz, ms: median, p99, most": [round(float(item)) for item in np.quantile(times, [0.5, 0.99, 1])],
+        "growth in the last third, MiB": round(max(late[len(late) // 2 :]) - max(late[: len(late) // 2]), 1),
+        "oldest row, s": round(oldest, 1),
+    }
+
+
+def soak(seconds: float, clients: int, program: str) -> int:
+    """Run everything, print a summary, and return the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, port, other = Path(folder) / "soak.zarr", servers.free_port(), servers.free_port()
+        make_hierarchy(path)
+        (path / "big").write_bytes(os.urandom(16 << 20))
+        serve = ["-m", "zarrasync", "serve", str(path), "--port", str(port), "--server", program, "--cache", "32"]
+        uvicorn = ["-m", "uvicorn", "fastapi_service:app", "--app-dir", str(EXAMPLES), "--port", str(other)]
+        environment = {**os.environ, "ZARR_URL": str(path), "ZARR_MAX_AGE": str(MAX_AGE)}
+        example = start([*uvicorn, "--log-level", "error"], environment)
+        processes = {"server": start(serve, environment), "FastAPI": example}
+        try:
+            servers.wait_for(port, 60)
+            servers.wait_for(other, 60)
+            load = Load(f"http://127.0.0.1:{port}", time.time() + seconds)
+            for number in ("1", "2"):
+                processes[f"writer {number}"] = start(["-c", WRITER, str(path), number, str(load.end)], environment)
+            found = asyncio.run(observe(load, f"http://127.0.0.1:{other}", processes, serve, clients, seconds))
+            found["exit codes of writers"] = [processes[name].wait(60) for name in ("writer 1", "writer 2")]
+        finally:
+            for process in processes.values():
+                process.kill()
+                process.wait(10)
+        problems = sync.validate(path, data=True).problems
+    for name, value in {**found, "problems of the store": problems}.items():
+        print(f"{name}: {value}")
+    is_good = found["answers"].keys() <= {200, 499} and not (found["other failures"] or problems)
+    return int(not is_good or found["growth in the last third, MiB"] > GROWTH or any(found["exit codes of writers"]))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--clients", type=int, default=20, help="concurrent clients of the server")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--clients", type=int, default=200, help="concurrent clients of the server")
+    parser.add_argument(
+        "--program", choices=("aiohttp", "uvicorn"), default="aiohttp", help="the server's HTTP library"
+    )
     args = parser.parse_args()
-    soak(args.minutes, args.clients)
+    sys.exit(soak(args.seconds, args.clients, args.program))

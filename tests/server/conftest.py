@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-_ON_BOTH = {"test_access", "test_api", "test_caching", "test_edr", "test_limits", "test_served_stores"}
-
-
-_CONNECTIONS = {"test_malformed_requests", "test_changed_requests"}
-"""Tests of the parser and the time limits of connections, which are those of the ASGI server."""
+_ON_BOTH = {
+    "test_access",
+    "test_api",
+    "test_caching",
+    "test_connections",
+    "test_edr",
+    "test_limits",
+    "test_served_stores",
+}
+_AIOHTTP_ALONE = {"test_connections_make_room", "test_connections_with_requests_are_not_replaced"}
+"""Tests of connections that replace others, for which uvicorn has no place."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -24,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if (
         is_protocol
         and metafunc.definition.get_closest_marker("servers")
-        and metafunc.definition.name not in _CONNECTIONS
+        and metafunc.definition.name not in _AIOHTTP_ALONE
     ):
         metafunc.parametrize("framework", ["aiohttp", "asgi"], indirect=True)
 

@@ -91,13 +91,14 @@ async def _asgi(store: Any, prefix: str, options: dict[str, Any]):
     from fastapi import FastAPI
 
     from zarrasync.server import asgi
+    from zarrasync.server.uvicorn_guard import uvicorn_config
 
     app = asgi.create_app(store, **options)
     outer: Any = app
     if prefix:
         outer = FastAPI(lifespan=app.router.lifespan_context)
         outer.mount(prefix, app)
-    config = uvicorn.Config(outer, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=2)
+    config = uvicorn_config(outer, options.get("limits") or Limits(), port=0, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # those of the tests stay
     task = asyncio.ensure_future(server.serve())

@@ -22,6 +22,7 @@ from zarrasync.server.aiohttp_app import CORE
 from zarrasync.server.connections import GuardedRunner
 from zarrasync.server.core import Core
 from zarrasync.server.limits import Limits
+from zarrasync.server.uvicorn_guard import uvicorn_config
 
 __all__ = ["listen", "run", "run_asgi", "run_processes"]
 
@@ -78,8 +79,8 @@ def run_asgi(
 ) -> None:
     """Run an application of ``asgi.create_app`` with uvicorn until it is interrupted or terminated.
 
-    Pending requests then have ten seconds to finish. The number of connections is limited as by ``run``, but not the
-    time in which a request must arrive.
+    Pending requests then have ten seconds to finish. Connections have the same limits as by ``run``, but beyond
+    ``Limits.connections`` new ones get status 503 instead of replacing others.
 
     Args:
         app: The application.
@@ -107,22 +108,10 @@ async def _run_asgi(
     metrics_port: int | None,
     announce: Callable[..., Any] | None,
 ) -> None:
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ImportError("this server needs uvicorn: pip install uvicorn") from error
     limits: Limits = app.state.core.limits.within_descriptors()
-    config = uvicorn.Config(
-        app,
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the application resolves them
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=int(limits.idle_timeout),
-        timeout_graceful_shutdown=int(_SHUTDOWN_SECONDS),
-    )
+    config = uvicorn_config(app, limits, timeout_graceful_shutdown=int(_SHUTDOWN_SECONDS))
+    import uvicorn  # it is installed
+
     config.load()
     config.ssl = ssl_context
     server = uvicorn.Server(config)

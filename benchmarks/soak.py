@@ -151,15 +151,17 @@ while time.time() < end:
 """
 
 
-async def watch(url: str, end: float) -> float:
+async def watch(example: str, load: Load) -> float:
     """Request the array of times until the end; return the largest age of its last row, in seconds."""
     oldest = 0.0
     async with aiohttp.ClientSession() as session:
-        while (now := time.time()) < end - 2:
-            async with session.get(f"{url}/clock/series?row=0&column=0") as response:
-                values = (await response.json())["values"]
-            assert min(values) > now - 86400, "a row is missing"
-            oldest = max(oldest, now - max(values))
+        while (now := time.time()) < load.end - 2:
+            async with session.get(f"{example}/clock/series?row=0&column=0") as response:
+                load.answers[response.status] += 1
+                found = await response.json()
+            if response.status == 200:
+                assert min(found["values"]) > now - 86400, "a row is missing"
+                oldest = max(oldest, now - max(found["values"]))
             await asyncio.sleep(0.1)
     return oldest
 
@@ -218,7 +220,7 @@ async def observe(
     away, memory, oldest, _ = await asyncio.gather(
         restart(processes, command, int(host.rpartition(":")[2]), load.end - seconds / 2),
         report(processes, load.end, seconds),
-        watch(example, load.end),
+        watch(example, load),
         load.run(clients),
     )
     times = np.array((await health.communicate())[0].split(), float) * 1000

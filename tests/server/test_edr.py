@@ -516,6 +516,7 @@ def test_geometries():
         b'{"coords": {"type": "Circle"}}',
         b'{"coords": {"type": "Point", "coordinates": "x"}}',
         b"{",
+        b"[" * 100_000,
     ):
         with pytest.raises(BadQuery):
             as_query_string(body, "application/json; charset=utf-8")

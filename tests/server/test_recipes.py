@@ -7,8 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import socket as socket_module
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +43,50 @@ def check_arguments(arguments: list[str]) -> None:
     assert make_parser().parse_args(arguments).command == "serve"
 
 
-@pytest.mark.processes
-async def test_nginx(tmp_path, certificate):
-    """Values, errors, redirects and large bodies below the prefix, with the public host name and scheme."""
-    if shutil.which("nginx") is None:
-        pytest.skip("nginx is not installed")
-    cert, _context = certificate
-    socket, port = tmp_path / "http", free_port()
+def nginx_files(folder: Path, socket: Path, certificate: Path, port: int) -> list[str]:
+    """Write the configuration of the page for nginx, and return the command."""
     text = recipe("nginx", "proxy_pass")
     for old, new in {
         "/run/zarrasync/http": str(socket),
-        "/etc/ssl/data.pem": str(cert),
-        "/etc/ssl/data.key": str(cert.parent / "key.pem"),
+        "/etc/ssl/data.pem": str(certificate),
+        "/etc/ssl/data.key": str(certificate.parent / "key.pem"),
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
     }.items():
         assert old in text
         text = text.replace(old, new)
-    folders = "".join(
-        f"{kind}_temp_path {tmp_path}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     user = "user root; " if os.getuid() == 0 else ""  # who can connect to the socket
-    main = f"daemon off; {user}pid {tmp_path}/pid; error_log {tmp_path}/errors; events {{}} http {{ access_log off; {folders}\n{text}}}"
-    (tmp_path / "nginx.conf").write_text(main)
+    main = f"daemon off; {user}pid {folder}/pid; error_log {folder}/errors; events {{}} http {{ access_log off; {temporary}\n{text}}}"
+    (folder / "nginx.conf").write_text(main)
+    return ["nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)]
+
+
+def caddy_files(folder: Path, socket: Path, certificate: Path, port: int) -> list[str]:
+    """Write the configuration of the page for Caddy, with a certificate of the test, and return the command."""
+    text = recipe("text", "reverse_proxy")
+    for old, new in {
+        "/run/zarrasync/http": str(socket),
+        "data.example.org {": f"https://data.example.org:{port} {{\n    bind 127.0.0.1\n"
+        f"    tls {certificate} {certificate.parent / 'key.pem'}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    head = "{\n    admin off\n    auto_https disable_redirects\n    default_sni data.example.org\n}\n"
+    (folder / "Caddyfile").write_text(head + text)
+    return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("program", ["nginx", "caddy"])
+async def test_proxies(program, tmp_path, certificate):
+    """Values, errors, redirects and large bodies below the prefix, with the public host name and scheme."""
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    cert, _context = certificate
+    socket, port = tmp_path / "http", free_port()
+    command = {"nginx": nginx_files, "caddy": caddy_files}[program](tmp_path, socket, cert, port)
     values = np.arange(2_000_000.0)
     sync.create_array(tmp_path / "data.zarr", name="a", data=values)
     line = next(
@@ -72,18 +96,19 @@ async def test_nginx(tmp_path, certificate):
         line.replace("/run/zarrasync/http", str(socket)).replace("data.zarr", str(tmp_path / "data.zarr"))
     )
     server = await asyncio.create_subprocess_exec(sys.executable, "-m", *arguments, stdout=subprocess.PIPE)
-    proxy = await asyncio.create_subprocess_exec("nginx", "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path))
+    proxy = await asyncio.create_subprocess_exec(*command, env={**os.environ, "HOME": str(tmp_path)})
     try:
         await asyncio.wait_for(server.stdout.readline(), 60)
-        for _ in range(100):
-            if (tmp_path / "pid").exists():
+        for _ in range(600):
+            with suppress(OSError), socket_module.create_connection(("127.0.0.1", port)):
                 break
             await asyncio.sleep(0.1)
         headers = {"Host": "data.example.org"}
         async with aiohttp.ClientSession(f"https://127.0.0.1:{port}", headers=headers) as session:
 
             async def get(path: str, **options: Any) -> tuple[int, bytes, Any]:
-                async with session.get(path, ssl=False, allow_redirects=False, **options) as answer:
+                options = {"ssl": False, "server_hostname": "data.example.org", "allow_redirects": False, **options}
+                async with session.get(path, **options) as answer:
                     return answer.status, await answer.read(), answer.headers
 
             assert (await get("/data/api/data?path=a&select=:2&format=bin"))[1] == values[:2].tobytes()
@@ -92,7 +117,8 @@ async def test_nginx(tmp_path, certificate):
             _status, body, _ = await get("/data/edr")
             assert b"https://data.example.org/data/edr/collections" in body
             assert b'"url":"/data"' in (await get("/data/openapi.json"))[1]
-            assert (await get("/data/api/node?path=", headers={"Host": "other.example.org"}))[0] == 421
+            if program == "nginx":  # Caddy passes on only the host names of its file
+                assert (await get("/data/api/node?path=", headers={"Host": "other.example.org"}))[0] == 421
     finally:
         for process in (proxy, server):
             process.terminate()

@@ -329,21 +329,14 @@ def _type_name(selection: Selection, shown: Shown) -> str:
     return "string" if shown.values.dtype.kind == "O" else str(shown.values.dtype)
 
 
-def _table(selection: Selection, axes: list[Column], stored: npt.NDArray[Any]) -> Table:
-    name = selection.array.basename or "value"
-    return Table(axes, [Column(name, selection.presentation.show(stored).values)])
+def _as_table(render: Callable[[Table], Iterable[bytes]]) -> Callable[..., Rendered]:
+    """Return a function that renders a selection and its coordinates as a table."""
 
+    def rendered(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
+        values = Column(selection.array.basename or "value", selection.presentation.show(stored).values)
+        return {}, render(Table(axes, [values]))
 
-def _csv(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
-    return {}, _table(selection, axes, stored).csv_pieces()
-
-
-def _arrow(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
-    return {}, [_table(selection, axes, stored).arrow()]
-
-
-def _parquet(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
-    return {}, [_table(selection, axes, stored).parquet()]
+    return rendered
 
 
 def _npy(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
@@ -368,9 +361,9 @@ def _png(selection: Selection, axes: list[Column], query: Query, stored: npt.NDA
 
 _RENDERERS: dict[str, Callable[[Selection, list[Column], Query, npt.NDArray[Any]], Rendered]] = {
     "json": _json,
-    "csv": _csv,
-    "arrow": _arrow,
-    "parquet": _parquet,
+    "csv": _as_table(Table.csv_pieces),
+    "arrow": _as_table(lambda table: [table.arrow()]),
+    "parquet": _as_table(lambda table: [table.parquet()]),
     "npy": _npy,
     "bin": _bin,
     "png": _png,

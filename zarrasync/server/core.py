@@ -25,7 +25,7 @@ from zarrasync.server.edr_query import as_query_string
 from zarrasync.server.images import palette_of
 from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.map_routes import MapRoutes
-from zarrasync.server.messages import LARGE_BYTES, Request, Response
+from zarrasync.server.messages import LARGE_BYTES, Handler, Request, Response
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.origins import Origins
 from zarrasync.server.pages import show_catalog, show_page, static_file
@@ -168,44 +168,29 @@ class Core:
             *Api(service).routes,
             *MapRoutes(service).routes,
             *Edr(service, self.admit).routes,
-            Route(
-                "zarr",
-                "/zarr/{key}",
-                as_v3.respond,
-                "A key of the hierarchy in format 3",
-                None,
-                kinds,
-                is_limited=False,
-            ),
-            Route("raw", "/raw/{key}", raw.respond, "A key of the store", None, kinds, is_limited=False),
-            Route("page", "/", show_page, "The viewer", None, ("text/html",), is_limited=False),
-            Route(
-                "static", "/static/{file}", static_file, "A file of the viewer", None, ("text/css",), is_limited=False
-            ),
+            _quick("zarr", "/zarr/{key}", as_v3.respond, "A key of the hierarchy in format 3", *kinds),
+            _quick("raw", "/raw/{key}", raw.respond, "A key of the store", *kinds),
+            _quick("page", "/", show_page, "The viewer", "text/html"),
+            _quick("static", "/static/{file}", static_file, "A file of the viewer", "text/css"),
         ]
 
     def _own_routes(self) -> list[Route]:
         """Return the routes of the server, of which those for health checks need no token."""
-        json_type = ("application/json",)
         routes = [
-            Route("livez", "/livez", self._live, "Whether the server responds", None, json_type, is_limited=False),
-            Route("readyz", "/readyz", self._ready, "Whether the stores respond", None, json_type, is_limited=False),
-            Route("healthz", "/healthz", self._ready, "The same as readyz", None, json_type, is_limited=False),
-            Route(
-                "metrics", "/metrics", self._metrics, "Metrics for Prometheus", None, ("text/plain",), is_limited=False
-            ),
-            Route("openapi", "/openapi.json", self._openapi, "This document", None, json_type, is_limited=False),
+            _quick("livez", "/livez", self._live, "Whether the server responds"),
+            _quick("readyz", "/readyz", self._ready, "Whether the stores respond"),
+            _quick("healthz", "/healthz", self._ready, "The same as readyz"),
+            _quick("metrics", "/metrics", self._metrics, "Metrics for Prometheus", "text/plain"),
+            _quick("openapi", "/openapi.json", self._openapi, "This document"),
         ]
         if "" in self.services:
             return routes
-        catalog = Route("catalog", "/", self._catalog, "The stores", None, ("text/html",), is_limited=False)
-        static = Route(
-            "static", "/static/{file}", static_file, "A file of the page", None, ("text/css",), is_limited=False
-        )
-        stores = Route(
-            "stores", "/stores.json", self._stores, "The names of the stores", (), json_type, is_limited=False
-        )
-        return [*routes, catalog, static, stores]
+        return [
+            *routes,
+            _quick("catalog", "/", self._catalog, "The stores", "text/html"),
+            _quick("static", "/static/{file}", static_file, "A file of the page", "text/css"),
+            replace(_quick("stores", "/stores.json", self._stores, "The names of the stores"), parameters=()),
+        ]
 
     def _find(self, request: Request) -> tuple[str, Route, Request] | None:
         """Return the name of the store, the route and the request with the path below the store."""
@@ -383,6 +368,11 @@ class Core:
 
     async def _stores(self, request: Request) -> Response:
         return json_response(request, {"stores": sorted(self.services)}, self._max_age)
+
+
+def _quick(name: str, template: str, handle: Handler, text: str, *content_types: str) -> Route:
+    """Return a route that ignores parameters, and whose requests do not wait for others."""
+    return Route(name, template, handle, text, None, content_types or ("application/json",), is_limited=False)
 
 
 async def _redirect(request: Request) -> Response:

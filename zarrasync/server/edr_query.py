@@ -230,7 +230,7 @@ def as_query_string(body: bytes, content_type: str) -> str:
         if kind == "application/x-www-form-urlencoded":
             return body.decode("ascii")
         values = json.loads(body) if kind == "application/json" else None
-    except ValueError as error:  # also of the encoding
+    except (ValueError, RecursionError) as error:  # also of the encoding
         raise BadQuery(f"the body is not valid: {error}") from None
     if not isinstance(values, dict):
         raise BadQuery("a body is a form (application/x-www-form-urlencoded), or a JSON object of parameters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
 from xml.sax.saxutils import escape, quoteattr
@@ -25,7 +26,7 @@ from zarrasync.server.map_grid import (
     converted,
 )
 from zarrasync.server.maps import MapRequest
-from zarrasync.server.messages import Request, Response
+from zarrasync.server.messages import Handler, Request, Response
 from zarrasync.server.pages import show_map
 from zarrasync.server.query import integer_of
 from zarrasync.server.responses import content_response, json_response
@@ -87,37 +88,22 @@ class MapRoutes:
         tile, images = "/tiles/{tms}/{z}/{x}/{y}", tuple(_IMAGES.values())
         tile_parameters = (*_PICTURE, _SIZE)
         bounds = "{minx},{miny},{maxx},{maxy}"
+        described, sides = (*tile_parameters, _FORMAT), (*_PICTURE, *_SIDES)
+
+        def pictures(
+            name: str, path: str, handle: Handler, text: str, parameters: tuple[Parameter, ...], ends: Sequence[str]
+        ) -> list[Route]:
+            return [Route(f"{name}{n}", path + end, handle, text, parameters, images) for n, end in enumerate(ends)]
+
+        sized = ("/{width}x{height}.png", "/{width}x{height}.webp", ".png", ".webp")
         self.routes = (
-            *(
-                Route(f"map_tile{n}", tile + end, self.tile, "A tile of a map", tile_parameters, images)
-                for n, end in enumerate(("", ".png", ".webp"))
-            ),
-            Route("tilejson", "/{tms}/tilejson.json", self.tilejson, "Tiles as TileJSON", (*tile_parameters, _FORMAT)),
+            *pictures("map_tile", tile, self.tile, "A tile of a map", tile_parameters, ("", ".png", ".webp")),
+            *pictures("bbox", f"/bbox/{bounds}", self.bbox, "A picture of an area", (*sides, _COORD_CRS), sized),
+            *pictures("preview", "/preview", self.preview, "A picture of all", sides, ("", ".png", ".webp")),
+            Route("tilejson", "/{tms}/tilejson.json", self.tilejson, "Tiles as TileJSON", described),
             Route("map", "/{tms}/map.html", show_map, "A page with a map", tile_parameters, ("text/html",)),
-            Route(
-                "wmts",
-                "/WMTSCapabilities.xml",
-                self.wmts,
-                "Tiles as WMTS",
-                (*tile_parameters, _FORMAT),
-                ("application/xml",),
-            ),
+            Route("wmts", "/WMTSCapabilities.xml", self.wmts, "Tiles as WMTS", described, ("application/xml",)),
             Route("point", "/point/{lon},{lat}", self.point, "The value at a point", (_VARIABLE, _SEL, _NODATA)),
-            *(
-                Route(
-                    f"bbox{n}",
-                    f"/bbox/{bounds}{end}",
-                    self.bbox,
-                    "A picture of an area",
-                    (*_PICTURE, *_SIDES, _COORD_CRS),
-                    images,
-                )
-                for n, end in enumerate(("/{width}x{height}.png", "/{width}x{height}.webp", ".png", ".webp"))
-            ),
-            *(
-                Route(f"preview{n}", f"/preview{end}", self.preview, "A picture of all", (*_PICTURE, *_SIDES), images)
-                for n, end in enumerate(("", ".png", ".webp"))
-            ),
             Route("statistics", "/statistics", self.statistics, "Statistics of a plane", (_VARIABLE, _SEL, _BINS)),
             Route("info", "/info", self.info, "Bounds, size and attributes", (_VARIABLE, _SEL)),
         )

@@ -58,7 +58,7 @@ MAX_AGE = 2.0
 def make_hierarchy(path: Path) -> None:
     root = sync.create_group(path, overwrite=True)
     root.create_array("log", shape=(0, 16), dtype="i4", chunks=(256, 16))
-    root.create_array("field", data=np.zeros((256, 256), "f4"), chunks=(64, 64), dimension_names=["lat", "lon"])
+    root.create_array("field", data=np.ones((256, 256), "f4"), chunks=(64, 64), dimension_names=["lat", "lon"])
     for name, unit in (("lat", "degrees_north"), ("lon", "degrees_east")):
         root.create_array(name, data=np.arange(256) / 4, dimension_names=[name], attributes={"units": unit})
     root.create_array("clock", data=np.full((1, 1, 1), time.time()), chunks=(4096, 1, 1))

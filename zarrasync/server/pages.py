@@ -37,7 +37,7 @@ def show_catalog(names: Iterable[str]) -> Response:
     return _page("catalog", "zarrasync", STORES=links)
 
 
-def _page(name: str, title: str, styles: Sequence[str] = (), root: str = "", **texts: str) -> Response:
+def _page(name: str, title: str, styles: Sequence[str] = (), root: str = "", **replacements: str) -> Response:
     """Return a page of a body and the head that all pages share.
 
     Args:
@@ -45,13 +45,13 @@ def _page(name: str, title: str, styles: Sequence[str] = (), root: str = "", **t
         title: The title.
         styles: Names of style sheets, if others than the own one.
         root: The path from the page to the application.
-        **texts: Replacements of words in the body.
+        **replacements: Strings instead of words of the body.
     """
     links = [f'<link rel="stylesheet" href="{root}static/{style}">' for style in styles or (f"{name}.css",)]
     if (_FOLDER / f"{name}.js").is_file():
         links.append(f'<script type="module" src="{root}static/{name}.js"></script>')
     page = "".join((_FOLDER / part).read_text() for part in ("head.html", f"{name}.html")) + "</html>\n"
-    for word, text in {"TITLE": title, "LINKS": "\n".join(links), **texts}.items():
+    for word, text in {"TITLE": title, "LINKS": "\n".join(links), **replacements}.items():
         page = page.replace(word, text, 1)
     return _respond(page.encode(), "text/html")
 

@@ -36,7 +36,9 @@ def uvicorn_config(app: Any, limits: Limits, **options: Any) -> Any:
     except ImportError as error:
         raise ImportError("this server needs uvicorn: pip install uvicorn") from error
 
-    class Guarded(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # it is one of two classes
+    base: Any = AutoHTTPProtocol  # one of two classes, with the same methods
+
+    class Guarded(base):  # type: ignore[misc]
         """A connection with limits."""
 
         _head: asyncio.TimerHandle | None = None

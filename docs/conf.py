@@ -16,7 +16,7 @@ extensions = [
     "sphinx_design",
 ]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "examples"]
 html_theme = "pydata_sphinx_theme"
 html_title = "zarrasync"
 html_static_path = ["_static"]

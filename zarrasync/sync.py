@@ -319,6 +319,19 @@ class Array(ArrayBase):
         """
         return self._run(self._async.to_xarray(**options))
 
+    def show(self) -> Any:
+        """Show the array in a notebook, in the viewer of the server, whose requests the kernel answers without a server.
+
+        Readers without a kernel see its card and the last picture of the viewer.
+
+        Returns:
+            A widget. Its attribute ``address`` contains the shown node and view, and may be set.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+        """
+        return self._run(self._async.show())
+
     def getitem(self, selection: Any) -> npt.NDArray[Any]:
         """Read ``array[selection]`` with NumPy's indexing rules.
 
@@ -1301,6 +1314,19 @@ class Group(GroupBase["Array | Group"]):
         """
         return self._run(self._async.to_xarray(**options))
 
+    def show(self) -> Any:
+        """Show the group in a notebook, in the viewer of the server, whose requests the kernel answers without a server.
+
+        Readers without a kernel see its card and the last picture of the viewer.
+
+        Returns:
+            A widget. Its attribute ``address`` contains the shown node and view, and may be set.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+        """
+        return self._run(self._async.show())
+
     def create_array(self, name: str, *, overwrite: bool = False, **options: Any) -> Array:
         """Create an array below this group.
 
@@ -1666,6 +1692,18 @@ class Selection(SelectionBase):
             / (2, 8) float64: 2 chunks, 2 requests, 256 B decoded for 128 B (50%)
         """
         return self._async.explain()
+
+    def show(self) -> Any:
+        """Show the array in a notebook at the place of the selection; see ``Array.show``.
+
+        Returns:
+            A widget.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+            SelectionError: If the selection does not consist of integers and slices with elements.
+        """
+        return self._run(self._async.show())
 
 
 class JobPlan(JobPlanBase):

@@ -13,6 +13,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
@@ -167,6 +168,11 @@ def _submit(coroutine: Coroutine[Any, Any, T], flag: Interruptible | None) -> T:
     finally:
         if flag is not None:
             flag.on_cancel = None
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on the loop of this process. The future cancels it."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _get().loop)
 
 
 def iterate(source: AsyncIterator[T], *, blocking: bool) -> Generator[T, None, None]:

@@ -34,6 +34,7 @@ from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.registered import call_method
 from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
 from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
@@ -337,7 +338,20 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
             >>> (await t2m.to_xarray()).dims
             ('time',)
         """
-        return await self._call_method("array", "to_xarray", "xarray", options)
+        return await call_method(self, "array", "to_xarray", "xarray", options)
+
+    async def show(self) -> Any:
+        """Show the array in a notebook, in the viewer of the server, whose requests the kernel answers without a server.
+
+        Readers without a kernel see its card and the last picture of the viewer.
+
+        Returns:
+            A widget. Its attribute ``address`` contains the shown node and view, and may be set.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+        """
+        return await call_method(self, "array", "show", "show", {})
 
     async def _find_siblings(self, names: Sequence[str] | None) -> dict[str, SelectedArray]:
         """Return the arrays with these names in the group of the array, and note the meaning of the group."""

@@ -10,9 +10,6 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from zarrasync._concurrency.drive import driven
-from zarrasync._concurrency.offload import compute, run_in_new_thread
-from zarrasync._util import plugins
 from zarrasync.config import Config
 from zarrasync.display.info import Info
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
@@ -101,29 +98,6 @@ class AsyncNode(ABC, Generic[M]):
         return (one.handle, one.metadata) == (two.handle, two.metadata)
 
     __hash__ = None  # type: ignore[assignment]  # the metadata changes
-
-    async def _call_method(self, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
-        """Call a function that an integration has registered as a method, on a thread because it blocks.
-
-        Args:
-            kind: The kind of node, with which the name of the entry point begins.
-            name: The name of the method.
-            extra: The extra that installs its requirements.
-            options: Its arguments.
-
-        Raises:
-            ImportError: If it is not installed.
-        """
-        try:
-            function = await compute(partial(plugins.find, plugins.METHODS, f"{kind}_{name}"))
-        except ImportError as error:
-            raise ImportError(f"{name}() cannot be imported: {error}; pip install 'zarrasync[{extra}]'") from error
-        if function is None:
-            raise ImportError(
-                f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
-            )
-        call = partial(function, self, **options)
-        return call() if driven() else await run_in_new_thread(call)
 
     # -------------------------------------------------------------- changing
 

@@ -28,6 +28,7 @@ from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import add_members, find
 from zarrasync.nodes.move import move_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.registered import call_method
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.nodes.walk import walk, warn_of_failures
 
@@ -458,7 +459,20 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
             >>> dataset.t2m.mean().item()
             280.75
         """
-        return await self._call_method("group", "to_xarray", "xarray", options)
+        return await call_method(self, "group", "to_xarray", "xarray", options)
+
+    async def show(self) -> Any:
+        """Show the group in a notebook, in the viewer of the server, whose requests the kernel answers without a server.
+
+        Readers without a kernel see its card and the last picture of the viewer.
+
+        Returns:
+            A widget. Its attribute ``address`` contains the shown node and view, and may be set.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+        """
+        return await call_method(self, "group", "show", "show", {})
 
     async def _find_arrays(self, _: object) -> dict[str, SelectedArray]:
         self._coordinates.above = meaning_of(self._cell.metadata)

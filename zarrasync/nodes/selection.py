@@ -25,6 +25,7 @@ from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import GridAxis, RegularAxis, lazy_product
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
+from zarrasync.nodes.registered import call_method
 from zarrasync.nodes.stored_chunks import check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
@@ -396,6 +397,18 @@ class AsyncSelection(NotAwaited):
         if self.array._decoding is not None:
             dtype = f"{dtype} from {self.array.metadata.dtype.numpy}"
         return explain(self.array.name, self.array.metadata, self._transform, dtype, self.nbytes, self._stored_bytes)
+
+    async def show(self) -> Any:
+        """Show the array in a notebook at the place of the selection; see ``AsyncArray.show``.
+
+        Returns:
+            A widget.
+
+        Raises:
+            ImportError: If ``anywidget`` is not installed.
+            SelectionError: If the selection does not consist of integers and slices with elements.
+        """
+        return await call_method(self, "selection", "show", "show", {})
 
     def _repr_html_(self) -> str:
         return self.explain().to_html("Selection")

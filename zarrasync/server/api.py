@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.server.hierarchy import InvalidMember, Member
-from zarrasync.server.images import palette_of, render
+from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request, Response
@@ -66,7 +66,8 @@ _IN_BODY = (
 
 _PATH = Parameter("path", "the path of a node, below the served one")
 _DECODE = Parameter("decode", "1 for the values that stored numbers stand for, 0 for the numbers", choices=("1", "0"))
-_INDEX = Parameter("index", "the plane, as a selection of the axes before the last two: 0,3 or time=0,level=3")
+_INDEX = Parameter("index", "the plane, as a selection of the other axes in their order: 0,3 or time=0,level=3")
+_PLANE = Parameter("plane", "the numbers of the axes of rows and columns, such as 0,1; by default the last two")
 _SELECT = Parameter(
     "select",
     "indices and slices of all axes, or labels of coordinates: 0,10:20,::2 or time=0,lat=:5 or "
@@ -78,10 +79,10 @@ _BINS = Parameter("bins", "the number of bins of the histogram", kind="integer",
 _TEXT = Parameter("text", "a part of paths, in upper or lower case")
 _POINTS = Parameter("points", "the most points of a chart", kind="integer", default="1000")
 _STYLE = (
-    Parameter("cmap", "the name of a colour map, or labels", default="viridis"),
+    Parameter("cmap", "the name of a colour map, labels, or rgb for channels of colours", default="viridis"),
     Parameter("low", "the value of the first colour", kind="number"),
     Parameter("high", "the value of the last colour", kind="number"),
-    Parameter("scale", "the colours in between", choices=("linear", "log")),
+    Parameter("scale", "the colours in between", choices=get_args(Scale)),
 )
 _ORIGIN = Parameter(
     "origin", "the position of the first row; by default the north is at the top", choices=("upper", "lower")
@@ -114,15 +115,15 @@ class Api:
             Route("search", "/api/search", self.search, "Nodes whose paths contain a string", (_TEXT,)),
             Route("axes", "/api/axes", self.axes, "The axes of a node, with their coordinates", (_PATH,)),
             Route("chart", "/api/chart", self.chart, "The values along one axis", (_PATH, _SELECT, _POINTS, _DECODE)),
-            Route("stats", "/api/stats", self.stats, "Statistics of a plane", (_PATH, _INDEX, _BINS, _DECODE)),
-            Route("view", "/api/view", self.view, "Axes, zooms, unit and range of an array", (_PATH, _DECODE)),
+            Route("stats", "/api/stats", self.stats, "Statistics of a plane", (_PATH, _INDEX, _PLANE, _BINS, _DECODE)),
+            Route("view", "/api/view", self.view, "Axes, zooms, unit and range of an array", (_PATH, _PLANE, _DECODE)),
             Route("colours", "/api/colours", self.colours, "The colours of a colour map", (_STYLE[0],)),
             Route(
                 "tile",
                 tile,
                 self.tile,
                 "A picture of 256 x 256 pixels of a plane",
-                (_PATH, _INDEX, *_STYLE, _ORIGIN, _DECODE),
+                (_PATH, _INDEX, _PLANE, *_STYLE, _ORIGIN, _DECODE),
                 ("image/png",),
             ),
         )
@@ -239,13 +240,18 @@ class Api:
         query = request.query
         bins = integer_of(query, "bins", 64, 1, 1024)
         facts = await self._service.statistics(
-            query.get("path", ""), index=query.get("index", ""), bins=bins, decode=decodes(query)
+            query.get("path", ""),
+            index=query.get("index", ""),
+            bins=bins,
+            plane=query.get("plane", ""),
+            decode=decodes(query),
         )
         return json_response(request, facts, self._max_age)
 
     async def view(self, request: Request) -> Response:
         """Return the axes, levels and zooms of an array or a pyramid."""
-        facts = await self._service.view(request.query.get("path", ""), decode=decodes(request.query))
+        query = request.query
+        facts = await self._service.view(query.get("path", ""), plane=query.get("plane", ""), decode=decodes(query))
         return json_response(request, facts, self._max_age)
 
     async def colours(self, request: Request) -> Response:
@@ -269,6 +275,7 @@ class Api:
             high=colours.high,
             scale=colours.scale,
             origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
+            plane=query.get("plane", ""),
             decode=decodes(query),
         )
         return content_response(request, [body], "image/png", self._max_age, compress=False)

@@ -1,4 +1,4 @@
-"""Pictures of values: PNG images with a palette."""
+"""Pictures of values: PNG images with a palette, or of colours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import cmap
 import numpy as np
@@ -18,10 +18,14 @@ from zarrasync.server.compression import compressor
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["LABELS", "Style", "palette_of", "render"]
+__all__ = ["LABELS", "RGB", "Scale", "Style", "palette_of", "render"]
 
 LABELS = "labels"
 """The colour map of label images: a colour for each integer, and none for 0."""
+RGB = "rgb"
+"""The colour map of images whose values are red, green and blue."""
+Scale: TypeAlias = Literal["linear", "log", "diverging"]
+"""The scale of colours: ``"diverging"`` has 0 in the middle, and equal steps on both sides."""
 _LOG_RANGE = 1000.0
 """Ratio of the ends of a logarithmic scale whose lower end is not positive."""
 _TRANSPARENT = 0
@@ -38,15 +42,23 @@ class Style:
         cmap: The name of a colour map.
         low: The value of its first colour.
         high: The value of its last colour.
-        scale: Whether the colours in between are linear or logarithmic.
+        scale: The scale of the colours in between.
         labels: The colours of labels, if the colour map is the one of label images.
     """
 
     cmap: str
     low: float
     high: float
-    scale: Literal["linear", "log"] = "linear"
+    scale: Scale = "linear"
     labels: LabelColours = field(default_factory=LabelColours)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values of the first and the last colour on its scale."""
+        if self.scale != "diverging":
+            return self.low, self.high
+        most = max(abs(self.low), abs(self.high))
+        return -most, most
 
     @property
     def positive(self) -> tuple[float, float]:
@@ -75,7 +87,8 @@ def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None 
     """Return values as a PNG. Missing values, and pixels without values, are transparent.
 
     Args:
-        values: Real numbers of shape (rows, columns). NaN and masked ones are missing.
+        values: Real numbers of shape (rows, columns), or (3 or 4, rows, columns) for colours. NaN and masked ones are
+            missing.
         style: Their colours.
         size: The height and the width in pixels; by default one pixel per value.
 
@@ -84,13 +97,20 @@ def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None 
     """
     if values.dtype.kind not in "biuf":
         raise SelectionError(f"a picture needs real numbers, found {values.dtype}", shape=values.shape)
-    is_labels = style.cmap == LABELS
-    pixels = style.labels(values) if is_labels else _palette_entries(values, style)[..., None]
+    if values.ndim != 2 + (style.cmap == RGB):
+        raise SelectionError(
+            f"a picture with the colour map {style.cmap} cannot show values of shape {values.shape}", shape=values.shape
+        )
+    is_palette = style.cmap not in (LABELS, RGB)
+    if is_palette:
+        pixels = _palette_entries(values, style)[..., None]
+    else:
+        pixels = style.labels(values) if style.cmap == LABELS else _colours(values, style)
     rows, columns, depth = pixels.shape
-    height, width = size or values.shape
+    height, width = size or (rows, columns)
     lines = np.zeros((height, 1 + depth * width), np.uint8)  # a line begins with the number of its filter: none
     lines[:rows, 1 : 1 + depth * columns] = pixels.reshape(rows, -1)
-    return _png(lines, (height, width), None if is_labels else palette_of(style.cmap))
+    return _png(lines, (height, width), palette_of(style.cmap) if is_palette else None)
 
 
 def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: bytes | None) -> bytes:
@@ -122,10 +142,11 @@ def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
 
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     """Return values as numbers of palette entries: 1 to 255, or 0 for missing ones."""
-    numbers, low, high = _as_floats(np.ma.getdata(values), style.low, style.high)
+    begin, end = style.ends
+    numbers, low, high = _as_floats(np.ma.getdata(values), begin, end)
     with np.errstate(all="ignore"):
         if style.scale == "log":
-            numbers = np.log(numbers + (style.low - low))
+            numbers = np.log(numbers + (begin - low))
             low, high = map(math.log, style.positive)
         numbers -= low
         numbers *= (_COLOURS - 1.0) / ((high - low) or 1.0)
@@ -134,6 +155,19 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
         np.clip(numbers, 1, _COLOURS, out=numbers)
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)
+
+
+def _colours(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
+    """Return red, green, blue and opacity of pixels. A missing sample makes the pixel transparent."""
+    low, high = style.ends
+    numbers = np.ma.filled(np.ma.asarray(values).astype(np.float64), np.nan)
+    missing = np.isnan(numbers).any(axis=0)
+    with np.errstate(invalid="ignore"):
+        scaled = np.clip((numbers - low) / ((high - low) or 1.0), 0, 1)
+    pixels = np.full((*missing.shape, 4), 255, np.uint8)
+    pixels[..., : len(values)] = np.moveaxis(np.rint(np.nan_to_num(scaled) * 255), 0, -1)
+    pixels[missing] = 0
+    return pixels
 
 
 def _as_floats(values: npt.NDArray[Any], low: float, high: float) -> tuple[npt.NDArray[np.floating[Any]], float, float]:

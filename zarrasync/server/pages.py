@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from zarrasync.server.limits import NotFound
 from zarrasync.server.messages import Request, Response
 
-__all__ = ["show_catalog", "show_map", "show_page", "static_file"]
+__all__ = ["show_catalog", "show_map", "show_page", "static_file", "viewer_files"]
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
@@ -29,6 +29,11 @@ async def show_page(request: Request) -> Response:
 async def show_map(request: Request) -> Response:
     """Return the page with a map."""
     return _page("map", "Map", ("viewer.css", "map.css"), "../")
+
+
+def viewer_files() -> dict[str, str]:
+    """Return the texts of the static files by name."""
+    return {item.name: item.read_text() for item in _FOLDER.iterdir()}
 
 
 def show_catalog(names: Iterable[str]) -> Response:

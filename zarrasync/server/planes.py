@@ -15,22 +15,23 @@ from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
+from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata.conventions import Axis, Labels
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.horizontal import is_geographic
-from zarrasync.nodes.access import array_of
+from zarrasync.nodes.access import array_of, positions_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import axes_of_array, axis_facts, is_south_first
 from zarrasync.server.described import Described
-from zarrasync.server.images import Style, render
+from zarrasync.server.images import LABELS, RGB, Style, render
 from zarrasync.server.label_colours import flag_labels
 from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.places import as_slice
-from zarrasync.server.pyramid import TILE, Pyramid
-from zarrasync.server.query import Colours
-from zarrasync.server.selection import select
+from zarrasync.server.pyramid import TILE, Level, Pyramid, in_array, in_order
+from zarrasync.server.query import Colours, plane_of
+from zarrasync.server.selection import for_each_axis, split_labels
 
 __all__ = ["Planes", "TileNumber"]
 
@@ -41,6 +42,8 @@ _SAMPLE_BYTES = 32 << 20
 _LEAST_SAMPLE_BYTES = 1 << 22
 """Bytes to decode for a sample even if the chunk cache is small."""
 _MOST_LEVELS = 32
+_MOST_PIXELS = 720
+"""The most pixels of a preview along each side."""
 _MOST_LABELS = 10_000
 """Number of labels whose properties the viewer gets."""
 
@@ -52,7 +55,7 @@ TileNumber = tuple[int, int, int]
 
 
 class Planes:
-    """Planes of a hierarchy, which consist of the last two axes.
+    """Planes of a hierarchy, which consist of two axes: by default the last two.
 
     Args:
         described: The conventions of the served hierarchy.
@@ -69,9 +72,9 @@ class Planes:
 
     # -------------------------------------------------------------- statistics
 
-    async def statistics(self, path: str, index: str, bins: int, *, decode: bool) -> dict[str, Any]:
+    async def statistics(self, path: str, index: str, bins: int, *, plane: str = "", decode: bool) -> dict[str, Any]:
         """Return statistics and a histogram of a plane, from a sample of its chunks."""
-        pyramid = await self.pyramid(path)
+        pyramid = await self.pyramid(path, plane)
         summary, presentation = await self._summary(pyramid, await self.index(pyramid, index), bins, decode=decode)
         facts: dict[str, Any] = value_text.strict(statistics_facts(summary, presentation))
         return facts
@@ -80,7 +83,7 @@ class Planes:
         self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64, *, decode: bool
     ) -> tuple[Summary, Presentation]:
         """Return statistics of a plane, from the coarsest level with enough elements, and how the values are shown."""
-        large = [level for level in pyramid.levels if math.prod(level.array.shape[-2:]) >= _SAMPLE_CELLS // 4]
+        large = [level for level in pyramid.levels if math.prod(level.shape[-2:]) >= _SAMPLE_CELLS // 4]
         level = large[-1] if large else pyramid.levels[0]
         presentation = await self._described.presentation(level.array, decode=decode)
         total = math.prod(pyramid.shape)
@@ -88,15 +91,16 @@ class Planes:
         async def compute() -> Summary:
             cache_share = max(self._chunks.cache.max_bytes // 4, _LEAST_SAMPLE_BYTES)
             limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
-            view = sample(level.array, [*level.index(index), None, None], limit, _SAMPLE_CELLS)
+            key = in_array([*level.index(index), None, None], level.order)
+            view = sample(level.array, key, limit, _SAMPLE_CELLS)
             return await self._chunks.read(view, partial(_summarize, presentation, total, bins))
 
-        key = ("stats", self._hierarchy.version_key(level.array), total, index, bins, decode)
+        key = ("stats", self._hierarchy.version_key(level.array), level.order, total, index, bins, decode)
         return await self._hierarchy.cached(key, compute), presentation
 
     async def _typical_summary(self, pyramid: Pyramid, *, decode: bool) -> Summary:
         """Return statistics of the first of three planes with finite values."""
-        sizes = pyramid.levels[0].array.shape[:-2]
+        sizes = pyramid.levels[0].shape[:-2]
         for fraction in (0.0, 0.5, 1.0):
             index = tuple(int(fraction * (n - 1)) for n in sizes)
             summary, _ = await self._summary(pyramid, index, decode=decode)
@@ -106,20 +110,26 @@ class Planes:
 
     # -------------------------------------------------------------- tiles
 
-    async def view(self, path: str, *, decode: bool) -> dict[str, Any]:
-        """Return the axes, levels and zooms of an array or a pyramid."""
-        pyramid = await self.pyramid(path)
+    async def view(self, path: str, *, plane: str = "", decode: bool) -> dict[str, Any]:
+        """Return the axes, levels and zooms of an array or a pyramid.
+
+        Raises:
+            TooMuch: If even the smallest tile of the plane exceeds the limits.
+        """
+        pyramid = await self.pyramid(path, plane)
         finest, relative_path = pyramid.levels[0].array, self._hierarchy.relative_path
+        order, is_default = pyramid.levels[0].order, not plane
         meaning = await self._described.meaning(path)
         presentation = await self._described.presentation(finest, decode=decode)
         located = await self._axes(pyramid)
-        axes = [axis_facts(n, axis, size) for n, (axis, size) in enumerate(zip(located, finest.shape, strict=True))]
+        axes = [axis_facts(*item) for item in zip(order, located, pyramid.levels[0].shape, strict=True)]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         summary = await self._typical_summary(pyramid, decode=decode)
         return {
             "path": path.strip("/"),
             "array": relative_path(finest),
             "axes": axes,
+            "order": order,
             "origin": _origin(located),
             "is_map": is_geographic(*located[-2:]),
             "dtype": finest.metadata.dtype.name,
@@ -128,20 +138,23 @@ class Planes:
             "min_zoom": self._min_zoom(pyramid),
             "levels": levels,
             "dataset": await self._described.dataset(relative_path(finest)),
-            "labels": await self._described.label_images(path),
+            "labels": await self._described.label_images(path) if is_default else [],
             "is_labels": pyramid.labels is not None,
             "label_properties": _label_properties(pyramid.labels),
             "label_colours": _label_colours(pyramid),
+            "samples": pyramid.samples,
+            "channel": pyramid.channel,
+            "has_colours": pyramid.has_colours,
             "encoded": presentation.encoding.changes_values,
             "decoded": decode,
             "unit": presentation.unit or (meaning.unit if decode else ""),
-            "range": value_text.strict(_value_range(summary, finest.dtype)),
+            "range": value_text.strict((0, 255) if pyramid.has_colours else _value_range(summary, finest.dtype)),
             "count": summary.count,
             "invalid": summary.invalid,
         }
 
     async def tile(
-        self, path: str, number: TileNumber, *, index: str, colours: Colours, origin: str, decode: bool
+        self, path: str, number: TileNumber, *, index: str, colours: Colours, origin: str, decode: bool, plane: str = ""
     ) -> bytes:
         """Return a tile as a PNG of 256 x 256 pixels.
 
@@ -152,22 +165,40 @@ class Planes:
             colours: The mapping of values to colours. By default, it has the range of the values.
             origin: The position of the first row: ``"upper"`` or ``"lower"``; empty for the north at the top.
             decode: Whether values are shown, instead of the stored numbers.
+            plane: The numbers of the axes of rows and columns; by default the last two.
         """
-        pyramid = await self.pyramid(path)
-        plane = await self.index(pyramid, index)
+        pyramid = await self.pyramid(path, plane)
+        indices = await self.index(pyramid, index)
         origin = origin or _origin(await self._axes(pyramid))
         if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
         style = await self.style(pyramid, colours, decode=decode)
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
-        key = (versions, plane, number, style, origin, decode)
-        draw = partial(self._draw, pyramid, plane, number, style, is_flipped=origin == "lower", decode=decode)
+        key = (versions, pyramid.levels[0].order, indices, number, style, origin, decode)
+        draw = partial(self._draw, pyramid, indices, number, style, is_flipped=origin == "lower", decode=decode)
         return await self.tiles.get(key, draw)
 
+    async def preview(self, path: str, index: str) -> bytes:
+        """Return a picture of a whole plane as a PNG of at most 720 pixels along each side, as the viewer first shows it."""
+        pyramid = await self.pyramid(path)
+        cmap = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else "viridis"
+        style = await self.style(pyramid, Colours(cmap))
+        is_flipped = _origin(await self._axes(pyramid)) == "lower"
+        level, rows, columns = pyramid.overview(_MOST_PIXELS, is_flipped=is_flipped)
+        view = _view(pyramid, level, await self.index(pyramid, index), rows, columns, style)
+        self._chunks.check(view)
+        return await self._read(pyramid, view, style, None, decode=True)
+
     async def style(self, pyramid: Pyramid, colours: Colours, *, decode: bool = True) -> Style:
-        """Return the mapping of the values of a pyramid to colours. By default, it has the range of the values."""
-        value_range = (0.0, 1.0)
-        if not colours.has_range:
+        """Return the mapping of the values of a pyramid to colours. By default, it has the range of the values.
+
+        Raises:
+            BadQuery: If it is that of colours, and the values are none.
+        """
+        if colours.cmap == RGB and not pyramid.samples:
+            raise BadQuery("the colour map rgb needs an axis of 3 or 4 channels that is not in the plane")
+        value_range = (0.0, 255.0 if colours.cmap == RGB and pyramid.has_colours else 1.0)
+        if value_range[1] == 1.0 and not colours.has_range:
             summary = await self._typical_summary(pyramid, decode=decode)
             value_range = _value_range(summary, pyramid.levels[0].array.dtype)
         return colours.style(*value_range, pyramid.colours)
@@ -182,35 +213,46 @@ class Planes:
         is_flipped: bool,
         decode: bool,
     ) -> bytes:
-        view = _tile_view(pyramid, index, number, is_flipped=is_flipped)
+        level, rows, columns = pyramid.tile(*number, is_flipped=is_flipped)
+        view = _view(pyramid, level, index, rows, columns, style)
+        return await self._read(pyramid, view, style, (TILE, TILE), decode=decode)
+
+    async def _read(
+        self, pyramid: Pyramid, view: AsyncSelection, style: Style, size: tuple[int, int] | None, *, decode: bool
+    ) -> bytes:
         presentation = await self._described.presentation(array_of(view), decode=decode)
-        return await self._chunks.read(view, partial(_render_tile, presentation, style))
+        return await self._chunks.read(view, partial(_render, presentation, pyramid, style, size))
 
     async def _axes(self, pyramid: Pyramid) -> list[Axis]:
-        """Return the axes with their coordinates."""
-        return await axes_of_array(self._described, self._chunks, pyramid.levels[0].array)
+        """Return the axes in the order of the levels, with their coordinates."""
+        finest = pyramid.levels[0]
+        return [*in_order(await axes_of_array(self._described, self._chunks, finest.array), finest.order)]
 
     def _min_zoom(self, pyramid: Pyramid) -> int:
         """Return the least zoom whose tiles are within the limits."""
-        index = (0,) * (pyramid.levels[0].array.ndim - 2)
+        index = (0,) * (len(pyramid.axes) - 2)
         for zoom in range(pyramid.max_zoom + 1):
+            level, rows, columns = pyramid.tile(zoom, 0, 0, is_flipped=False)
             try:
-                self._chunks.check(_tile_view(pyramid, index, (zoom, 0, 0), is_flipped=False))
+                self._chunks.check(_view(pyramid, level, index, rows, columns))
             except TooMuch:
+                if zoom == pyramid.max_zoom and pyramid.levels[0].order != tuple(range(len(pyramid.axes))):
+                    raise
                 continue
             return zoom
         return pyramid.max_zoom
 
     # -------------------------------------------------------------- pyramids
 
-    async def pyramid(self, path: str) -> Pyramid:
+    async def pyramid(self, path: str, plane: str = "") -> Pyramid:
         """Return the pyramid of a node."""
-        return await self._hierarchy.cached(("pyramid", path.strip("/")), partial(self._open_pyramid, path))
+        key = ("pyramid", path.strip("/"), plane)
+        return await self._hierarchy.cached(key, partial(self._open_pyramid, path, plane))
 
     async def index(
         self, pyramid: Pyramid, text: str = "", labels: Mapping[str, Query] | None = None
     ) -> tuple[int, ...]:
-        """Return the positions on the axes before the last two that select a plane; by default the first ones.
+        """Return the positions on the axes besides rows and columns that select a plane; by default the first ones.
 
         Args:
             pyramid: The pyramid.
@@ -220,24 +262,35 @@ class Planes:
         Raises:
             SelectionError: If it selects several planes, or part of one.
         """
-        array, leading = pyramid.levels[0].array, len(pyramid.names) - 2
-        if not text and not labels:
-            return (0,) * leading
-        selection = await select(self._described, array, text or "...", labels)
-        if any(index != slice(None) for index in selection.indices[leading:]):
+        level, names = pyramid.levels[0], pyramid.names[:-2]
+        array, sizes, indices = level.array, level.shape[:-2], list[int]()
+        by_position, by_label = split_labels(text or "...", [name for name in pyramid.names if name])
+        queries = {**by_label, **(labels or {})}
+        found = dict(await positions_of(array, queries)) if queries else {}
+        parsed = for_each_axis(parse_selection(by_position, sizes, names), len(sizes))
+        for name, size, position in zip(names, sizes, parsed, strict=True):
+            index = found.pop(name, position) if name else position
+            if isinstance(index, int) and not -size <= index < size:
+                raise SelectionError(f"index {index} is out of range for an axis of size {size}", shape=array.shape)
+            elements = np.arange(size)[index].reshape(-1) if index != slice(None) else np.zeros(1, np.int64)
+            if len(elements) != 1 or (index is not position and position != slice(None)):
+                raise SelectionError(f"{text!r} does not select one plane of {array.basename!r}", shape=array.shape)
+            indices.append(int(elements[0]))
+        if found:
             raise SelectionError(
-                f"only the axes before the last two of {array.basename!r} can be selected: "
-                f"{', '.join(selection.names[:leading]) or 'it has none'}",
+                f"only the axes besides rows and columns of {array.basename!r} can be selected: "
+                f"{', '.join(name or '(unnamed)' for name in names) or 'it has no others'}",
                 shape=array.shape,
             )
-        return tuple(selection.single(axis, 0) % array.shape[axis] for axis in range(leading))
+        return tuple(indices)
 
-    async def _open_pyramid(self, path: str) -> Pyramid:
+    async def _open_pyramid(self, path: str, plane: str) -> Pyramid:
         levels = await self._described.levels(path.strip("/"))
         arrays = [await self._hierarchy.array(level) for level in levels[:_MOST_LEVELS]]
         meaning = await self._described.meaning(levels[0])
         encoding = (await self._described.presentation(arrays[0])).encoding
-        return Pyramid.of(arrays, meaning.axes, meaning.labels or flag_labels(encoding.flags))
+        labels = meaning.labels or flag_labels(encoding.flags)
+        return Pyramid.of(arrays, meaning.axes, labels, plane_of(plane, arrays[0].ndim))
 
 
 def _origin(axes: Sequence[Axis]) -> str:
@@ -265,14 +318,29 @@ def _label_colours(pyramid: Pyramid) -> dict[str, str]:
     return {str(label): "#" + bytes(colour).hex() for label, colour in zip(labels, colours, strict=True)}
 
 
-def _tile_view(pyramid: Pyramid, index: tuple[int, ...], number: TileNumber, *, is_flipped: bool) -> AsyncSelection:
-    zoom, x, y = number
-    level, rows, columns = pyramid.tile(zoom, x, y, is_flipped=is_flipped)
-    return level.array.oindex[(*level.index(index), as_slice(rows), as_slice(columns))]
+def _view(
+    pyramid: Pyramid,
+    level: Level,
+    index: tuple[int, ...],
+    rows: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    style: Style | None = None,
+) -> AsyncSelection:
+    """Return elements of a plane, or of as many planes as colours have samples."""
+    leading: list[Any] = [*level.index(index)]
+    if style is not None and style.cmap == RGB:
+        leading[pyramid.channel] = slice(0, pyramid.samples)
+    return level.select((*leading, as_slice(rows), as_slice(columns)))
 
 
-def _render_tile(presentation: Presentation, style: Style, stored: npt.NDArray[Any]) -> bytes:
-    return render(presentation.numbers(stored), style, (TILE, TILE))
+def _render(
+    presentation: Presentation, pyramid: Pyramid, style: Style, size: tuple[int, int] | None, stored: npt.NDArray[Any]
+) -> bytes:
+    values = pyramid.turned(presentation.numbers(stored))
+    if size is None and max(values.shape[-2:]) < TILE:  # a small array is enlarged
+        factor = TILE // max(values.shape[-2:])
+        values = values.repeat(factor, axis=-2).repeat(factor, axis=-1)
+    return render(values, style, size)
 
 
 def _summarize(presentation: Presentation, total: int, bins: int, stored: npt.NDArray[Any]) -> Summary:

@@ -1,6 +1,6 @@
 """Planes at several resolutions, cut into tiles.
 
-A plane consists of the last two axes. At zoom 0 one tile shows all of it. Each step doubles the resolution, up to the
+A plane consists of two axes, by default the last two. At zoom 0 one tile shows all of it. Each step doubles the resolution, up to the
 last zoom, at which a pixel is an element.
 """
 
@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,10 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import Axis, Labels, axes_of
 from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.label_colours import LabelColours
 
-__all__ = ["TILE", "Level", "Pyramid"]
+__all__ = ["TILE", "Level", "Pyramid", "in_array", "in_order"]
 
 TILE = 256
 """Pixels of a tile along each side."""
@@ -33,15 +35,26 @@ class Level:
 
     Attributes:
         array: The array.
-        factors: For each axis, the number of elements of the finest level per element of this level.
+        order: The axes of the array, those of the rows and the columns of planes at the end.
+        factors: For each axis in this order, the number of elements of the finest level per element of this level.
     """
 
     array: AsyncArray
+    order: tuple[int, ...]
     factors: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes in the order."""
+        return in_order(self.array.shape, self.order)
+
+    def select(self, key: Sequence[Any]) -> AsyncSelection:
+        """Return elements by an index for each axis in the order. Values that are read are turned by ``Pyramid.turned``."""
+        return self.array.oindex[in_array(key, self.order)]
 
     def index(self, finest: tuple[int, ...]) -> tuple[int, ...]:
         """Return the indices on this level's leading axes that correspond to indices on the finest level."""
-        items = zip(finest, self.factors, self.array.shape[:-2], strict=False)
+        items = zip(finest, self.factors, self.shape[:-2], strict=False)
         return tuple(min(int((index + 0.5) / factor), size - 1) for index, factor, size in items)
 
 
@@ -51,13 +64,17 @@ class Pyramid:
 
     Attributes:
         levels: The levels. A single array has one.
-        axes: The axes, with the coordinates of the finest level.
+        axes: The axes in the order of the levels, with the coordinates of the finest level.
         labels: The colours and properties of labels, if it is a label image.
+        samples: The number of samples of a colour: 3, or 4 with opacity; 0 for numbers.
+        channel: The axis of the samples in the order.
     """
 
     levels: tuple[Level, ...]
     axes: tuple[Axis, ...]
     labels: Labels | None = None
+    samples: int = 0
+    channel: int = 0
 
     @cached_property
     def colours(self) -> LabelColours:
@@ -65,13 +82,20 @@ class Pyramid:
         return LabelColours(self.labels.colours if self.labels is not None else None)
 
     @classmethod
-    def of(cls, arrays: Sequence[AsyncArray], axes: Sequence[Axis], labels: Labels | None = None) -> Pyramid:
+    def of(
+        cls,
+        arrays: Sequence[AsyncArray],
+        axes: Sequence[Axis],
+        labels: Labels | None = None,
+        plane: tuple[int, int] | None = None,
+    ) -> Pyramid:
         """Return the pyramid of arrays of the same plane.
 
         Args:
             arrays: The arrays.
             axes: The axes that conventions specify for the finest array.
             labels: What conventions specify about labels.
+            plane: The axes of the rows and the columns; by default the last two that are not colours.
 
         Raises:
             SelectionError: If one has less than two axes, or another number of axes than the first one.
@@ -87,9 +111,15 @@ class Pyramid:
                     f"{array.name} and the finest level of the pyramid differ in their axes", shape=array.shape
                 )
         arrays = sorted(arrays, key=lambda array: -math.prod(array.shape[-2:]))
-        finest = arrays[0].shape
-        factors = [tuple(n / size for n, size in zip(finest, array.shape, strict=True)) for array in arrays]
-        return cls(tuple(map(Level, arrays, factors)), axes_of(arrays[0].metadata, tuple(axes)), labels)
+        finest, named = arrays[0], axes_of(arrays[0].metadata, tuple(axes))
+        colours, samples = _colour_axis(named, finest)
+        order = _order(finest.ndim, plane, colours)
+        levels = [
+            Level(array, order, in_order([n / size for n, size in zip(finest.shape, array.shape, strict=True)], order))
+            for array in arrays
+        ]
+        samples = samples if colours in order[:-2] else 0
+        return cls(tuple(levels), in_order(named, order), labels, samples, order.index(colours) if samples else 0)
 
     @property
     def names(self) -> list[str | None]:
@@ -99,8 +129,21 @@ class Pyramid:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the finest level."""
-        rows, columns = self.levels[0].array.shape[-2:]
+        rows, columns = self.levels[0].shape[-2:]
         return rows, columns
+
+    def turned(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return values of one or several planes, whose axes are in the order of the array, with rows and columns at the end."""
+        order = self.levels[0].order
+        axes = (*((order[self.channel],) if values.ndim > 2 else ()), *order[-2:])
+        return values.transpose([sorted(axes).index(axis) for axis in axes])
+
+    @property
+    def has_colours(self) -> bool:
+        """Whether the values are colours: bytes of red, green and blue, which are the last axis or named so."""
+        finest = self.levels[0]
+        is_named = self.samples > 0 and self.axes[self.channel].name.lower() in _COLOURS
+        return is_named and finest.array.dtype == np.uint8
 
     @property
     def max_zoom(self) -> int:
@@ -115,6 +158,11 @@ class Pyramid:
         """Return the coarsest level that is fine enough for a zoom."""
         fine_enough = [level for level in self.levels if max(level.factors[-2:]) <= self.step(zoom) * _TOLERANCE]
         return fine_enough[-1] if fine_enough else self.levels[0]
+
+    def overview(self, most: int, *, is_flipped: bool) -> tuple[Level, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the elements of a picture of all with a maximum number of pixels: the level, and its rows and columns."""
+        zoom = max((z for z in range(self.max_zoom + 1) if max(self.shape) <= most * self.step(z)), default=0)
+        return self._elements(zoom, (0, 0), max(self.shape), is_flipped=is_flipped)
 
     def tile(
         self, zoom: int, x: int, y: int, *, is_flipped: bool
@@ -143,22 +191,62 @@ class Pyramid:
             raise SelectionError(
                 f"the tile {zoom}/{x}/{y} does not exist; the zooms are 0 to {self.max_zoom}", shape=self.shape
             )
-        level = self.level(zoom)
-        axes = zip(numbers, level.factors[-2:], level.array.shape[-2:], strict=True)
-        rows, columns = (_tile_indices(*item, factor, size, step) for item, factor, size in axes)
-        return level, level.array.shape[-2] - 1 - rows if is_flipped else rows, columns
+        return self._elements(zoom, (y * TILE, x * TILE), TILE, is_flipped=is_flipped)
+
+    def _elements(
+        self, zoom: int, first: tuple[int, int], pixels: int, *, is_flipped: bool
+    ) -> tuple[Level, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        level, step = self.level(zoom), self.step(zoom)
+        axes = zip(first, self.shape, level.factors[-2:], level.shape[-2:], strict=True)
+        rows, columns = (_indices(begin, begin + pixels, *item, step) for begin, *item in axes)
+        return level, level.shape[-2] - 1 - rows if is_flipped else rows, columns
 
 
-def _tile_indices(number: int, extent: int, factor: float, size: int, step: int) -> npt.NDArray[np.int64]:
-    """Return the indices that a tile shows along an axis of a level.
+_COLOURS = ("rgb", "rgba", "color", "colour", "")
+"""Names of axes of colours. They are without a name in images of other programs."""
+_CHANNELS = (*_COLOURS, "c", "channel", "band", "sample")
+"""Names of axes whose first elements may be shown as red, green and blue."""
+
+T = TypeVar("T")
+
+
+def in_order(items: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
+    """Return items of the axes of an array in another order."""
+    return tuple(items[axis] for axis in order)
+
+
+def in_array(items: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
+    """Return items of axes in an order, in the order of the array."""
+    return tuple(items[order.index(axis)] for axis in range(len(order)))
+
+
+def _colour_axis(axes: Sequence[Axis], array: AsyncArray) -> tuple[int, int]:
+    """Return the axis of colours, and the number of samples of a colour; -1 and 0 without one."""
+    for number, (axis, size) in enumerate(zip(axes, array.shape, strict=True)):
+        name = axis.name.lower().removesuffix("s")
+        is_last = number == array.ndim - 1 and array.dtype == np.uint8
+        if size in (3, 4) and array.ndim > 2 and name in _CHANNELS and (name or is_last):
+            # The fourth of other channels is another channel, such as the near infrared.
+            return number, size if name in ("rgba", "") else 3
+    return -1, 0
+
+
+def _order(ndim: int, plane: tuple[int, int] | None, colours: int) -> tuple[int, ...]:
+    rows, columns = plane or [axis for axis in range(ndim) if axis != colours or colours != ndim - 1][-2:]
+    return (*(axis for axis in range(ndim) if axis not in (rows, columns)), rows, columns)
+
+
+def _indices(first: int, stop: int, extent: int, factor: float, size: int, step: int) -> npt.NDArray[np.int64]:
+    """Return the indices that pixels show along an axis of a level.
 
     Args:
-        number: The tile's row or column.
+        first: The first pixel.
+        stop: The pixel after the last one. Pixels outside of the plane show nothing.
         extent: Elements of the finest level along the axis.
         factor: Elements of the finest level per element of this one.
         size: Elements of this level along the axis.
         step: Elements of the finest level per pixel.
     """
-    pixels = np.arange(number * TILE, min((number + 1) * TILE, -(-extent // step)))
+    pixels = np.arange(first, min(stop, -(-extent // step)))
     centres = np.minimum(pixels * step + step // 2, extent - 1)
     return np.minimum((centres / factor).astype(np.int64), size - 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
-from zarrasync.server.images import LABELS, Style, palette_of
+from zarrasync.server.images import LABELS, RGB, Scale, Style, palette_of
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["Colours", "Query", "colours_of", "decodes", "integer_of"]
+__all__ = ["Colours", "Query", "colours_of", "decodes", "integer_of", "plane_of"]
 
 Query = Mapping[str, str]
 
@@ -24,18 +24,18 @@ class Colours:
         cmap: The name of a colour map.
         low: The value of its first colour; ``None`` for the default.
         high: The value of its last colour; ``None`` for the default.
-        scale: Whether the colours in between are linear or logarithmic.
+        scale: The scale of the colours in between.
     """
 
     cmap: str = "viridis"
     low: float | None = None
     high: float | None = None
-    scale: Literal["linear", "log"] = "linear"
+    scale: Scale = "linear"
 
     def __post_init__(self) -> None:
-        if self.scale not in ("linear", "log"):
-            raise BadQuery(f"scale must be linear or log, found {self.scale[:20]!r}")
-        if self.cmap != LABELS:
+        if self.scale not in get_args(Scale):
+            raise BadQuery(f"scale must be one of {', '.join(get_args(Scale))}, found {self.scale[:20]!r}")
+        if self.cmap not in (LABELS, RGB):
             palette_of(self.cmap)  # raises if it is unknown
 
     @property
@@ -55,6 +55,20 @@ class Colours:
             return Style(self.cmap, 0.0, 1.0, labels=labels)
         low = low if self.low is None else self.low
         return Style(self.cmap, low, high if self.high is None else self.high, self.scale)
+
+
+def plane_of(text: str, ndim: int) -> tuple[int, int] | None:
+    """Return the axes of rows and columns that a parameter selects; ``None`` for the default.
+
+    Raises:
+        BadQuery: If they are not two different axes.
+    """
+    if not text:
+        return None
+    numbers = [int(part) for part in text.split(",") if part.isascii() and part.isdigit() and len(part) < 4]
+    if len(numbers) != 2 or len(set(numbers)) != 2 or max(numbers) >= ndim or text.count(",") != 1:
+        raise BadQuery(f"plane must be the numbers of two of {ndim} axes, such as 0,1; found {text[:40]!r}")
+    return numbers[0], numbers[1]
 
 
 def colours_of(query: Query) -> Colours:

@@ -29,6 +29,7 @@ from zarrasync.server.confined import confined
 from zarrasync.server.coordinates import axes_of_array, axes_of_group, axis_facts, coordinate_columns
 from zarrasync.server.described import Described
 from zarrasync.server.hierarchy import Hierarchy
+from zarrasync.server.images import Scale
 from zarrasync.server.limits import Limits
 from zarrasync.server.maps import Maps
 from zarrasync.server.planes import Planes
@@ -330,22 +331,25 @@ class Service:
 
     # -------------------------------------------------------------- planes
 
-    async def statistics(self, path: str, *, index: str = "", bins: int = 64, decode: bool = True) -> dict[str, Any]:
-        """Return statistics and a histogram of a plane, which consists of the last two axes.
+    async def statistics(
+        self, path: str, *, index: str = "", bins: int = 64, plane: str = "", decode: bool = True
+    ) -> dict[str, Any]:
+        """Return statistics and a histogram of a plane, which consists of two axes.
 
         They are computed from a sample of the plane's chunks if it is large.
 
         Args:
             path: The path of an array or a pyramid.
-            index: The plane, as a selection of the axes before the last two; by default the first one.
+            index: The plane, as a selection of the other axes; by default the first one.
             bins: The number of bins of the histogram.
+            plane: The numbers of the axes of rows and columns, such as ``"0,1"``; by default the last two.
             decode: Whether to describe what the stored numbers stand for.
 
         Raises:
             NodeNotFoundError: If the node does not exist.
             SelectionError: If it has no planes, or the index is invalid.
         """
-        return await self._planes.statistics(path, index, bins, decode=decode)
+        return await self._planes.statistics(path, index, bins, plane=plane, decode=decode)
 
     async def pyramid(self, path: str) -> Pyramid:
         """Return the levels of an array or a pyramid.
@@ -356,9 +360,23 @@ class Service:
         """
         return await self._planes.pyramid(path)
 
-    async def view(self, path: str, *, decode: bool = True) -> dict[str, Any]:
+    async def view(self, path: str, *, plane: str = "", decode: bool = True) -> dict[str, Any]:
         """Return the axes, levels, zooms, unit and value range of an array or a pyramid."""
-        return await self._planes.view(path, decode=decode)
+        return await self._planes.view(path, plane=plane, decode=decode)
+
+    async def preview(self, path: str, *, index: str = "") -> bytes:
+        """Return a picture of a whole plane as a PNG of at most 720 pixels along each side, as the viewer first shows it.
+
+        Args:
+            path: The path of an array or a pyramid.
+            index: The plane, as a selection of the axes before the last two; by default the first one.
+
+        Raises:
+            NodeNotFoundError: If the node does not exist.
+            SelectionError: If it has no planes, or the index is invalid.
+            TooMuch: If the picture exceeds the limits.
+        """
+        return await self._planes.preview(path, index)
 
     async def render_tile(
         self,
@@ -371,8 +389,9 @@ class Service:
         cmap: str = "viridis",
         low: float | None = None,
         high: float | None = None,
-        scale: Literal["linear", "log"] = "linear",
+        scale: Scale = "linear",
         origin: Literal["upper", "lower", ""] = "",
+        plane: str = "",
         decode: bool = True,
     ) -> bytes:
         """Return a tile of a plane as a PNG of 256 x 256 pixels. At zoom 0, one tile shows the plane.
@@ -382,12 +401,13 @@ class Service:
             zoom: The zoom; each one doubles the resolution.
             x: The column of the tile.
             y: The row of the tile, from the top.
-            index: The plane, as a selection of the axes before the last two; by default the first one.
-            cmap: The name of a colour map.
+            index: The plane, as a selection of the other axes; by default the first one.
+            cmap: The name of a colour map; ``"labels"`` for integers as categories, ``"rgb"`` for channels of colours.
             low: The value of its first colour; by default one that suits the values.
             high: The value of its last colour; by default one that suits the values.
-            scale: Whether the colours in between are linear or logarithmic.
+            scale: The scale of the colours in between; ``"diverging"`` has 0 in the middle.
             origin: The position of the first row; by default the north is at the top.
+            plane: The numbers of the axes of rows and columns, such as ``"0,1"``; by default the last two.
             decode: Whether to show what the stored numbers stand for.
 
         Raises:
@@ -396,7 +416,9 @@ class Service:
             TooMuch: If the tile exceeds the limits.
         """
         colours = Colours(cmap, low, high, scale)
-        return await self._planes.tile(path, (zoom, x, y), index=index, colours=colours, origin=origin, decode=decode)
+        return await self._planes.tile(
+            path, (zoom, x, y), index=index, colours=colours, origin=origin, plane=plane, decode=decode
+        )
 
     # -------------------------------------------------------------- keys
 

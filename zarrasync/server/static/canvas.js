@@ -1,5 +1,7 @@
 // A plane of tiles. Pointer, wheel, two fingers and keys move and zoom it. Requests for tiles outside the view are aborted.
 
+import { isServed, request } from "./host.js";
+
 const BUSY = 8; // concurrent requests; more of them delay the first tiles
 const KEPT = 400; // tiles in memory beyond those in view
 
@@ -59,6 +61,14 @@ export class Plane {
     const { rows, columns } = this.source;
     this.view = { row: rows / 2, column: columns / 2, scale: Math.max(this.#least(), 0.96 * this.#whole()) };
     this.fitted = true;
+  }
+
+  /** Shows rows and columns, with all of them in view. */
+  frame({ top, bottom, left, right }) {
+    if (!this.source || !this.width) return void (this.framed = { top, bottom, left, right }); // until the canvas has a size
+    const scale = 0.96 * Math.min(this.width / (right - left), this.height / (bottom - top));
+    this.view = { row: (top + bottom) / 2, column: (left + right) / 2, scale: Math.min(64, Math.max(scale, this.#least())) };
+    this.framed = null;
   }
 
   zoomBy(factor, [x, y] = [this.width / 2, this.height / 2]) {
@@ -168,7 +178,7 @@ export class Plane {
     const abort = new AbortController();
     this.loading.set(url, abort);
     try {
-      const answer = await fetch(url, { signal: abort.signal });
+      const answer = await request(url, { signal: abort.signal });
       if (answer.status === 503) setTimeout(() => this.draw(), 1000 * (Number(answer.headers.get("Retry-After")) || 1));
       if (!answer.ok) throw new Error(`${answer.status}`);
       this.tiles.set(url, await createImageBitmap(await answer.blob()));
@@ -203,7 +213,8 @@ export class Plane {
     this.height = box.height;
     this.canvas.width = Math.round(box.width * devicePixelRatio);
     this.canvas.height = Math.round(box.height * devicePixelRatio);
-    if (this.fitted || !this.scale) this.fit(); // surrounding elements may have changed its size
+    if (this.framed) this.frame(this.framed);
+    else if (this.fitted || !this.scale) this.fit(); // surrounding elements may have changed its size
     else this.draw();
   }
 
@@ -224,6 +235,7 @@ export class Plane {
   }
 
   #wheel(event) {
+    if (!isServed && !event.ctrlKey && !this.canvas.matches(":focus")) return; // the wheel scrolls the notebook
     event.preventDefault();
     this.zoomBy(2 ** (-event.deltaY / (event.deltaMode ? 6 : 240)), this.#at(event));
     this.pointed(this.element(this.#at(event)));

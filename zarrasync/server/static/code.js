@@ -1,11 +1,12 @@
 // Code that opens the shown node in Python and JavaScript.
 
-import { BASE, byId, make } from "./page.js";
+import { isServed, urlOf } from "./host.js";
+import { byId, make } from "./page.js";
 
 let shown = "zarrasync";
 let snippets = {};
 const quoted = JSON.stringify; // names may contain any characters
-const url = () => new URL("zarr", BASE).href;
+const url = () => urlOf("zarr");
 
 /** Shows code for a group. */
 export function forGroup(path) {
@@ -37,7 +38,7 @@ function downloads(path, variable, selection, decoding, style) {
   const kinds = [["csv", {}], ["npy", {}], ...(style ? [["png", style]] : [])];
   const links = kinds.map(([format, more]) => {
     const query = new URLSearchParams({ path, select: selection.join(",") || "...", format, ...decoding, ...more });
-    return make("a", { href: new URL(`api/data?${query}`, BASE).href, download: `${variable || "values"}.${format}` }, format);
+    return make("a", { href: urlOf(`api/data?${query}`), download: `${variable || "values"}.${format}` }, format);
   });
   byId("downloads").replaceChildren("Download ", ...links.flatMap((link) => [link, " "]));
 }
@@ -45,6 +46,8 @@ function downloads(path, variable, selection, decoding, style) {
 function show(all) {
   snippets = all;
   byId("snippet").hidden = false;
+  for (const name of ["code", "copy"]) byId(name).hidden = !isServed; // only programs that can reach the server can run the code
+  if (!isServed) return;
   const tabs = byId("snippet").querySelector("[role=tablist]");
   if (!tabs.childElementCount) tabs.append(...Object.keys(all).map(tabFor));
   for (const tab of tabs.children) {

@@ -1,18 +1,27 @@
-// The plane of the last two axes of an array or a pyramid: sliders, colours, axes, the cursor, and the histogram.
+// The plane of two axes of an array or a pyramid: sliders, colours, axes, the cursor, and the histogram.
 
 import { Plane } from "./canvas.js";
 import { Chart } from "./chart.js";
 import * as code from "./code.js";
-import { BASE, ask, byId, coordinate, draw, isLabelled, latest, make, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
+import { isServed, urlOf } from "./host.js";
+import { ask, byId, coordinate, draw, isLabelled, latest, make, notice, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
 
 const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
-export const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, log: false, flip: false, stored: false, labels: null };
+const SCALES = ["linear", "log", "diverging"];
+export const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, scale: "linear", flip: false, stored: false, plane: "", labels: null };
 let changed = () => {};
 
 /** The parameter of requests for values: none for decoded ones. */
 export function decoding() {
   return state.stored ? { decode: 0 } : {};
 }
+
+/** The parameters of requests for the plane. */
+function planeParameters() {
+  return { path: state.path, ...(state.plane ? { plane: state.plane } : {}), ...decoding() };
+}
+
+const planeIn = (path, told) => ((told.get("path") ?? "") === path ? told.get("plane") ?? "" : "");
 
 export function asksForStored(path, told) {
   return (told.get("path") ?? "") === path && told.has("stored");
@@ -26,22 +35,31 @@ export async function show(path, told) {
   state.picked = state.profile = null;
   if (path === null) return [];
   state.stored = asksForStored(path, told);
-  const view = await ask("view", { path, ...decoding() });
+  state.plane = planeIn(path, told);
+  const asked = state.plane;
+  let view = await ask("view", planeParameters(), asked ? { failed: () => {} } : {});
+  if (!view && asked && state.path === path) {
+    state.plane = "";
+    view = await ask("view", planeParameters());
+  }
   if (!view || state.path !== path) return [];
   byId("plane").hidden = false;
   state.view = view;
-  return arrange(told);
+  const problems = await arrange(told, state.plane);
+  return state.plane === asked ? problems : [...problems, `the plane ${asked}, which does not exist or takes too many chunks`];
 }
 
 /** Shows the view of the node in an address, or the default view. Returns what is invalid in the address. */
-export async function arrange(told) {
+export async function arrange(told, plane = planeIn(state.path, told)) {
   const { path } = state;
+  if (state.plane !== plane) return show(path, told);
   if (state.stored !== asksForStored(path, told)) return showStored(!state.stored, told);
   const { view } = state;
   state.index = view.axes.slice(0, -2).map(() => 0);
   [state.low, state.high] = view.range;
-  state.ranged = state.log = false;
-  state.cmap = view.is_labels ? "labels" : state.cmap === "labels" ? COLOURS[0] : state.cmap;
+  state.ranged = false;
+  state.scale = "linear";
+  state.cmap = usual(["labels", "rgb"].includes(state.cmap) ? COLOURS[0] : state.cmap);
   state.flip = view.origin === "lower";
   await overlay(null);
   const problems = restore(path, told);
@@ -50,17 +68,37 @@ export async function arrange(told) {
   byId("sliders").replaceChildren(...sliders(view.axes.slice(0, -2), state.index, refresh));
   controls();
   const drawn = refresh();
-  const at = told.get("at")?.split(",").map(Number);
-  if (told.get("path") === path && at?.length === 3 && at.every(Number.isFinite)) plane.view = { row: at[0], column: at[1], scale: at[2] };
+  if (told.get("path") === path) go(told);
   await drawn;
   return problems;
+}
+
+/** The colours of a node by default. */
+const usual = (cmap = COLOURS[0]) => (state.view.has_colours ? "rgb" : state.view.is_labels ? "labels" : cmap);
+
+/** The colours from which to choose. */
+const colours = () => (state.view?.samples ? [...COLOURS, "rgb"] : COLOURS);
+
+/** Goes to the part of the plane in an address: its middle and scale, or its rows and columns. */
+function go(told) {
+  const numbers = (name, count) => {
+    const found = told.get(name)?.split(",").map(Number);
+    return found?.length === count && found.every(Number.isFinite) ? found : null;
+  };
+  const [at, box] = [numbers("at", 3), numbers("box", 4)];
+  if (at) plane.view = { row: at[0], column: at[1], scale: at[2] };
+  else if (box) {
+    const rows = state.view.axes.at(-2).size;
+    const [top, bottom] = state.flip ? [rows - box[1], rows - box[0]] : box;
+    plane.frame({ top, bottom, left: box[2], right: box[3] });
+  }
 }
 
 /** Shows the stored numbers, or the values that they stand for. The range of the colours then changes, too. */
 async function showStored(stored, told = null) {
   const { path } = state;
   state.stored = stored;
-  const view = await ask("view", { path, ...decoding() });
+  const view = await ask("view", planeParameters());
   if (!view || state.path !== path || state.stored !== stored) return [];
   state.view = view;
   if (told) return arrange(told);
@@ -72,9 +110,10 @@ async function showStored(stored, told = null) {
 export function parameters() {
   const told = {};
   if (state.index.length) told.index = state.index.join(",");
-  if (state.cmap !== "viridis") told.cmap = state.cmap;
+  if (state.plane) told.plane = state.plane;
+  if (state.cmap !== usual()) told.cmap = state.cmap;
   if (state.ranged) told.range = `${state.low},${state.high}`;
-  if (state.log) told.log = "1";
+  if (state.scale !== "linear") told.scale = state.scale;
   if (state.flip !== (state.view.origin === "lower")) told.flip = state.flip ? "1" : "0";
   if (state.stored) told.stored = "1";
   if (state.labels) told.labels = state.labels.path;
@@ -95,15 +134,15 @@ function restore(path, told) {
     if (isValid) state.index = index;
     else problems.push(`the index ${told.get("index")} (${axes.map(({ name, size }) => `${name} has ${size} elements`).join(", ") || "there are no other axes"})`);
   }
-  const usual = state.view.is_labels ? "labels" : COLOURS[0];
-  state.cmap = COLOURS.includes(told.get("cmap")) ? told.get("cmap") : usual;
-  if (told.has("cmap") && !COLOURS.includes(told.get("cmap"))) problems.push(`the colours ${told.get("cmap")}`);
+  state.cmap = colours().includes(told.get("cmap")) ? told.get("cmap") : usual();
+  if (told.has("cmap") && !colours().includes(told.get("cmap"))) problems.push(`the colours ${told.get("cmap")}`);
   if (told.has("range")) {
     const range = numbers("range");
     if (range.length === 2 && range.every(Number.isFinite)) [state.low, state.high, state.ranged] = [...range, true];
     else problems.push(`the range ${told.get("range")}`);
   }
-  state.log = told.has("log");
+  if (SCALES.includes(told.get("scale"))) state.scale = told.get("scale");
+  else if (told.has("scale")) problems.push(`the scale ${told.get("scale")}`);
   if (told.has("flip")) state.flip = told.get("flip") !== "0";
   return problems;
 }
@@ -112,7 +151,7 @@ function restore(path, told) {
 
 /** Shows a label image over the image; null for none. */
 async function overlay(path) {
-  const view = path && (await ask("view", { path }));
+  const view = path && !state.plane && (await ask("view", { path }));
   state.labels = view ? { path, array: view.array, axes: view.axes, minZoom: view.min_zoom, properties: view.label_properties } : null;
 }
 
@@ -121,10 +160,13 @@ function controls() {
   byId("labels").replaceChildren(new Option("none", ""), ...labels.map((path) => new Option(path.split("/").pop(), path)));
   byId("labels").value = state.labels?.path ?? "";
   byId("labels").parentElement.hidden = !labels.length;
+  byId("cmap").replaceChildren(...colours().map((name) => new Option(name === "rgb" ? "red, green, blue" : name.split(":").pop(), name)));
   byId("cmap").value = state.cmap;
+  axisChoice();
   byId("low").value = trimmed(state.low);
   byId("high").value = trimmed(state.high);
-  byId("log").checked = state.log;
+  byId("scaling").value = state.scale;
+  for (const id of ["scaling", "low", "high", "auto"]) byId(id).disabled = state.cmap === "labels" || (id === "scaling" && state.cmap === "rgb");
   byId("flip").checked = state.flip !== (state.view?.origin === "lower");
   byId("stored").checked = state.stored;
   byId("stored").parentElement.hidden = !state.view?.encoded;
@@ -133,8 +175,8 @@ function controls() {
 
 export function listen(whenChanged) {
   changed = whenChanged;
-  byId("cmap").replaceChildren(...COLOURS.map((name) => new Option(name.split(":").pop(), name)));
-  byId("cmap").addEventListener("change", (event) => set({ cmap: event.target.value }));
+  byId("cmap").addEventListener("change", (event) => set({ cmap: event.target.value, ...rangeFor(event.target.value) }));
+  for (const id of ["rows", "columns"]) byId(id).addEventListener("change", choosePlane);
   for (const id of ["low", "high"])
     byId(id).addEventListener("change", (event) => {
       if (event.target.value !== "") set({ [id]: Number(event.target.value), ranged: true });
@@ -143,7 +185,7 @@ export function listen(whenChanged) {
     await overlay(event.target.value || null);
     refresh();
   });
-  byId("log").addEventListener("change", (event) => set({ log: event.target.checked }));
+  byId("scaling").addEventListener("change", (event) => set({ scale: event.target.value }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked !== (state.view.origin === "lower") }));
   byId("stored").addEventListener("change", (event) => showStored(event.target.checked));
   byId("profile-axis").addEventListener("change", (event) => profile(state.picked, Number(event.target.value)));
@@ -154,6 +196,48 @@ export function listen(whenChanged) {
   byId("fit").addEventListener("click", () => plane.fit());
   new ResizeObserver(rulers).observe(byId("stage"));
 }
+
+/** Offers the axes of the array for rows and columns, if there are more than two. */
+function axisChoice() {
+  const axes = state.view?.axes ?? [];
+  byId("axes").hidden = axes.length < 3;
+  if (axes.length < 3) return;
+  const options = () => inOrder(axes).flatMap(({ name, size }, number) => (size > 1 || state.view.order.slice(-2).includes(number) ? [new Option(name, number)] : []));
+  ["rows", "columns"].forEach((id, number) => {
+    byId(id).replaceChildren(...options());
+    byId(id).value = state.view.order.at(number - 2);
+  });
+}
+
+/** Shows the plane of the chosen axes. If both are the same, the other one takes the place of the one before. */
+function choosePlane({ target }) {
+  const before = state.view.order.slice(-2);
+  const chosen = [byId("rows"), byId("columns")].map(({ value }) => Number(value));
+  if (chosen[0] === chosen[1]) chosen[target.id === "rows" ? 1 : 0] = before[target.id === "rows" ? 0 : 1];
+  const index = inOrder([...state.index, 0, 0]);
+  const others = state.view.axes.map((_, axis) => axis).filter((axis) => !chosen.includes(axis));
+  const told = { ...parameters(), path: state.path, plane: chosen.join(","), index: others.map((axis) => index[axis]).join(",") };
+  for (const name of ["at", "flip", "labels"]) delete told[name]; // they belong to the plane before
+  show(state.path, new URLSearchParams(told)).then((problems) => {
+    failed(problems);
+    target.focus();
+  });
+}
+
+/** Tells what of a chosen plane cannot be shown. */
+function failed(problems) {
+  notice(problems.length ? `This cannot be shown: ${problems.join("; ")}.` : "");
+}
+
+/** The range of colours that suits a colour map: all bytes for colours. */
+function rangeFor(cmap) {
+  const isWhole = cmap === "rgb" && state.view.dtype === "uint8";
+  const [low, high] = isWhole ? [0, 255] : state.cmap === "rgb" && state.stats?.low !== undefined && state.stats?.low !== null ? [state.stats.low, state.stats.high] : [state.low, state.high];
+  return { low, high };
+}
+
+/** Items of the axes of the plane, in the order of the array. */
+const inOrder = (items) => items.map((_, axis) => items[state.view.order.indexOf(axis)]);
 
 function set(changes) {
   Object.assign(state, changes);
@@ -173,7 +257,7 @@ export const plane = new Plane(byId("canvas"), {
   picked: (element) => element && profile(place(element)),
 });
 
-/** The indices of an element of the picture along all axes of the array. */
+/** The indices of an element of the picture along all axes: those of the plane at the end. */
 function place({ row, column }) {
   return [...state.index, state.flip ? state.view.axes.at(-2).size - 1 - row : row, column];
 }
@@ -181,13 +265,13 @@ function place({ row, column }) {
 /** Links to the map of the slice, if its axes are latitudes and longitudes. */
 function mapLink() {
   const { view, index, low, high, cmap } = state;
-  if (!view.is_map || state.stored) return;
+  if (!view.is_map || state.plane || state.stored || !isServed || cmap === "rgb") return;
   const query = new URLSearchParams({ variable: state.path, rescale: `${low},${high}`, colormap_name: cmap });
   view.axes.slice(0, -2).forEach(({ name, labels, step, origin }, axis) => {
     const label = labels ? labels[index[axis]] : step === undefined ? index[axis] : `nearest::${origin + step * index[axis]}`;
     query.append("sel", `${name}=${label}`);
   });
-  byId("downloads").append("· ", make("a", { href: new URL(`WebMercatorQuad/map.html?${query}`, BASE).href }, "Show on a map"));
+  byId("downloads").append("· ", make("a", { href: urlOf(`WebMercatorQuad/map.html?${query}`) }, "Show on a map"));
 }
 
 // ------------------------------------------------------------ profiles
@@ -203,36 +287,38 @@ function profile(at, axis = state.profile ?? state.view.axes.findIndex(({ size }
   byId("profile-axis").replaceChildren(...axes.flatMap(({ name, size }, number) => (size > 1 ? [new Option(name, number)] : [])));
   byId("profile-axis").value = axis;
   byId("profile-place").textContent = axes.map((other, number) => (number === axis ? "" : `${other.name} ${coordinate(other, at[number])}`)).filter(Boolean).join(", ");
-  return chart.show({ path: array, axis: axes[axis], before: at.slice(0, axis), after: at.slice(axis + 1), decoding: decoding() });
+  const own = state.view.order[axis];
+  const [places, along] = [inOrder(at), axes[axis]];
+  return chart.show({ path: array, axis: along, before: places.slice(0, own), after: places.slice(own + 1), decoding: decoding() });
 }
 
 function refresh() {
   const { view, index } = state;
   if (!view) return null;
   const [rows, columns] = view.axes.slice(-2).map((axis) => axis.size);
-  const query = new URLSearchParams({ path: state.path, index: index.join(","), cmap: state.cmap });
+  const query = new URLSearchParams({ ...planeParameters(), index: index.join(","), cmap: state.cmap });
   query.set("low", state.low);
   query.set("high", state.high);
-  if (state.log) query.set("scale", "log");
+  if (state.scale !== "linear") query.set("scale", state.scale);
   query.set("origin", state.flip ? "lower" : "upper");
-  for (const [name, value] of Object.entries(decoding())) query.set(name, value);
   byId("stage").style.setProperty("--aspect", rows / columns);
   plane.show({
-    name: state.path, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
+    name: `${state.path}?${state.plane}`, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
     url: tiles(query), over: labelTiles(rows, columns),
   });
   rulers();
   bar();
   scale();
   changed();
-  code.forArray(view.array, view.dataset, [...index, ":", ":"], decoding(), { cmap: state.cmap, low: state.low, high: state.high, scale: state.log ? "log" : "linear" });
+  const style = state.cmap === "rgb" ? null : { cmap: state.cmap, low: state.low, high: state.high, scale: state.scale };
+  code.forArray(view.array, view.dataset, inOrder([...index, ":", ":"]), decoding(), style);
   mapLink();
   if (state.picked) profile([...index, ...state.picked.slice(-2)]);
   return histogram();
 }
 
 function tiles(query) {
-  return (z, x, y) => new URL(`api/tiles/${z}/${x}/${y}.png?${query}`, BASE).href;
+  return (z, x, y) => `api/tiles/${z}/${x}/${y}.png?${query}`;
 }
 
 /** The indices of the label image along its leading axes. */
@@ -263,8 +349,8 @@ function rulers() {
   const edges = (middle, length, size) => [Math.max(0, middle - length / zoom / 2 - 0.5), Math.min(size - 1, middle + length / zoom / 2 - 0.5)];
   const [width, height] = [plane.width, plane.height];
   const turned = (index) => (state.flip ? down.size - 1 - index : index);
-  const columns = ticks(across, ...edges(column, width, across.size), Math.max(2, width / 95));
-  const rows = ticks(down, ...edges(row, height, down.size).map(turned).sort((a, b) => a - b), Math.max(2, height / 45));
+  const columns = ticks(across, ...edges(column, width, across.size), Math.max(1, Math.min(width, across.size * zoom) / 95));
+  const rows = ticks(down, ...edges(row, height, down.size).map(turned).sort((a, b) => a - b), Math.max(1, Math.min(height, down.size * zoom) / 45));
   const x = (index) => (index + 0.5 - column) * zoom + width / 2;
   const y = (index) => (turned(index) + 0.5 - row) * zoom + height / 2;
   const inside = (place, length) => place > -1 && place < length + 1;
@@ -300,9 +386,13 @@ function bar() {
 
 /** Draws the colours with their values, or the names of labels with their colours. */
 const scale = latest(async (signal) => {
-  const { view, cmap, low, high, log } = state;
+  const { view, cmap } = state;
+  const log = state.scale === "log";
+  const most = Math.max(Math.abs(state.low), Math.abs(state.high));
+  const [low, high] = state.scale === "diverging" ? [-most, most] : [state.low, state.high];
   const names = Object.entries(view.label_properties).slice(0, 40);
-  byId("key").hidden = cmap === "labels" && !names.length;
+  byId("key").hidden = cmap === "rgb" || (cmap === "labels" && !names.length);
+  if (cmap === "rgb") return;
   if (cmap === "labels") {
     byId("key").replaceChildren(make("ul", {}, ...names.map(([label, name]) => {
       const swatch = make("i");
@@ -333,7 +423,7 @@ const read = latest(async (signal, { row, column }) => {
   const at = place({ row, column });
   const [down, across] = view.axes.slice(-2);
   const where = `${down.name} ${coordinate(down, at.at(-2))}, ${across.name} ${coordinate(across, column)}`;
-  const elements = view.axes.some(isLabelled) ? [make("small", {}, `[${at.join(", ")}]`)] : [];
+  const elements = view.axes.some(isLabelled) ? [make("small", {}, `[${inOrder(at).join(", ")}]`)] : [];
   const say = (text) => byId("readout").replaceChildren(make("span", {}, `${where}: ${text}`), ...elements);
   say("…");
   await new Promise((done) => setTimeout(done, 30)); // no requests while the pointer moves
@@ -344,7 +434,7 @@ const read = latest(async (signal, { row, column }) => {
     return told && (typeof told.data === "object" && told.data ? JSON.stringify(told.data) : String(told.data ?? ""));
   };
   const over = plane.source.over ? state.labels : null;
-  const [told, label] = await Promise.all([value(view.array, at, decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
+  const [told, label] = await Promise.all([value(view.array, inOrder(state.cmap === "rgb" ? at.with(view.channel, `0:${view.samples}`) : at), decoding()), over && value(over.array, [...labelIndex(), ...at.slice(-2)])]);
   if (told === null || signal.aborted) return;
   const text = told ? `${described(rounded(told), view.label_properties)} ${unitOf(told)}`.trim() : "missing";
   say(text + (label && label !== "0" ? `, ${over.path.split("/").pop()} ${described(label, over.properties)}` : ""));
@@ -368,7 +458,7 @@ function described(label, properties) {
 // ------------------------------------------------------------ statistics
 
 const histogram = latest(async (signal) => {
-  const stats = await ask("stats", { path: state.path, index: state.index.join(","), bins: 80, ...decoding() }, { signal });
+  const stats = await ask("stats", { ...planeParameters(), index: state.index.join(","), bins: 80 }, { signal });
   if (!stats || signal.aborted) return;
   state.stats = stats;
   const svg = byId("histogram").querySelector("svg");

@@ -1,9 +1,9 @@
 // A map of one array, for pages that embed it, and to look at tiles without other programs.
 
 import { Plane } from "./canvas.js";
+import { request } from "./host.js";
 import { byId, latest, notice, trimmed, withUnit } from "./page.js";
 
-const BASE = new URL("..", import.meta.url);
 const DEEPER = 3; // zooms beyond the one at which pixels are elements
 const name = location.pathname.split("/").at(-2);
 const query = location.search;
@@ -32,7 +32,7 @@ const read = latest(async (signal, zoom, element) => {
   if (signal.aborted) return;
   const known = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "nodata"].includes(key)));
   try {
-    const answer = await fetch(new URL(`point/${longitude},${latitude}?${known}`, BASE), { signal });
+    const answer = await request(`point/${longitude},${latitude}?${known}`, { signal });
     const told = await answer.json();
     const [value] = told.values ?? [null];
     const text = !answer.ok ? "no value" : value === null ? "missing" : withUnit(typeof value === "number" ? trimmed(value) : value, told.unit);
@@ -43,7 +43,7 @@ const read = latest(async (signal, zoom, element) => {
 });
 
 async function begin() {
-  const answer = await fetch(new URL(`${name}/tilejson.json${query}`, BASE));
+  const answer = await request(`${name}/tilejson.json${query}`);
   const told = await answer.json();
   if (!answer.ok) return notice(told.message);
   byId("name").textContent = document.title = told.name;

@@ -1,11 +1,12 @@
 // What all views share: requests, elements, and texts of numbers, units and coordinates.
 
-export const BASE = new URL("..", import.meta.url);
+import { request, root } from "./host.js";
+
 const SYMBOLS = { micrometer: "µm", nanometer: "nm", millimeter: "mm", meter: "m", angstrom: "Å", second: "s", millisecond: "ms", minute: "min", hour: "h", degree: "°", degrees: "°" };
 const COMPASS = { n: ["N", "S"], e: ["E", "W"] };
 const DATE_PARTS = [4, 7, 10, 13, 16, 19]; // characters of a year, a month, a day, an hour, a minute, a second
 
-export const byId = (id) => document.getElementById(id);
+export const byId = (id) => root.getElementById(id);
 
 /** Returns an element with properties and children. Properties with a dash are attributes. */
 export function make(tag, properties = {}, ...children) {
@@ -28,10 +29,8 @@ export function draw(tag, attributes = {}, ...children) {
 
 /** Returns the server's response; null after an error, which `failed` gets: by default, it is shown unless the request may be cancelled. */
 export async function ask(name, parameters, { signal, failed = signal ? () => {} : notice } = {}) {
-  const url = new URL(`api/${name}`, BASE);
-  url.search = new URLSearchParams(parameters);
   try {
-    const answer = await fetch(url, { signal });
+    const answer = await request(`api/${name}?${new URLSearchParams(parameters)}`, { signal });
     const told = await answer.json();
     if (answer.ok) return told;
     failed(told.message ?? `${answer.status}`, answer.status);

@@ -1,6 +1,7 @@
 // A group: its dimensions, its members as a table, and pictures of images.
 
-import { BASE, ask, byId, extent, linkTo, make, symbol } from "./page.js";
+import { load } from "./host.js";
+import { ask, byId, extent, linkTo, make, symbol } from "./page.js";
 
 /** Shows the members of a group. */
 export function members(node) {
@@ -85,6 +86,7 @@ function mark(text, row, column) {
 
 /** A link to a node with the coarsest tile of its image. */
 function picture(path, text) {
-  const src = new URL(`api/tiles/0/0/0.png?${new URLSearchParams({ path })}`, BASE).href;
-  return make("a", { href: linkTo(path), title: path }, make("img", { loading: "lazy", alt: path, src }), text);
+  const image = make("img", { loading: "lazy", alt: path });
+  load(image, `api/tiles/0/0/0.png?${new URLSearchParams({ path })}`);
+  return make("a", { href: linkTo(path), title: path }, image, text);
 }

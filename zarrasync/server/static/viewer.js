@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart.js";
 import * as code from "./code.js";
+import { address, entitle, expose, mounted } from "./host.js";
 import * as image from "./image.js";
 import { ask, byId, latest, linkTo, make, notice, symbol } from "./page.js";
 import * as summary from "./summary.js";
@@ -82,7 +83,7 @@ function card(node) {
   byId("card").hidden = !node;
   byId("title").textContent = node ? `/${node.path}` : "";
   byId("subtitle").textContent = node ? subtitle(node) : "";
-  document.title = [page.path, page.name, "zarrasync"].filter(Boolean).join(" · ");
+  entitle([page.path, page.name, "zarrasync"].filter(Boolean).join(" · "));
   if (!node) return;
   const facts = node.kind === "array" ? arrayFacts(node) : [...Object.entries(node.info), ["Zarr format", node.format]];
   byId("facts").replaceChildren(...facts.map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, `${text}`))));
@@ -137,20 +138,20 @@ function rememberNow() {
   if (!page.node) return; // the address of a node that does not exist stays
   const told = { path: page.path, ...(image.state.view ? image.parameters() : {}) };
   if (!byId("chart").hidden && chart.axis && !chart.isWhole) told.span = chart.span.join(",");
-  history.replaceState(null, "", `#${new URLSearchParams(told)}`);
+  address.replace(`${new URLSearchParams(told)}`);
 }
 
 /** Goes to a node as a link does, so that Back returns to the one before. */
 function go(path) {
   if (path === page.path) return;
   rememberNow();
-  history.pushState(null, "", linkTo(path));
+  address.push(linkTo(path).slice(1));
   follow(asked());
 }
 
-/** The parameters in an address. */
-function asked(address = location.href) {
-  return new URLSearchParams(new URL(address).hash.slice(1));
+/** The parameters in the address. */
+function asked() {
+  return new URLSearchParams(address.get());
 }
 
 /** Shows the node and view of an address, unless another address is followed meanwhile. */
@@ -166,25 +167,23 @@ const follow = latest(async (signal, told) => {
 
 const chart = new Chart(byId("chart"), { changed: remember });
 const tree = new Tree(byId("tree"), { load: (path) => ask("node", { path }), pick: go });
-window.zarrasync = { plane: image.plane, state: image.state }; // for scripts and the console
+expose({ plane: image.plane, state: image.state });
 
 function listen() {
   image.listen(remember);
   byId("search").addEventListener("input", () => search(byId("search").value.trim()));
   byId("copy").addEventListener("click", code.copy);
   byId("browse").addEventListener("click", () => {
-    const isOpen = document.body.classList.toggle("browsing");
+    const isOpen = byId("viewer").classList.toggle("browsing");
     byId("browse").setAttribute("aria-expanded", String(isOpen));
   });
-  // The event's address, because a delayed remember() can overwrite the page's before the event arrives.
-  window.addEventListener("hashchange", ({ newURL }) => (asked(newURL).has("path") || !new URL(newURL).hash) && follow(asked(newURL)));
+  address.listen((text) => follow(new URLSearchParams(text)));
 }
 
 async function begin() {
   listen();
   const root = await ask("node", { path: "" }, { failed: (text, status) => status !== 404 && notice(text) });
-  const mounted = location.pathname.split("/").filter(Boolean).at(-1);
-  page.name = root?.store || (mounted && decodeURIComponent(mounted)) || "";
+  page.name = root?.store || mounted();
   byId("store").textContent = page.name || root?.attributes.title || "zarrasync";
   byId("about").textContent = page.name ? root?.attributes.title ?? "" : "";
   page.name ||= root?.attributes.title ?? "";

@@ -17,7 +17,7 @@ _HEADERS = {
     "base-uri 'none'; form-action 'none'; frame-ancestors *",
     "Cache-Control": "no-cache",
 }
-_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript"}
+_CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".json": "application/json"}
 _FOLDER = files("zarrasync.server") / "static"
 
 
@@ -32,8 +32,8 @@ async def show_map(request: Request) -> Response:
 
 
 def viewer_files() -> dict[str, str]:
-    """Return the texts of the static files by name."""
-    return {item.name: item.read_text() for item in _FOLDER.iterdir()}
+    """Return the texts of the static files that make the page, by name."""
+    return {item.name: item.read_text() for item in _FOLDER.iterdir() if not item.name.endswith(".json")}
 
 
 def show_catalog(names: Iterable[str]) -> Response:

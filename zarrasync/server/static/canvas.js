@@ -29,13 +29,20 @@ export class Plane {
 
   /**
    * Shows another plane, or the same plane in another style.
-   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name, over}; the view stays if the name is the same.
+   * source: {rows, columns, tile, minZoom, maxZoom, url(z, x, y), name, over, lines}; the view stays if the name is the same.
    * over: another source for the same plane, drawn half transparent over the first one; null for none.
+   * lines: a promise of a path in columns and rows, drawn above; null for none.
    */
   show(source) {
     const same = this.source?.name === source.name;
     this.before = same ? this.source : null; // drawn below the new tiles until they have arrived
     this.source = source;
+    this.lines = null;
+    source.lines?.then((path) => {
+      if (this.source !== source) return;
+      this.lines = path;
+      this.draw();
+    });
     this.canvas.setAttribute("aria-busy", "true");
     for (const abort of this.loading.values()) abort.abort();
     this.loading.clear();
@@ -121,9 +128,27 @@ export class Plane {
       this.#layer(source.over, this.#zoom(source.over)); // coarser layers would add up
       pen.globalAlpha = 1;
     }
+    if (this.lines) this.#stroke(this.lines, ratio);
     if (this.settled) this.before = null;
     this.canvas.setAttribute("aria-busy", String(!this.settled));
     this.#fetch();
+  }
+
+  /** Draws a path over the plane, dark with light edges, so that it is seen on all colours. */
+  #stroke(path, ratio) {
+    const { pen, source, scale } = this;
+    pen.save();
+    pen.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * (this.width / 2 - this.column * scale), ratio * (this.height / 2 - this.row * scale));
+    pen.beginPath();
+    pen.rect(0, 0, source.columns, source.rows);
+    pen.clip();
+    pen.lineJoin = "round";
+    for (const [width, colour] of [[3, "#ffffff90"], [1.2, "#000000c0"]]) {
+      pen.lineWidth = width / scale;
+      pen.strokeStyle = colour;
+      pen.stroke(path);
+    }
+    pen.restore();
   }
 
   #layer(source, zoom) {

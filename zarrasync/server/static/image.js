@@ -2,13 +2,14 @@
 
 import { Plane } from "./canvas.js";
 import { Chart } from "./chart.js";
+import { coastlines, isOnEarth } from "./coast.js";
 import * as code from "./code.js";
 import { isServed, urlOf } from "./host.js";
 import { ask, byId, coordinate, draw, isLabelled, latest, make, notice, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
 
 const COLOURS = ["viridis", "magma", "cividis", "turbo", "gray", "matplotlib:coolwarm", "colorbrewer:RdBu_r", "YlGnBu", "terrain", "labels"];
 const SCALES = ["linear", "log", "diverging"];
-export const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, scale: "linear", flip: false, stored: false, plane: "", labels: null };
+export const state = { path: null, view: null, index: [], cmap: "viridis", low: null, high: null, scale: "linear", flip: false, stored: false, coast: true, plane: "", labels: null };
 let changed = () => {};
 
 /** The parameter of requests for values: none for decoded ones. */
@@ -116,6 +117,7 @@ export function parameters() {
   if (state.scale !== "linear") told.scale = state.scale;
   if (state.flip !== (state.view.origin === "lower")) told.flip = state.flip ? "1" : "0";
   if (state.stored) told.stored = "1";
+  if (!state.coast && isOnEarth(state.view)) told.coast = "0";
   if (state.labels) told.labels = state.labels.path;
   const { row, column, scale } = plane.view;
   if (scale) told.at = [row, column, scale].map((n) => Number(n.toPrecision(6))).join(",");
@@ -143,6 +145,7 @@ function restore(path, told) {
   }
   if (SCALES.includes(told.get("scale"))) state.scale = told.get("scale");
   else if (told.has("scale")) problems.push(`the scale ${told.get("scale")}`);
+  if (told.has("coast")) state.coast = told.get("coast") !== "0";
   if (told.has("flip")) state.flip = told.get("flip") !== "0";
   return problems;
 }
@@ -168,6 +171,8 @@ function controls() {
   byId("scaling").value = state.scale;
   for (const id of ["scaling", "low", "high", "auto"]) byId(id).disabled = state.cmap === "labels" || (id === "scaling" && state.cmap === "rgb");
   byId("flip").checked = state.flip !== (state.view?.origin === "lower");
+  byId("coast").checked = state.coast;
+  byId("coast").parentElement.hidden = !state.view || !isOnEarth(state.view);
   byId("stored").checked = state.stored;
   byId("stored").parentElement.hidden = !state.view?.encoded;
   byId("unit").textContent = symbol(state.view?.unit ?? "");
@@ -187,6 +192,7 @@ export function listen(whenChanged) {
   });
   byId("scaling").addEventListener("change", (event) => set({ scale: event.target.value }));
   byId("flip").addEventListener("change", (event) => set({ flip: event.target.checked !== (state.view.origin === "lower") }));
+  byId("coast").addEventListener("change", (event) => set({ coast: event.target.checked }));
   byId("stored").addEventListener("change", (event) => showStored(event.target.checked));
   byId("profile-axis").addEventListener("change", (event) => profile(state.picked, Number(event.target.value)));
   byId("profile-close").addEventListener("click", () => profile(null));
@@ -305,6 +311,7 @@ function refresh() {
   plane.show({
     name: `${state.path}?${state.plane}`, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
     url: tiles(query), over: labelTiles(rows, columns),
+    lines: state.coast && isOnEarth(view) ? coastlines(view.axes.slice(-2), state.flip) : null,
   });
   rulers();
   bar();

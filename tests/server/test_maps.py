@@ -17,6 +17,7 @@ pyproj = pytest.importorskip("pyproj", reason="pyproj is not installed")
 xr = pytest.importorskip("xarray", reason="xarray is not installed")
 from PIL import Image
 
+from tests.server.test_tiles import decoded
 from tests.support.server_client import serving
 from zarrasync import sync
 from zarrasync.server.maps import MapRequest
@@ -290,6 +291,46 @@ async def test_flags_have_their_colours_and_are_not_averaged():
             tuple(pixel) for pixel in np.asarray(Image.open(io.BytesIO(body)).convert("RGB")).reshape(-1, 3).tolist()
         }
         assert colours == {(0, 0, 255), (0, 255, 0)}
+
+
+async def test_values_outside_of_the_range_and_legends():
+    """Own colours below and above, and legends with the colours of the pictures."""
+    values = np.tile(np.linspace(-50, 150, 360, endpoint=False), (180, 1))[None].astype("f4")
+    store, _ = stored(values, np.arange(-89.5, 90), np.arange(0.5, 360))
+    flags = {"flag_values": [1, 2, 5], "flag_meanings": "land sea ice", "flag_colors": "#102030 #0000ff #ffffff"}
+    root = sync.open_group(store, mode="r+")
+    root.create_array(
+        "f", data=np.ones((180, 360), "u1"), dimension_names=("lat", "lon"), attributes=flags, overwrite=True
+    )
+    query = "variable=v&rescale=0,100&colormap_name=gray"
+    ends = "&below=%230000ff&above=transparent"
+    async with serving(store) as client:
+        path = "/bbox/0,-90,360,90.png?width=360&height=180&resampling=nearest"
+        plain, own = [decoded((await client.get(f"{path}&{query}{more}"))[1]) for more in ("", ends)]
+        row = values[0, 0]
+        assert (plain[90, row < 0] == [0, 0, 0, 255]).all()
+        assert (plain[90, row > 100] == [255, 255, 255, 255]).all()
+        assert (own[90, row < 0] == [0, 0, 255, 255]).all()
+        assert (own[90, row > 100, 3] == 0).all()
+        inside = (row >= 0) & (row <= 100)
+        np.testing.assert_allclose(own[90, inside, 0], row[inside] / 100 * 255, atol=2)
+        assert (own[90, inside, 3] == 255).all()
+        legend = await client.json(f"/legend.json?{query}{ends}")
+        assert (legend["low"], legend["high"], legend["below"], legend["above"]) == (0, 100, "#0000ff", "#00000000")
+        assert (legend["colours"][0], legend["colours"][-1], len(legend["colours"])) == ("#000000", "#ffffff", 253)
+        across = decoded((await client.get(f"/legend.png?{query}&width=101&height=9"))[1])
+        np.testing.assert_allclose(across[4, :, 0], np.linspace(0, 255, 101), atol=3)
+        up = decoded((await client.get(f"/legend.png?{query}&width=9&height=101"))[1])
+        np.testing.assert_array_equal(up[::-1, 4], across[4])
+        labels = (await client.json("/legend.json?variable=f"))["labels"]
+        assert labels == [
+            {"value": 1, "name": "land", "colour": "#102030"},
+            {"value": 2, "name": "sea", "colour": "#0000ff"},
+            {"value": 5, "name": "ice", "colour": "#ffffff"},
+        ]
+        bar = decoded((await client.get("/legend.png?variable=f&width=30&height=2"))[1])
+        assert [bar[0, x].tolist()[:3] for x in (5, 15, 25)] == [[16, 32, 48], [0, 0, 255], [255, 255, 255]]
+        assert (await client.json(f"/legend.json?{query}&below=nothing", 400))["error"] == "BadQuery"
 
 
 async def test_descriptions_of_tiles_name_urls_that_work():

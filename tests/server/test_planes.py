@@ -34,6 +34,10 @@ def store_with_planes() -> dict[str, bytes]:
     root.create_array("v", data=VALUES, chunks=(1, 10, 40, 50), dimension_names=NAMES, attributes={"units": "m s-1"})
     root.create_array("time", data=np.arange(5), attributes={"units": "days since 2024-02-27"})
     root.create_array("lat", data=np.linspace(-39, 39, 40), attributes={"units": "degrees_north"})
+    world = root.create_group("world")
+    world.create_array("flat", data=np.full((180, 360), 0.5), dimension_names=("lat", "lon"))
+    world.create_array("lat", data=np.arange(-89.5, 90), attributes={"units": "degrees_north"})
+    world.create_array("lon", data=np.arange(0.5, 360), attributes={"units": "degrees_east"})
     root.create_array("rgb", data=PIXELS[..., :3], chunks=(20, 80, 3))
     root.create_array("rgba", data=PIXELS.transpose(2, 0, 1), dimension_names=("rgba", "y", "x"))
     root.create_array("bands", data=PIXELS.transpose(2, 0, 1).astype("f4"), dimension_names=("band", "y", "x"))
@@ -126,7 +130,10 @@ async def read_middle(page: Any) -> tuple[str, tuple[int, ...]]:
     return await told.text_content(), tuple(map(int, indices))
 
 
-@pytest.mark.parametrize("page", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True)
+REFUSED = {"allowed": "400 \\(Bad Request\\)"}  # of a plane that does not exist
+
+
+@pytest.mark.parametrize("page", [REFUSED, {**REFUSED, "color_scheme": "dark"}], indirect=True)
 async def test_axes_are_chosen(page, url):
     await page.goto(f"{url}#path=v&index=2,7")
     await settled(page)
@@ -193,3 +200,44 @@ async def test_colours_are_shown_and_scales_chosen(page, url):
     await expect(page.locator("#key .marks span").first).to_have_text("-3")
     await settled(page)
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("page", [{}, {**PHONE, "color_scheme": "dark"}], ids=["desktop", "phone"], indirect=True)
+async def test_coastlines_lie_between_land_and_sea(page, url):
+    globe = pytest.importorskip("global_land_mask").globe
+    await page.goto(f"{url}#path=world/flat&range=0,1&cmap=gray")
+    await settled(page)
+    await page.wait_for_function("zarrasync.plane.lines && zarrasync.plane.settled")
+    pixels, view = await page.evaluate("""async () => {
+      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      const { canvas, width, height, view } = zarrasync.plane;
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      const dark = [];
+      for (let n = 0; n < data.length; n += 4)
+        if (data[n] < 80 && data[n + 3] > 200) dark.push([Math.floor(n / 4 / canvas.width), (n / 4) % canvas.width]);
+      return [dark, { ...view, width, height }];
+    }""")
+    rows, columns = np.array(pixels).T + 0.5
+    lat = 90 - (view["row"] + (rows - view["height"] / 2) / view["scale"])
+    lon = (view["column"] + (columns - view["width"] / 2) / view["scale"] + 180) % 360 - 180
+    steps = np.array([-1.5, -0.75, 0, 0.75, 1.5])
+    near = globe.is_land(
+        np.clip(lat[:, None, None] + steps[:, None], -89.9, 89.9), (lon[:, None, None] + steps + 180) % 360 - 180
+    ).reshape(len(lat), -1)
+    is_coast = near.any(axis=1) & ~near.all(axis=1)
+    assert len(lat) > 300
+    assert is_coast[lat > -60].mean() > 0.9  # ice shelves are land in one of the sources
+    await page.locator("#coast").uncheck()
+    await expect(page).to_have_url(re.compile("coast=0"))
+    await page.wait_for_function("!zarrasync.plane.lines && zarrasync.plane.settled")
+    await page.locator("#coast").check()
+    await page.wait_for_function("zarrasync.plane.lines")
+    await page.evaluate("location.hash = '#path=v'")  # without coordinates along one axis
+    await expect(page.locator("#coast")).to_be_hidden()
+    await page.evaluate("location.hash = '#path=world/flat'")
+    await expect(page.locator("#coast")).to_be_visible()
+    await page.wait_for_function("zarrasync.plane.lines && zarrasync.plane.settled")
+    if AXE:
+        await page.evaluate(Path(AXE).read_text())
+        found = await page.evaluate("axe.run(document)")
+        assert [f"{item['id']}: {node['html']}" for item in found["violations"] for node in item["nodes"]] == []

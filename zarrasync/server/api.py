@@ -82,6 +82,8 @@ _STYLE = (
     Parameter("cmap", "the name of a colour map, labels, or rgb for channels of colours", default="viridis"),
     Parameter("low", "the value of the first colour", kind="number"),
     Parameter("high", "the value of the last colour", kind="number"),
+    Parameter("below", "the colour of lower values, such as transparent or #0000ff"),
+    Parameter("above", "the colour of higher values"),
     Parameter("scale", "the colours in between", choices=get_args(Scale)),
 )
 _ORIGIN = Parameter(
@@ -274,6 +276,8 @@ class Api:
             low=colours.low,
             high=colours.high,
             scale=colours.scale,
+            below=colours.below,
+            above=colours.above,
             origin=query.get("origin", ""),  # type: ignore[arg-type]  # it is checked
             plane=query.get("plane", ""),
             decode=decodes(query),

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.metadata.conventions import RGBA
 from zarrasync.server.compression import compressor
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["LABELS", "RGB", "Scale", "Style", "palette_of", "render"]
+__all__ = ["LABELS", "RGB", "Scale", "Style", "encode", "palette", "palette_of", "render"]
 
 LABELS = "labels"
 """The colour map of label images: a colour for each integer, and none for 0."""
@@ -44,6 +45,8 @@ class Style:
         high: The value of its last colour.
         scale: The scale of the colours in between.
         labels: The colours of labels, if the colour map is the one of label images.
+        below: The colour of lower values; ``None`` for the first colour.
+        above: The colour of higher values; ``None`` for the last colour.
     """
 
     cmap: str
@@ -51,6 +54,8 @@ class Style:
     high: float
     scale: Scale = "linear"
     labels: LabelColours = field(default_factory=LabelColours)
+    below: RGBA | None = None
+    above: RGBA | None = None
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -68,19 +73,35 @@ class Style:
         return (self.low if self.low > 0 else least), (self.high if self.high > 0 else least)
 
 
-@lru_cache(maxsize=64)
 def palette_of(name: str) -> bytes:
     """Return red, green and blue of the 256 palette entries of a colour map. The first entry is transparent.
 
     Raises:
         BadQuery: If no map has this name.
     """
+    return bytes(3) + _colours_of(name, _COLOURS)
+
+
+@lru_cache(maxsize=64)
+def _colours_of(name: str, count: int) -> bytes:
     try:
         colormap = cmap.Colormap(name)
     except (ValueError, TypeError, KeyError) as error:
         raise BadQuery(f"unknown colour map {name[:40]!r}; try viridis, magma or gray") from error
-    table = colormap(np.linspace(0, 1, _COLOURS))
-    return bytes(3) + (np.asarray(table)[:, :3] * 255 + 0.5).astype(np.uint8).tobytes()
+    table = colormap(np.linspace(0, 1, count))
+    return (np.asarray(table)[:, :3] * 255 + 0.5).astype(np.uint8).tobytes()
+
+
+def palette(style: Style) -> tuple[bytes, bytes]:
+    """Return red, green and blue, and the opacity, of palette entries: the first and the last one may have own colours."""
+    below, above = ([] if colour is None else [colour] for colour in (style.below, style.above))
+    colours = _colours_of(style.cmap, _COLOURS - len(below) - len(above))
+    entries = b"".join([bytes(3), *(bytes(item[:3]) for item in below), colours, *(bytes(item[:3]) for item in above)])
+    opacity = bytearray(b"\xff" * (1 + _COLOURS))
+    opacity[_TRANSPARENT] = 0
+    for entry, ends in ((1, below), (_COLOURS, above)):
+        opacity[entry] = ends[0][3] if ends else 255
+    return entries, bytes(opacity)
 
 
 def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None = None) -> bytes:
@@ -106,14 +127,27 @@ def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None 
         pixels = _palette_entries(values, style)[..., None]
     else:
         pixels = style.labels(values) if style.cmap == LABELS else _colours(values, style)
+    return encode(pixels, size, palette(style) if is_palette else None)
+
+
+def encode(
+    pixels: npt.NDArray[np.uint8], size: tuple[int, int] | None = None, palette: tuple[bytes, bytes] | None = None
+) -> bytes:
+    """Return pixels as a PNG.
+
+    Args:
+        pixels: Palette entries of shape (rows, columns, 1), or red, green, blue and opacity of shape (rows, columns, 4).
+        size: The height and the width in pixels, if they are larger. Pixels outside are transparent.
+        palette: Red, green and blue of each entry, and their opacity; ``None`` for colours.
+    """
     rows, columns, depth = pixels.shape
     height, width = size or (rows, columns)
     lines = np.zeros((height, 1 + depth * width), np.uint8)  # a line begins with the number of its filter: none
     lines[:rows, 1 : 1 + depth * columns] = pixels.reshape(rows, -1)
-    return _png(lines, (height, width), palette_of(style.cmap) if is_palette else None)
+    return _png(lines, (height, width), palette)
 
 
-def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: bytes | None) -> bytes:
+def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: tuple[bytes, bytes] | None) -> bytes:
     """Return pixels as a PNG (W3C, third edition).
 
     Image libraries take four times as long, because they compress harder than it is worth for a tile.
@@ -121,11 +155,11 @@ def _png(lines: npt.NDArray[np.uint8], size: tuple[int, int], palette: bytes | N
     Args:
         lines: Palette entries, or red, green, blue and opacity, of each pixel, with a zero at the beginning of each line.
         size: The height and the width in pixels.
-        palette: Red, green and blue of each entry, the first of which is transparent; ``None`` for colours.
+        palette: Red, green and blue of each entry, and their opacity; ``None`` for colours.
     """
     height, width = size
     header = struct.pack(">IIBBBBB", width, height, 8, 6 if palette is None else 3, 0, 0, 0)  # with 8 bits
-    entries = () if palette is None else ((b"PLTE", palette), (b"tRNS", bytes([_TRANSPARENT])))
+    entries = () if palette is None else ((b"PLTE", palette[0]), (b"tRNS", palette[1].rstrip(b"\xff")))
     parts = ((b"IHDR", header), *entries, (b"IDAT", _deflate(lines)), (b"IEND", b""))
     chunks = (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
@@ -148,11 +182,17 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
         if style.scale == "log":
             numbers = np.log(numbers + (begin - low))
             low, high = map(math.log, style.positive)
+        first, last = 1.0 + (style.below is not None), _COLOURS - 1.0 * (style.above is not None)
+        is_below = numbers < min(low, high) if style.below is not None else None
+        is_above = numbers > max(low, high) if style.above is not None else None
         numbers -= low
-        numbers *= (_COLOURS - 1.0) / ((high - low) or 1.0)
-        numbers += 1.0
+        numbers *= (last - first) / ((high - low) or 1.0)
+        numbers += first
         missing = np.isnan(numbers) | np.ma.getmask(values)
-        np.clip(numbers, 1, _COLOURS, out=numbers)
+        np.clip(numbers, first, last, out=numbers)
+        for is_outside, entry in ((is_below, 1), (is_above, _COLOURS)):
+            if is_outside is not None:
+                numbers[is_outside] = entry
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)
 

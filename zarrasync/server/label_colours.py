@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zarrasync.metadata.conventions import RGBA, Labels
 from zarrasync.metadata.conventions.cf_flags import Flags
 
-__all__ = ["LabelColours", "flag_labels"]
+__all__ = ["LabelColours", "flag_labels", "parsed_colour"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio as a fraction of 64 bits. Its multiples are spread evenly, so hues of successive labels are far apart."""
@@ -83,14 +83,14 @@ def flag_labels(flags: Flags | None) -> Labels | None:
     generated = LabelColours()(np.array([_as_int64(number) for number in numbers], np.int64))
     colours: dict[int, RGBA] = {}
     for number, own in zip(numbers, generated.tolist(), strict=True):
-        colours[number] = _parsed(flags.colour_of(number)) or (tuple(own) if number else _NO_FLAG)
+        colours[number] = parsed_colour(flags.colour_of(number)) or (tuple(own) if number else _NO_FLAG)
     names = {number: ", ".join(flags.names_of(number)) for number in numbers}
     return Labels(colours, {number: text for number, text in names.items() if text})
 
 
-def _parsed(colour: str | None) -> RGBA | None:
+def parsed_colour(colour: str | None) -> RGBA | None:
     """Return a colour of CSS; ``None`` for anything else."""
-    if colour is None:
+    if not colour:
         return None
     try:
         red, green, blue, opacity = cmap.Color(colour).rgba8

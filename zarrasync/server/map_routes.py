@@ -14,6 +14,7 @@ import numpy as np
 from zarrasync.display.values import strict
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.server.legends import legend_facts, legend_picture
 from zarrasync.server.limits import BadQuery, Unsupported
 from zarrasync.server.map_grid import (
     CRS84,
@@ -58,6 +59,8 @@ _RESAMPLING = Parameter(
 _STYLE = (
     Parameter("rescale", "the values of the first and the last colour: 250,310; by default those of typical values"),
     Parameter("colormap_name", "the name of a colour map, or labels; by default that of flags, or viridis"),
+    Parameter("below", "the colour of lower values, such as transparent or #0000ff; by default the first colour"),
+    Parameter("above", "the colour of higher values; by default the last colour"),
 )
 _PICTURE = (_VARIABLE, _SEL, *_STYLE, _NODATA, _RESAMPLING)
 _SIZE = Parameter("tilesize", "the pixels of a tile along each side", kind="integer", default="256")
@@ -104,6 +107,12 @@ class MapRoutes:
             Route("map", "/{tms}/map.html", show_map, "A page with a map", tile_parameters, ("text/html",)),
             Route("wmts", "/WMTSCapabilities.xml", self.wmts, "Tiles as WMTS", described, ("application/xml",)),
             Route("point", "/point/{lon},{lat}", self.point, "The value at a point", (_VARIABLE, _SEL, _NODATA)),
+            *(
+                Route(f"legend{n}", path, self.legend, "Colours and their values", (_VARIABLE, *_STYLE, *size), kinds)
+                for n, (path, size, kinds) in enumerate(
+                    (("/legend.json", (), ("application/json",)), ("/legend.png", _SIDES[:2], ("image/png",)))
+                )
+            ),
             Route("statistics", "/statistics", self.statistics, "Statistics of a plane", (_VARIABLE, _SEL, _BINS)),
             Route("info", "/info", self.info, "Bounds, size and attributes", (_VARIABLE, _SEL)),
         )
@@ -147,6 +156,21 @@ class MapRoutes:
         if kind == "webp":
             body = await self._service.chunks.compute(lambda: _as_webp(body))
         return content_response(request, [body], _IMAGES[kind], self._max_age, compress=False)
+
+    async def legend(self, request: Request) -> Response:
+        """Return which values have which colours, as JSON, or the colours as a bar."""
+        wanted = _map_request(request)
+        pyramid = await self._service.pyramid(wanted.path)
+        style = await self._maps.style(pyramid, wanted)
+        if request.path.endswith(".png"):
+            height, width = (
+                integer_of(request.query, name, default, 1, _MOST_PIXELS)
+                for name, default in (("height", 16), ("width", 256))
+            )
+            body = legend_picture(style, pyramid.labels, (height, width))
+            return content_response(request, [body], "image/png", self._max_age, compress=False)
+        unit = (await self._service.described.presentation(pyramid.levels[0].array)).unit
+        return json_response(request, strict(legend_facts(style, pyramid.labels, unit)), self._max_age)
 
     # -------------------------------------------------------------- values
 
@@ -254,7 +278,8 @@ def _map_request(request: Request) -> MapRequest:
     # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
     nodata = None if nodata is not None and math.isnan(nodata) else nodata
     colormap = query.get("colormap_name", "")[:64]
-    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, nodata, resampling)
+    ends = query.get("below", ""), query.get("above", "")
+    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling)
 
 
 def _label(text: str) -> tuple[str, Query]:

@@ -21,8 +21,8 @@ from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import axes_of_array
 from zarrasync.server.described import Described
-from zarrasync.server.images import LABELS, render
-from zarrasync.server.limits import TooMuch, Unsupported
+from zarrasync.server.images import LABELS, RGB, Style, render
+from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
 from zarrasync.server.map_grid import (
     CRS84,
     MERCATOR,
@@ -56,6 +56,8 @@ class MapRequest:
         colormap: The name of a colour map; empty for the default: own colours of flags and labels, and viridis.
         low: The value of its first colour; ``None`` for one that suits the values.
         high: The value of its last colour; ``None`` for one that suits the values.
+        below: The colour of lower values, in the notation of CSS; empty for the first colour.
+        above: The colour of higher values; empty for the last colour.
         nodata: A value that is missing.
         resampling: The method by which elements become pixels; empty for the average where a pixel covers several
             elements and the limits allow to read them, or else the nearest one.
@@ -66,6 +68,8 @@ class MapRequest:
     colormap: str = ""
     low: float | None = None
     high: float | None = None
+    below: str = ""
+    above: str = ""
     nodata: float | None = None
     resampling: Resampling | Literal[""] = ""
 
@@ -125,8 +129,7 @@ class Maps:
         """
         pyramid = await self._planes.pyramid(request.path)
         index = await self.index(request)
-        cmap = request.colormap or (LABELS if pyramid.labels is not None else _COLORMAP)
-        style = await self._planes.style(pyramid, Colours(cmap, request.low, request.high))
+        style = await self.style(pyramid, request)
         versions = tuple(self._hierarchy.version_key(level.array) for level in pyramid.levels)
         key = ("map", versions, index, style, grid, request.nodata, request.resampling)
 
@@ -135,6 +138,18 @@ class Maps:
             return await self._chunks.compute(lambda: render(values, style))
 
         return await self._planes.tiles.get(key, make)
+
+    async def style(self, pyramid: Pyramid, request: MapRequest) -> Style:
+        """Return the mapping of the values of a pyramid to colours.
+
+        Raises:
+            BadQuery: If the picture cannot have these colours.
+        """
+        cmap = request.colormap or (LABELS if pyramid.labels is not None else _COLORMAP)
+        if cmap == RGB:
+            raise BadQuery("maps do not support the colour map rgb")
+        colours = Colours(cmap, request.low, request.high, below=request.below, above=request.above)
+        return await self._planes.style(pyramid, colours)
 
     async def point(self, request: MapRequest, longitude: float, latitude: float) -> tuple[Any, str]:
         """Return the value of the element at a point, ``None`` if it is missing, and its unit.

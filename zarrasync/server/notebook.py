@@ -87,9 +87,15 @@ class Viewer(anywidget.AnyWidget):
         """Answer a request as a server does. Its messages do not contain paths of the store either."""
         place, _, query = path.partition("?")
         response = await self._core.respond(Request("GET", f"/{unquote(place)}", query, hosts=("localhost",)))
-        body = b"".join(response.body)
+        body = [*response.body]
+        if response.stream is not None:
+            body += [piece async for piece in response.stream]
         answer = {"kind": "answer", "id": number, "status": response.status, "headers": response.headers}
-        self.send(answer, [body])
+        try:
+            self.send(answer, [b"".join(body)])
+        finally:
+            if response.release is not None:  # otherwise the server would wait for slow clients
+                response.release()
 
     def close(self) -> None:
         """End the requests, and remove the viewer from the notebook."""

@@ -193,7 +193,7 @@ class Planes:
         """Return the mapping of the values of a pyramid to colours. By default, it has the range of the values.
 
         Raises:
-            BadQuery: If it is that of colours, and the values are none.
+            BadQuery: If the colour map is rgb, and the values have no channels of colours.
         """
         if colours.cmap == RGB and not pyramid.samples:
             raise BadQuery("the colour map rgb needs an axis of 3 or 4 channels that is not in the plane")

@@ -35,7 +35,7 @@ class Level:
 
     Attributes:
         array: The array.
-        order: The axes of the array, those of the rows and the columns of planes at the end.
+        order: The axes of the array, with the axes of rows and columns of planes at the end.
         factors: For each axis in this order, the number of elements of the finest level per element of this level.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from zarrasync.server.images import LABELS, RGB, Scale, Style, palette_of
-from zarrasync.server.label_colours import LabelColours
+from zarrasync.server.label_colours import LabelColours, parsed_colour
 from zarrasync.server.limits import BadQuery
 
 __all__ = ["Colours", "Query", "colours_of", "decodes", "integer_of", "plane_of"]
@@ -25,18 +25,25 @@ class Colours:
         low: The value of its first colour; ``None`` for the default.
         high: The value of its last colour; ``None`` for the default.
         scale: The scale of the colours in between.
+        below: The colour of lower values, in the notation of CSS; empty for the first colour.
+        above: The colour of higher values; empty for the last colour.
     """
 
     cmap: str = "viridis"
     low: float | None = None
     high: float | None = None
     scale: Scale = "linear"
+    below: str = ""
+    above: str = ""
 
     def __post_init__(self) -> None:
         if self.scale not in get_args(Scale):
             raise BadQuery(f"scale must be one of {', '.join(get_args(Scale))}, found {self.scale[:20]!r}")
         if self.cmap not in (LABELS, RGB):
             palette_of(self.cmap)  # raises if it is unknown
+        for name, text in (("below", self.below), ("above", self.above)):
+            if text and parsed_colour(text) is None:
+                raise BadQuery(f"{name} must be a colour, such as transparent, red or #ff0000; found {text[:40]!r}")
 
     @property
     def has_range(self) -> bool:
@@ -54,7 +61,9 @@ class Colours:
         if self.cmap == LABELS:
             return Style(self.cmap, 0.0, 1.0, labels=labels)
         low = low if self.low is None else self.low
-        return Style(self.cmap, low, high if self.high is None else self.high, self.scale)
+        high = high if self.high is None else self.high
+        ends = parsed_colour(self.below), parsed_colour(self.above)
+        return Style(self.cmap, low, high, self.scale, below=ends[0], above=ends[1])
 
 
 def plane_of(text: str, ndim: int) -> tuple[int, int] | None:
@@ -72,13 +81,14 @@ def plane_of(text: str, ndim: int) -> tuple[int, int] | None:
 
 
 def colours_of(query: Query) -> Colours:
-    """Return the mapping of values to colours of the parameters ``cmap``, ``low``, ``high`` and ``scale``.
+    """Return the mapping of values to colours of the parameters ``cmap``, ``low``, ``high``, ``scale``, ``below`` and ``above``.
 
     Raises:
         BadQuery: If a parameter is invalid.
     """
     cmap, scale = query.get("cmap", "viridis")[:64], query.get("scale", "linear")
-    return Colours(cmap, _number(query, "low"), _number(query, "high"), scale)  # type: ignore[arg-type]  # it is checked
+    ends = query.get("below", ""), query.get("above", "")
+    return Colours(cmap, _number(query, "low"), _number(query, "high"), scale, *ends)  # type: ignore[arg-type]
 
 
 def decodes(query: Query) -> bool:

@@ -390,6 +390,8 @@ class Service:
         low: float | None = None,
         high: float | None = None,
         scale: Scale = "linear",
+        below: str = "",
+        above: str = "",
         origin: Literal["upper", "lower", ""] = "",
         plane: str = "",
         decode: bool = True,
@@ -406,6 +408,8 @@ class Service:
             low: The value of its first colour; by default one that suits the values.
             high: The value of its last colour; by default one that suits the values.
             scale: The scale of the colours in between; ``"diverging"`` has 0 in the middle.
+            below: The colour of lower values, in the notation of CSS; by default the first colour.
+            above: The colour of higher values; by default the last colour.
             origin: The position of the first row; by default the north is at the top.
             plane: The numbers of the axes of rows and columns, such as ``"0,1"``; by default the last two.
             decode: Whether to show what the stored numbers stand for.
@@ -415,7 +419,7 @@ class Service:
             SelectionError: If it has no planes, or the index or the tile does not exist.
             TooMuch: If the tile exceeds the limits.
         """
-        colours = Colours(cmap, low, high, scale)
+        colours = Colours(cmap, low, high, scale, below, above)
         return await self._planes.tile(
             path, (zoom, x, y), index=index, colours=colours, origin=origin, plane=plane, decode=decode
         )

@@ -198,7 +198,9 @@ class Pyramid:
     ) -> tuple[Level, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         level, step = self.level(zoom), self.step(zoom)
         axes = zip(first, self.shape, level.factors[-2:], level.shape[-2:], strict=True)
-        rows, columns = (_indices(begin, begin + pixels, *item, step) for begin, *item in axes)
+        rows, columns = (
+            _indices(begin, begin + pixels, extent, factor, size, step) for begin, extent, factor, size in axes
+        )
         return level, level.shape[-2] - 1 - rows if is_flipped else rows, columns
 
 

@@ -271,7 +271,8 @@ function place({ row, column }) {
 /** Links to the map of the slice, if its axes are latitudes and longitudes. */
 function mapLink() {
   const { view, index, low, high, cmap } = state;
-  if (!view.is_map || state.plane || state.stored || !isServed || cmap === "rgb") return;
+  const isUsual = view.order.every((axis, number) => axis === number); // maps show the last two axes
+  if (!view.is_map || !isUsual || state.stored || !isServed || cmap === "rgb") return;
   const query = new URLSearchParams({ variable: state.path, rescale: `${low},${high}`, colormap_name: cmap });
   view.axes.slice(0, -2).forEach(({ name, labels, step, origin }, axis) => {
     const label = labels ? labels[index[axis]] : step === undefined ? index[axis] : `nearest::${origin + step * index[axis]}`;

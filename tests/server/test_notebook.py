@@ -56,7 +56,7 @@ class Cell:
             told = [content, base64.b64encode(buffers[0]).decode()]
             asyncio.run_coroutine_threadsafe(self.page.evaluate("(told) => window.fromKernel(...told)", told), loop)
 
-        self.widget.send = send  # type: ignore[method-assign]
+        self.widget.send = send
         await self.page.expose_function("toKernel", self._receive)
         await self.page.set_content(PAGE.format(colour=colour))
         traits = {name: getattr(self.widget, name) for name in ("_esm", "address", "picture_name")}

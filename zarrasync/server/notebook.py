@@ -106,12 +106,12 @@ class Viewer(anywidget.AnyWidget):
     # -------------------------------------------------------------- pictures
 
     def _ipython_display_(self) -> None:
-        bundle = self._repr_mimebundle_() or {}
+        bundle: Any = self._repr_mimebundle_() or {}
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         card = {"text/html": self._node._repr_html_(), "text/plain": repr(self._node).replace("<Async", "<", 1)}
-        display({**data, **card}, raw=True)
+        display({**data, **card}, raw=True)  # type: ignore[no-untyped-call]
         picture, note = start(self._draw()).result()
-        display(self._as_output(picture, note), raw=True, display_id=self.picture_name)
+        display(self._as_output(picture, note), raw=True, display_id=self.picture_name)  # type: ignore[no-untyped-call]
 
     async def _draw(self) -> tuple[bytes, str]:
         """Return a picture of the first view, until the viewer sends one; without one, a note with the reason."""
@@ -123,7 +123,8 @@ class Viewer(anywidget.AnyWidget):
             return b"", f"no picture: {error}"
 
     def _update_picture(self, picture: bytes) -> None:
-        update_display(self._as_output(picture, ""), raw=True, display_id=self.picture_name)
+        output = self._as_output(picture, "")
+        update_display(output, raw=True, display_id=self.picture_name)  # type: ignore[no-untyped-call]
 
     def _as_output(self, picture: bytes, note: str) -> dict[str, Any]:
         """Return a picture as an output that the viewer hides while it works."""

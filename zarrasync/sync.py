@@ -1694,7 +1694,7 @@ class Selection(SelectionBase):
         return self._async.explain()
 
     def show(self) -> Any:
-        """Show the array in a notebook at the place of the selection; see ``Array.show``.
+        """Show the array in a notebook at the place of the selection, as ``show`` of the array does.
 
         Returns:
             A widget.

@@ -399,7 +399,7 @@ class AsyncSelection(NotAwaited):
         return explain(self.array.name, self.array.metadata, self._transform, dtype, self.nbytes, self._stored_bytes)
 
     async def show(self) -> Any:
-        """Show the array in a notebook at the place of the selection; see ``AsyncArray.show``.
+        """Show the array in a notebook at the place of the selection, as ``show`` of the array does.
 
         Returns:
             A widget.

@@ -240,12 +240,12 @@ async def test_invalid_copies_erase_nothing(api: Api, tmp_path: Path):
     await api(api.create_array(store, path="a/b", data=np.arange(1, 7), chunks=3))
     before = dict(store)
     for source, dest in (("a/b", "a"), ("a", ""), ("a", "a"), ("a", "a/c"), ("a/b", "a/b/c"), ("", "a/d")):
-        node = await api(api.open(store, path=source, mode="a"))
+        node = await api(api.open(store, path=source))
         for options in ({}, {"overwrite": True}, {"resume": True}):
             with pytest.raises(NodeExistsError, match="one contains the other"):
                 await api(api.copy(node, store, dest_path=dest, **options))
     assert store == before
-    await api(api.copy(await api(api.open(store, path="a", mode="a")), store, dest_path="backup"))
+    await api(api.copy(await api(api.open(store, path="a")), store, dest_path="backup"))
     assert (await api(api.load(store, path="backup/b"))).tolist() == list(range(1, 7))
 
 

@@ -211,7 +211,10 @@ def _grid_axis(
     if role in ("x", "y") and (not coordinate.labels.direction or not coordinate.labels.is_unique):
         raise Unsupported(f"the coordinate {name!r} neither increases nor decreases, so it is not one of a grid")
     unit = unit_of(attributes)
-    east, north = role == "x" and is_longitude(unit, attributes, name), role == "y" and is_latitude(unit, attributes, name)
+    east, north = (
+        role == "x" and is_longitude(unit, attributes, name),
+        role == "y" and is_latitude(unit, attributes, name),
+    )
     return GridAxis(role, coordinate, values, shown.unit, shown.calendar, east, north, dict(attributes))
 
 

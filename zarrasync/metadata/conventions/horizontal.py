@@ -7,8 +7,6 @@ from typing import Any, Literal, TypeAlias
 
 from zarrasync.metadata.conventions.meaning import Axis
 
-__all__ = ["CIRCLE", "HORIZONTAL", "Role", "is_geographic", "is_latitude", "is_longitude", "role_of"]
-
 Role: TypeAlias = Literal["x", "y", "z", "t", ""]
 """What an axis stands for: to the east, to the north, vertical, time, or something else."""
 CIRCLE = 360.0

@@ -10,8 +10,6 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import compute, run_in_new_thread
 from zarrasync._util import plugins
 
-__all__ = ["call_method"]
-
 
 async def call_method(target: Any, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
     """Call a function that an integration has registered as a method, on a thread because it blocks.

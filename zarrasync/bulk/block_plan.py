@@ -16,8 +16,6 @@ from zarrasync.indexing.regions import Region, partial_chunks, resolve_corners, 
 from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 
-__all__ = ["BlockPlan", "memory_limit"]
-
 _SPARSE = 8
 """If fewer than one in this many stored values are written, the plan visits only those."""
 _SAME_COST = 1.05

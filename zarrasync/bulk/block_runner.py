@@ -21,8 +21,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import run_on_store
 from zarrasync.transfer.threads import ThreadJob, run_jobs
 
-__all__ = ["BlockRunner", "Work"]
-
 Work: TypeAlias = Callable[[Region, Any], Coroutine[Any, Any, None]]
 """Work on a region of the array and its values. If the values are ``None``, the work reads them from the source."""
 _CONCURRENT_BLOCKS = 8

@@ -31,8 +31,6 @@ from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, check_region, is_safe_for_jobs
 
-__all__ = ["Ingestion", "for_job", "ignore_progress", "write_blocks"]
-
 Block: TypeAlias = npt.NDArray[Any]
 _BLOCKS_PER_PROCESS = 8
 """The memory of a process is divided among this many blocks if that costs nothing, so that all processes have some."""

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from zarrasync.indexing.projection import in_c_order
 
-__all__ = ["checksum", "slabs", "value_checksum"]
-
 _SLAB_BYTES = 8 << 20
 _LARGEST_SLAB_BYTES = 64 << 20
 _WIDEST = {"b": "b1", "i": "i8", "u": "i8", "f": "f8", "c": "c16"}

@@ -21,8 +21,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Request, Store, Value
 from zarrasync.transfer.threads import run_jobs
 
-__all__ = ["compare_manifest", "digest_files", "prefix_of"]
-
 _PART_BYTES = 8 << 20
 """Bytes of a file that are read at a time."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["FileDigest", "Manifest"]
-
 _KIND = "zarrasync manifest"
 _VERSION = 1
 _MD5 = re.compile("[0-9a-f]{32}")

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["attributes_of", "names_of"]
-
 _AXIS_ATTRIBUTES = frozenset({"DIMENSION_LIST", "DIMENSION_LABELS"})
 _SCALE_ATTRIBUTES = _AXIS_ATTRIBUTES | {"CLASS", "NAME", "REFERENCE_LIST"}
 """Attributes in which HDF5 stores the names and scales of axes."""

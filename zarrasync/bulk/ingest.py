@@ -24,8 +24,6 @@ from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import StoreLike
 from zarrasync.transfer.unaligned import Unaligned, check_unaligned
 
-__all__ = ["ingest"]
-
 _FILES = frozenset(("concat", "labels", "engine"))
 """Arguments that only files have."""
 _GROUPED = re.compile(r"\bsource=FileOptions\(([^()]*)\)")

@@ -28,8 +28,6 @@ from zarrasync.nodes.open_nodes import ConfigLike, Mode, open_array_at, open_or_
 from zarrasync.stores import CountingStore, StoreLike, resolve
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["ingest_array"]
-
 _NUMERIC = "biufcmM"
 """Kinds of data types whose value ranges ``numpy.can_cast`` compares."""
 _COMPARED = ("chunks", "shards", "dtype")

@@ -17,8 +17,6 @@ from zarrasync.display.progress import ProgressLike
 from zarrasync.nodes.open_nodes import ConfigLike, Mode
 from zarrasync.stores import StoreLike
 
-__all__ = ["ingest_files", "plan_ingest"]
-
 _TERMS = (
     (
         re.compile(

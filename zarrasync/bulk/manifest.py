@@ -14,8 +14,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import ReadOnlyStore, StoreLike, resolve
 
-__all__ = ["manifest"]
-
 
 async def manifest(
     store: StoreLike,

@@ -14,8 +14,6 @@ from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert
 from zarrasync.model import dtypes, fill_values
 from zarrasync.nodes.open_nodes import ConfigLike
 
-__all__ = ["creation_options"]
-
 
 def creation_options(source: Source, options: Mapping[str, Any], config: ConfigLike = None) -> dict[str, Any]:
     """Return the parameters of ``create_array`` for a new array.

@@ -12,8 +12,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import Store, resolve
 
-__all__ = ["contains", "overlap", "refuse_self_overwrite"]
-
 _OPERANDS = (
     "async_",  # of synchronous arrays
     *("variable", "_data", "array", "_array", "stored"),  # of xarray's arrays, variables and array wrappers

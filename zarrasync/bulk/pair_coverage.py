@@ -11,8 +11,6 @@ import numpy as np
 from zarrasync.indexing.regions import Region, clip
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["PairCoverage"]
-
 _MOST_CHUNKS = 1 << 28
 """The number of chunks above which a mask of them would take too much memory, so that nothing is recorded."""
 

@@ -21,8 +21,6 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import resolve
 
-__all__ = ["open_plan"]
-
 _Parse = Callable[[Mapping[str, Any], NodePlace, str, settings.Config], PlannedWork]
 _KINDS: dict[str, _Parse] = {
     "copy": CopyWork.from_json,

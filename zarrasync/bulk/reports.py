@@ -11,8 +11,6 @@ from zarrasync.display.progress import IngestReport
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
 
-__all__ = ["CopyReport", "Finding", "Report", "Severity", "WriteReport", "add_reports"]
-
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from zarrasync.stores.temporary_names import is_process_gone, process_name
 
-__all__ = ["new_scratch_folder", "remove_abandoned_folders", "scratch_space"]
-
 _PREFIX = "zarrasync-scratch-"
 """How the names of folders begin. The name of their process follows."""
 

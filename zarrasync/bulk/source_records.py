@@ -13,8 +13,6 @@ from zarrasync.errors import NodeExistsError
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Store
 
-__all__ = ["check_record", "identify_source", "record_file", "unfinished"]
-
 _UNFINISHED = "unfinished"
 """The stamp of a file in the record of an array that has some of its values. No file has this stamp."""
 

@@ -29,8 +29,6 @@ from zarrasync.nodes.functions import open_array
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.stores import resolve
 
-__all__ = ["Source", "open_source", "pair_of", "source_of"]
-
 _DIMENSION_ATTRIBUTES = ("dims", "dimensions")
 """Attributes with the names of axes, in xarray and h5netcdf."""
 

@@ -16,8 +16,6 @@ from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 
-__all__ = ["Summary", "number_text", "sample", "statistics_facts", "summarize"]
-
 _MOST_CHUNKS = 400
 """The maximum number of chunks in a sample."""
 

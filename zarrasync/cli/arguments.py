@@ -23,36 +23,6 @@ from zarrasync.nodes.access import array_encoding
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
-__all__ = [
-    "FORMATS",
-    "CommandFunction",
-    "CommandParser",
-    "Commands",
-    "RedactingParser",
-    "add_destination",
-    "add_executor",
-    "add_layout",
-    "add_raw",
-    "add_several",
-    "add_shapes",
-    "arrays_of",
-    "check_destination",
-    "codec",
-    "count",
-    "destination",
-    "executor_of",
-    "is_local_archive",
-    "levels",
-    "open_node",
-    "options",
-    "port",
-    "presentation_of",
-    "presented_arrays",
-    "seconds",
-    "select",
-    "shape",
-]
-
 FORMATS: dict[str, int | str] = {"2": 2, "3": 3, "3-draft": "3-draft", "3-draft-2022": "3-draft-2022"}
 CommandFunction = Callable[[argparse.Namespace, Console], int]
 """Runs a command and returns its exit code."""

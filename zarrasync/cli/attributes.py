@@ -17,8 +17,6 @@ from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted
 from zarrasync.nodes.access import replace_attributes
 
-__all__ = ["add"]
-
 
 def add(commands: Commands) -> None:
     """Add the commands."""

@@ -21,8 +21,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_node
 from zarrasync.nodes.group import AsyncGroup
 
-__all__ = ["add"]
-
 
 def add(command: Commands) -> None:
     """Add the command."""

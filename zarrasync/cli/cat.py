@@ -20,8 +20,6 @@ from zarrasync.display.text import size_text
 from zarrasync.display.values import as_csv, as_json, as_json_members, npy_bytes
 from zarrasync.errors import SelectionError
 
-__all__ = ["add"]
-
 _MOST_BYTES = 1 << 30
 """Maximum bytes of a selection in a format that cannot be written in pieces."""
 _PIECE_BYTES = 4 << 20

@@ -16,8 +16,6 @@ from zarrasync.cli.ingest_plans import make_plan_parser
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import resolve
 
-__all__ = ["add"]
-
 _SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 _PATIENCE = {"retries": 0, "request_timeout": 3.0, "total_timeout": 3.0}
 """Settings of requests for completions: an answer after several seconds is of no use."""

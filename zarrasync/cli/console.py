@@ -14,8 +14,6 @@ from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, printable, table_lines
 from zarrasync.display.values import strict
 
-__all__ = ["INCOMPLETE", "Console", "prints_unicode", "show_log"]
-
 INCOMPLETE = 3
 """The exit code of a command whose result lacks parts of the source that no option excludes."""
 

@@ -29,8 +29,6 @@ from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import JobReport
 from zarrasync.errors import ZarrError
 
-__all__ = ["add", "add_arguments", "check_mode", "files_parameters"]
-
 _FOR_FILES = (
     "concat",
     "preprocess",

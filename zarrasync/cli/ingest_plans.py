@@ -28,8 +28,6 @@ from zarrasync.cli.monitoring import add_monitoring, monitored
 from zarrasync.display.progress import report_progress
 from zarrasync.display.text import counted
 
-__all__ = ["is_plan_command", "make_plan_parser"]
-
 _ARRAY_JOBS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX")
 """Variables in which schedulers (Slurm, Kubernetes, AWS Batch) pass the number of a task of an array job."""
 _ACTIONS = ("check", "plan", "run", "finish", "abandon")

@@ -22,8 +22,6 @@ from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.nodes.access import array_encoding
 
-__all__ = ["add"]
-
 _DEFAULT_BINS = 20
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from zarrasync._util.redact import redact
 from zarrasync.errors import ZarrError
 
-__all__ = ["error_line", "for_shell", "options_of", "secrets_of", "typed_places"]
-
 _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"the storage option anon=True", "-o anon=true"),
     (r"the storage option allow_targets=\[…\]", "--allow-target URL"),

@@ -29,8 +29,6 @@ from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["add"]
-
 
 def add(command: Commands) -> None:
     """Add the commands."""

@@ -14,8 +14,6 @@ from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.display.progress import ProgressLike
 from zarrasync.display.report import REPORT_FILES, FailedJob, JobReport
 
-__all__ = ["Watch", "add_monitoring", "monitored"]
-
 
 def add_monitoring(command: argparse.ArgumentParser) -> None:
     """Add the options."""

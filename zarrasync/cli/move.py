@@ -19,8 +19,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import LocalStore, resolve
 from zarrasync.stores.pipelines import is_pipeline
 
-__all__ = ["add"]
-
 
 def add(commands: Commands) -> None:
     """Add the command."""

@@ -15,8 +15,6 @@ from zarrasync.stores.local import local_path
 from zarrasync.stores.pipelines import is_pipeline
 from zarrasync.stores.zip_format import is_archive_name
 
-__all__ = ["hierarchy_of", "open_group", "open_in_hierarchy", "split_url"]
-
 
 def open_in_hierarchy(args: argparse.Namespace) -> sync.Array | sync.Group:
     """Open the node that the arguments specify for writing, through the root of its hierarchy."""

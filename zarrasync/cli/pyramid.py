@@ -12,8 +12,6 @@ from zarrasync.cli.arguments import Commands, add_executor, add_shapes, count, d
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
 
-__all__ = ["add"]
-
 
 def add(command: Commands) -> None:
     """Add the command."""

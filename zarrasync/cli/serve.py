@@ -20,8 +20,6 @@ from zarrasync.cli import bench
 from zarrasync.cli.arguments import Commands, add_several, count, options, port
 from zarrasync.cli.console import Console
 
-__all__ = ["add"]
-
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9_-][A-Za-z0-9._-]*)=(?P<rest>.+)", re.DOTALL)
 _ENDINGS = (".zarr", ".zip", ".json", ".parquet")
 """Endings of URLs that are not part of the name of a store."""

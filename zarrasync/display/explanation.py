@@ -11,8 +11,6 @@ from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Explanation", "explain"]
-
 
 @dataclass(frozen=True)
 class Explanation:

@@ -13,8 +13,6 @@ from zarrasync.indexing.regions import Coverage
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names
 
-__all__ = ["array", "group", "info", "selection", "tree"]
-
 # Text and lines have the colour of the page's text. Chunks that are read have a colour with contrast to white and black.
 _STYLE = """<style>
 .za-plain{display:none}.za{display:block!important}

@@ -18,8 +18,6 @@ from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 
-__all__ = ["Info", "Tree", "array_info", "complete_array_info", "decoded_info", "group_info", "render_tree"]
-
 
 @dataclass(frozen=True)
 class Info:

@@ -11,8 +11,6 @@ from zarrasync._concurrency.retry import RetryCounts
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import duration_text, printable, size_text
 
-__all__ = ["JobProgress", "Monitor"]
-
 _SHOWN_PARTS = 4
 """The number of parts that a line names."""
 

@@ -9,8 +9,6 @@ from zarrasync.metadata.conventions import Meaning
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import Flags
 
-__all__ = ["encoding_facts", "meaning_facts"]
-
 _MOST = 12
 """Number of axes or levels that are listed."""
 

@@ -13,8 +13,6 @@ from zarrasync._concurrency import clock
 from zarrasync.display.job_progress import JobProgress, Monitor
 from zarrasync.display.text import duration_text, printable, size_text
 
-__all__ = ["Bars", "Lines", "default_monitor"]
-
 _FIXED_LINES = 4
 """The number of lines of a terminal that bars of parts leave free."""
 _WITHOUT_SIZE = "{desc} … [{elapsed}]"

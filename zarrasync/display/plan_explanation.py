@@ -9,8 +9,6 @@ from typing import Any
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, printable, size_text
 
-__all__ = ["PlanExplanation"]
-
 _MOST_ROWS = 20
 """The number of tasks in a table. The others are counted."""
 

@@ -14,8 +14,6 @@ from zarrasync.errors import CodecError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import CALENDAR, numbers_to_dates
 
-__all__ = ["Presentation", "Shown", "with_short_dates"]
-
 _RESOLUTIONS = ("s", "ms", "us", "ns")
 _MIDNIGHT = "T00:00:00"
 

@@ -13,8 +13,6 @@ from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted, size_text
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["IngestReport", "JobProgress", "ProgressLike", "part_of", "report_progress", "skip_of"]
-
 ProgressLike: TypeAlias = "bool | Progress | Monitor | Sequence[bool | Progress | Monitor]"
 """What users pass as ``progress``: whether to show it, a function that is called with numbers of bytes, a monitor, or
 several of these."""

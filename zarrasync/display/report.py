@@ -13,8 +13,6 @@ from zarrasync.display import html
 from zarrasync.display.text import Table, table_lines
 from zarrasync.display.values import strict
 
-__all__ = ["REPORT_FILES", "FailedJob", "JobReport"]
-
 REPORT_FILES = (".html", ".json", ".txt")
 """The suffixes of files that a report can be saved as."""
 

@@ -18,8 +18,6 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.model.chunk_grids import Grid, GridAxis
 
-__all__ = ["draw"]
-
 _WIDTH, _HEIGHT = 250.0, 190.0
 """The maximum size of a plane, in pixels like all lengths in this module."""
 _MIN_SIDE = 28.0

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from zarrasync.display.values import as_json, dumps, json_pieces
 
-__all__ = ["Column", "ParquetPieces", "Table"]
-
 _PIECE_ROWS = 1 << 14
 """Rows that are formatted at a time."""
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["Table", "chunk_shapes", "counted", "duration_text", "listed", "printable", "size_text", "table_lines"]
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROL_EXCEPT_WHITESPACE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from zarrasync.indexing.projection import in_c_order
 
-__all__ = ["as_csv", "as_json", "as_json_members", "dumps", "json_pieces", "npy_bytes", "strict"]
-
 _PIECE_ELEMENTS = 1 << 13
 """Elements that are formatted at a time. Some formatters hold the interpreter's lock until they return."""
 _INTEGER = re.compile(rb"-?\d+")

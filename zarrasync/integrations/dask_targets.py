@@ -25,8 +25,6 @@ from zarrasync.indexing.regions import Region
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["WriteTarget", "check_reach", "current_cluster", "is_dask_array", "seceded", "stop_in_process"]
-
 
 def is_dask_array(data: Any) -> bool:
     """Return whether a value is a dask array."""

@@ -36,8 +36,6 @@ from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned, is_allowed
 
-__all__ = ["DaskWrite", "check_blocks", "compute_only", "write_later", "write_together"]
-
 _SMALL_BYTES = 64 << 20
 """Bytes of a block that need not be split."""
 _UNSIZED_BYTES = 16

@@ -11,18 +11,6 @@ import numpy as np
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import Edges, expand_sizes, guess_chunks
 
-__all__ = [
-    "ChunksLike",
-    "ShapeLike",
-    "ShardsLike",
-    "chunk_shape_of",
-    "is_auto",
-    "listed_edges",
-    "parse_sizes",
-    "plan_chunk_shapes",
-    "split_shards",
-]
-
 ShapeLike = int | Iterable[int]
 ChunksLike = int | Iterable[int | Iterable[int]]
 """One size for all axes, or for each axis one size or a list of sizes."""

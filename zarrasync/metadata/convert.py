@@ -20,8 +20,6 @@ from zarrasync.model.chunk_grids import Edges
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.fill_values import format_fill_value
 
-__all__ = ["LayoutChanges", "convert_metadata", "has_same_values"]
-
 _MAX_STORED_FILL_CHUNKS = 1 << 16
 """The maximum number of chunks of an array whose copy may have another fill value, which requires storing absent chunks."""
 

@@ -31,15 +31,6 @@ from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model import dtypes, fill_values
 from zarrasync.model.dtypes import DataType, packed
 
-__all__ = [
-    "DEFAULT",
-    "check_axis_count",
-    "check_matches",
-    "check_options",
-    "checked_attributes",
-    "plan_array",
-]
-
 CodecLike = Codec | str | Mapping[str, Any] | Any
 _REMEDY = "; omit the parameter to use the existing array, or pass mode='w' to replace it"
 

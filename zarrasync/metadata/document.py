@@ -11,8 +11,6 @@ from zarrasync._util.json import without_member
 from zarrasync.codecs import Buffer
 from zarrasync.errors import MetadataError, Problem
 
-__all__ = ["DocumentChecker", "document_key", "named_extension", "non_finite_tokens", "with_shape"]
-
 _MEMBERS_WITH_TOKENS = ("attributes", "consolidated_metadata", "fill_value", "metadata")
 """Members in which some writers put NaN and Infinity tokens: attributes, fill values, and copies of documents."""
 

@@ -16,8 +16,6 @@ from zarrasync.model import dtypes, storage_transformers
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["register_codec", "register_data_type", "register_storage_transformer"]
-
 
 def register_codec(codec: type[Codec]) -> None:
     """Register a codec, so that documents and ``create_array`` can use it.

@@ -16,8 +16,6 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import is_key
 
-__all__ = ["Documents", "Format", "Kind", "RequestedCodecs"]
-
 Documents = Mapping[str, Buffer | None]
 """Documents by store key, with ``None`` for absent documents."""
 Kind = type[ArrayMetadata] | type[GroupMetadata]

@@ -21,9 +21,6 @@ from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.storage_transformers import StorageTransformer
 
-__all__ = ["ArrayMetadata", "GroupMetadata", "NodeMetadata", "SourceDocuments"]
-
-
 _MAX_AXES = 64
 _MAX_CHUNK = 1 << 62
 """An upper limit for the bytes of a chunk, larger than any memory. It keeps all sizes within 64 bits."""

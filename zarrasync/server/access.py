@@ -12,8 +12,6 @@ from dataclasses import replace
 from zarrasync.errors import ZarrError
 from zarrasync.server.messages import Request
 
-__all__ = ["Proxies", "Tokens", "Unauthorized"]
-
 
 class Unauthorized(ZarrError):
     """A request has no valid token."""

@@ -15,8 +15,6 @@ from zarrasync.server.messages import LARGE_BYTES, Request, Response, SlowClient
 from zarrasync.server.service import Service
 from zarrasync.stores import StoreLike
 
-__all__ = ["CORE", "create_app"]
-
 CORE: web.AppKey[Core] = web.AppKey("zarrasync.core", Core)
 
 

@@ -32,8 +32,6 @@ from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import Selection
 from zarrasync.server.service import Service
 
-__all__ = ["Api"]
-
 _CONTENT_TYPES = {
     "json": "application/json",
     "npy": "application/x-npy",

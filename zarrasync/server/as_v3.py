@@ -25,8 +25,6 @@ from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.stores import MemoryStore, Request, Store, Value
 from zarrasync.stores.values import clip
 
-__all__ = ["V3Store"]
-
 _DEFAULT_KEY = re.compile(r"(?:(?P<path>.+)/)?c(?:/\d{1,18})*")
 """A chunk's key in the default encoding."""
 _KEY_PART = re.compile(r"c?[\d.]*")

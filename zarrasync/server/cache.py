@@ -9,8 +9,6 @@ from typing import Any, Generic, TypeVar
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.gather import SingleFlight
 
-__all__ = ["Cache"]
-
 T = TypeVar("T")
 
 

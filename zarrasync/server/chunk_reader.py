@@ -18,8 +18,6 @@ from zarrasync.server.hierarchy import Hierarchy
 from zarrasync.server.limits import TooMuch
 from zarrasync.transfer.chunk_cache import ChunkCache
 
-__all__ = ["ChunkReader"]
-
 T = TypeVar("T")
 _FEW = 1 << 12
 """Elements of a selection that is checked on the thread of the event loop."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-__all__ = ["compressor"]
-
 _LEVEL = 1
 _WINDOW = 15
 _GZIP = 16

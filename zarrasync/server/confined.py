@@ -12,8 +12,6 @@ from zarrasync.server.limits import Forbidden
 from zarrasync.stores import FsspecStore, LocalStore, Request, Store, Value, WrapperStore
 from zarrasync.stores.values import Listing
 
-__all__ = ["ConfinedStore", "confined"]
-
 
 def confined(store: Store, *, follow_links: bool) -> Store:
     """Return a store without local files that its owner has not chosen to serve, also behind wrappers.

@@ -17,8 +17,6 @@ from aiohttp.http import HttpProcessingError
 
 from zarrasync.server.limits import Limits
 
-__all__ = ["GuardedRunner"]
-
 _SWEEP_SECONDS = 0.5
 """Time between two checks of all connections."""
 _LINGERING_SECONDS = 2.0

@@ -24,15 +24,6 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
 from zarrasync.server.limits import TooMuch
 
-__all__ = [
-    "NOTE",
-    "axes_of_array",
-    "axes_of_group",
-    "axis_facts",
-    "coordinate_columns",
-    "is_south_first",
-]
-
 NOTE = "note"
 """The attribute of an axis with the reason why its times are numbers."""
 

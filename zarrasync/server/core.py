@@ -36,8 +36,6 @@ from zarrasync.server.service import Service, ServiceOptions
 from zarrasync.server.spans import no_span, request_span
 from zarrasync.stores import StoreLike
 
-__all__ = ["Core", "CoreOptions", "ServerOptions", "make_core"]
-
 log = logging.getLogger("zarrasync.server")
 access_log = logging.getLogger("zarrasync.server.access")
 

@@ -16,8 +16,6 @@ from zarrasync.nodes.access import array_encoding
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.hierarchy import Hierarchy
 
-__all__ = ["Described"]
-
 _LABELS = "labels"
 """The name of the group with the label images of an image."""
 

@@ -42,8 +42,6 @@ from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
-__all__ = ["Edr"]
-
 Admit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Read = Callable[[Plan, Span, Callable[[npt.NDArray[Any]], Any]], Awaitable[Any]]
 """Reads a block of an array, and returns the result of a function of its values."""

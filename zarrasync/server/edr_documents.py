@@ -16,20 +16,6 @@ from zarrasync.server.edr_grid import CRS84, Collection, GridAxis
 from zarrasync.server.edr_plan import Plan, Span
 from zarrasync.server.limits import Unsupported
 
-__all__ = [
-    "CONFORMANCE",
-    "MEDIA_TYPES",
-    "collection_document",
-    "coverage_head",
-    "features",
-    "link",
-    "netcdf",
-    "numbers",
-    "parameter_document",
-    "range_head",
-    "table",
-]
-
 Values = npt.NDArray[Any]
 
 CONFORMANCE = [

@@ -22,8 +22,6 @@ from zarrasync.server.limits import BadQuery, NotFound, Unsupported
 from zarrasync.server.places import AxisPlaces, Index
 from zarrasync.server.service import Service
 
-__all__ = ["Collection", "GridAxis", "collection_id", "collections_of", "open_collection", "path_of"]
-
 _ROOT = "root"
 """The identifier of the collection of the served group."""
 _NUMBERS = "biuf"

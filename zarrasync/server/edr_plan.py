@@ -21,8 +21,6 @@ from zarrasync.server.limits import BadQuery, Limits, TooMuch
 from zarrasync.server.places import Index, as_slice
 from zarrasync.server.selection import Selection, axis_of_points
 
-__all__ = ["Plan", "Request", "Span", "make_plan"]
-
 Span = tuple[int, int]
 """The first of some selected times, and the one after the last; ``(0, 1)`` without times."""
 _BLOCK_CELLS = 1 << 19

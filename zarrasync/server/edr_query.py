@@ -15,8 +15,6 @@ import numpy.typing as npt
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.server.limits import BadQuery, TooMuch
 
-__all__ = ["Points", "Region", "as_query_string", "parse_box", "parse_coords", "parse_datetime", "parse_heights"]
-
 Floats = npt.NDArray[np.float64]
 
 _WKT = re.compile(r"\s*(?P<kind>[A-Za-z]+?)\s*(?P<more>ZM|Z|M)?\s*(?P<body>\(.*\))\s*", re.DOTALL | re.IGNORECASE)

@@ -21,8 +21,6 @@ from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.server.cache import Cache
 from zarrasync.server.limits import BadQuery, Limits
 
-__all__ = ["Hierarchy", "InvalidMember", "Member"]
-
 T = TypeVar("T")
 Member = AsyncArray | AsyncGroup
 _MOST_PARTS = 64

@@ -19,8 +19,6 @@ from zarrasync.server.compression import compressor
 from zarrasync.server.label_colours import LabelColours
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["LABELS", "RGB", "Scale", "Style", "encode", "palette", "palette_of", "render"]
-
 LABELS = "labels"
 """The colour map of label images: a colour for each integer, and none for 0."""
 RGB = "rgb"

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from zarrasync.metadata.conventions import RGBA, Labels
 from zarrasync.metadata.conventions.cf_flags import Flags
 
-__all__ = ["LabelColours", "flag_labels", "parsed_colour"]
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio as a fraction of 64 bits. Its multiples are spread evenly, so hues of successive labels are far apart."""
 _LIGHTNESS = np.array([0.45, 0.6, 0.7])

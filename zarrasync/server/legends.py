@@ -11,8 +11,6 @@ import numpy as np
 from zarrasync.metadata.conventions import Labels
 from zarrasync.server.images import LABELS, Style, encode, palette
 
-__all__ = ["legend_facts", "legend_picture"]
-
 _MOST_LABELS = 256
 
 

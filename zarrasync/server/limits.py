@@ -11,19 +11,6 @@ from dataclasses import dataclass, fields, replace
 
 from zarrasync.errors import StoreError, ZarrError
 
-__all__ = [
-    "CLIENT",
-    "BadQuery",
-    "Forbidden",
-    "Limits",
-    "MethodNotAllowed",
-    "NotFound",
-    "Overloaded",
-    "RequestQueue",
-    "TooMuch",
-    "Unsupported",
-]
-
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 """The address of the client whose request is processed."""
 

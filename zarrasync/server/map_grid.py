@@ -12,19 +12,6 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.server.places import AxisPlaces, Floats, Indices
 
-__all__ = [
-    "CRS84",
-    "MATRIX_SETS",
-    "MERCATOR",
-    "Bounds",
-    "PixelGrid",
-    "Resampling",
-    "TileMatrixSet",
-    "Window",
-    "converted",
-    "resample",
-]
-
 Bounds: TypeAlias = tuple[float, float, float, float]
 """The least x, the least y, the greatest x and the greatest y."""
 Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]

@@ -35,8 +35,6 @@ from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import parse_label
 from zarrasync.server.service import Service
 
-__all__ = ["MapRoutes"]
-
 _METHODS = get_args(LabelMethod)
 _MOST_PIXELS = 2048
 """The most rows or columns of a picture."""

@@ -38,8 +38,6 @@ from zarrasync.server.planes import Planes
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
 
-__all__ = ["MapRequest", "Maps", "Place"]
-
 _WEB_CODES = {"EPSG:4326": CRS84, "OGC:CRS84": CRS84, "EPSG:3857": MERCATOR, "EPSG:900913": MERCATOR}
 _COLORMAP = "viridis"
 _TOLERANCE = 1.01

@@ -12,8 +12,6 @@ from urllib.parse import parse_qsl
 from zarrasync.codecs.spec import Buffer
 from zarrasync.server.limits import TooMuch
 
-__all__ = ["LARGE_BYTES", "Handler", "Request", "Response", "SlowClient", "check_body", "coalesced", "send_body"]
-
 LARGE_BYTES = 4 << 20
 """Minimum size in bytes of bodies that are sent in pieces. The operating system buffers most of a smaller one."""
 

@@ -10,8 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from zarrasync.server.limits import RequestQueue
 from zarrasync.server.service import Service
 
-__all__ = ["Metrics"]
-
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 

@@ -32,8 +32,6 @@ from zarrasync.server.messages import Request
 from zarrasync.server.pages import viewer_files
 from zarrasync.server.service import Service
 
-__all__ = ["Viewer", "show_array", "show_group", "show_selection"]
-
 _CACHE_BYTES = 64 << 20
 """Bytes of the caches of a viewer. A notebook may have many."""
 

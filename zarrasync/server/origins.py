@@ -15,8 +15,6 @@ from zarrasync.errors import ZarrError
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request
 
-__all__ = ["Origins", "UnknownHost"]
-
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{0,5})?")
 _EXPOSED = "Accept-Ranges, Content-Length, Content-Range, ETag, X-Dtype, X-Request-Id, X-Shape"
 _PREFLIGHT = {

@@ -10,8 +10,6 @@ from pathlib import PurePosixPath
 from zarrasync.server.limits import NotFound
 from zarrasync.server.messages import Request, Response
 
-__all__ = ["show_catalog", "show_map", "show_page", "static_file", "viewer_files"]
-
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors *",

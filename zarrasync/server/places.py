@@ -12,8 +12,6 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions.horizontal import CIRCLE
 
-__all__ = ["AxisPlaces", "Floats", "Index", "Indices", "as_slice"]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
 Index: TypeAlias = slice | Indices

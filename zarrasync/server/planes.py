@@ -33,8 +33,6 @@ from zarrasync.server.pyramid import TILE, Level, Pyramid, in_array, in_order
 from zarrasync.server.query import Colours, plane_of
 from zarrasync.server.selection import for_each_axis, split_labels
 
-__all__ = ["Planes", "TileNumber"]
-
 _SAMPLE_CELLS = 1 << 18
 """Number of values in a sample for statistics."""
 _SAMPLE_BYTES = 32 << 20

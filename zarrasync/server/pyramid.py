@@ -21,8 +21,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.label_colours import LabelColours
 
-__all__ = ["TILE", "Level", "Pyramid", "in_array", "in_order"]
-
 TILE = 256
 """Pixels of a tile along each side."""
 _TOLERANCE = 1.01

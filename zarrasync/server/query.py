@@ -11,8 +11,6 @@ from zarrasync.server.images import LABELS, RGB, Scale, Style, palette_of
 from zarrasync.server.label_colours import LabelColours, parsed_colour
 from zarrasync.server.limits import BadQuery
 
-__all__ = ["Colours", "Query", "colours_of", "decodes", "integer_of", "plane_of"]
-
 Query = Mapping[str, str]
 
 

@@ -16,8 +16,6 @@ from zarrasync.server.messages import Response
 from zarrasync.server.responses import ByteRange, cache_control, etag_of, matches, message_response, parse_range
 from zarrasync.stores import Request, Store, Value
 
-__all__ = ["RawKeys"]
-
 _PIECE_BYTES = 4 << 20
 """Maximum number of bytes of a value in memory at a time."""
 _MOST_NAME_BYTES = 255

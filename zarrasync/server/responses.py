@@ -15,19 +15,6 @@ from zarrasync.server.limits import BadQuery, Forbidden, MethodNotAllowed, NotFo
 from zarrasync.server.messages import Request, Response, coalesced
 from zarrasync.server.origins import UnknownHost
 
-__all__ = [
-    "ByteRange",
-    "accepts_gzip",
-    "cache_control",
-    "content_response",
-    "error_response",
-    "etag_of",
-    "json_response",
-    "matches",
-    "message_response",
-    "parse_range",
-]
-
 _LEAST_COMPRESSED = 1 << 10
 """The least bytes of a body that is compressed."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Handler, Request
 
-__all__ = ["Parameter", "Route", "Router", "openapi"]
-
 _PART = re.compile(r"\{(\w+)\}")
 _PATTERNS = {
     "z": r"\d{1,2}",

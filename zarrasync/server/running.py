@@ -24,8 +24,6 @@ from zarrasync.server.core import Core
 from zarrasync.server.limits import Limits
 from zarrasync.server.uvicorn_guard import uvicorn_config
 
-__all__ = ["listen", "run", "run_asgi", "run_processes"]
-
 _SITE_OPTIONS = frozenset({"ssl_context", "backlog", "reuse_address", "reuse_port"})
 _SHUTDOWN_SECONDS = 10.0
 _SWITCH_SECONDS = 0.001

@@ -19,8 +19,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.described import Described
 
-__all__ = ["Selection", "axis_of_points", "for_each_axis", "names_of", "parse_label", "select", "split_labels"]
-
 _METHODS = (*get_args(LabelMethod), "exact")
 _OPEN = ("..", "")
 """Ends of intervals without a limit, as in ISO 8601-2 and OGC API."""

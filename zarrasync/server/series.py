@@ -12,8 +12,6 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.display.values import strict
 from zarrasync.errors import SelectionError
 
-__all__ = ["Curve", "curves_of", "series_facts"]
-
 
 @dataclass(frozen=True)
 class Curve:

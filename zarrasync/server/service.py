@@ -39,8 +39,6 @@ from zarrasync.server.selection import Selection, axis_of_points, select
 from zarrasync.server.series import curves_of, series_facts
 from zarrasync.stores import CachingStore, ObjectStore, PrefixStore, Store, StoreLike
 
-__all__ = ["SelectedValues", "Service", "ServiceOptions"]
-
 log = logging.getLogger("zarrasync.server")
 
 _URL_SECONDS = 300.0

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from zarrasync.server.messages import Request
 
-__all__ = ["RequestSpan", "no_span", "request_span"]
-
 SetStatus: TypeAlias = Callable[[int], None]
 RequestSpan: TypeAlias = Callable[[Request, str], Any]
 """Returns a context manager, which yields a function that takes the status of the response."""

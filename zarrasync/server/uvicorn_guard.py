@@ -10,8 +10,6 @@ from typing import Any
 
 from zarrasync.server.limits import Limits
 
-__all__ = ["uvicorn_config"]
-
 _PROGRESS_BYTES = 64 << 10
 """Bytes that a client must receive within ``Limits.timeout`` if it has not received everything."""
 

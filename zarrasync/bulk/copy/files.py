@@ -14,8 +14,6 @@ from zarrasync.nodes.erase import is_of_job
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import Request
 
-__all__ = ["check_free", "copy_files", "plan_files"]
-
 _CONCURRENT_FILES = 8
 
 

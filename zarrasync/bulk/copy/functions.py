@@ -26,8 +26,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike
 
-__all__ = ["copy", "plan_copy"]
-
 
 async def copy(
     source: SourceLike,

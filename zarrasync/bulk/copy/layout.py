@@ -10,8 +10,6 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import axis_names
 from zarrasync.metadata.convert import LayoutChanges
 
-__all__ = ["check_names", "layout_of"]
-
 
 def layout_of(changes: LayoutChanges, path: str, metadata: ArrayMetadata) -> LayoutChanges:
     """Return the changes of one array.

@@ -29,18 +29,6 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 
-__all__ = [
-    "OR_RESUME",
-    "Nodes",
-    "clear_place",
-    "consolidate_copies",
-    "consolidated_groups",
-    "create_copies",
-    "erase_chunks",
-    "plan_copies",
-]
-
-
 Nodes: TypeAlias = Sequence[tuple[str, AsyncArray | AsyncGroup]]
 """Nodes with their paths relative to the first one."""
 

@@ -42,8 +42,6 @@ from zarrasync.nodes.group import make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["CopyWork", "render_texts"]
-
 _CONCURRENT_ARRAYS = 16
 """The number of arrays to copy at a time in one call."""
 

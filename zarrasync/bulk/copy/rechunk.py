@@ -31,8 +31,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import resolve
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["copy_decoded", "is_blocking"]
-
 Chosen = set[tuple[int, ...]] | None
 """The grid coordinates of the stored values to write; ``None`` for all."""
 _WORTH_LISTING = 64

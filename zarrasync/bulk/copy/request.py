@@ -31,8 +31,6 @@ from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["CopyRequest"]
-
 
 @dataclass(frozen=True)
 class CopyRequest:

@@ -25,8 +25,6 @@ from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import Request
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["copy_values"]
-
 _BATCH = 256
 """The number of stored values between two calls of the progress callback."""
 

@@ -33,8 +33,6 @@ from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.open_nodes import resolve_node
 from zarrasync.stores import CountingStore, MemoryStore, resolve
 
-__all__ = ["check_ingestion", "make_job", "plan_ingestion", "run_ingestion"]
-
 
 async def run_ingestion(parameters: Parameters) -> FilesReport:
     """Ingest files; see ``ingest_files``."""

@@ -27,7 +27,7 @@ from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.overwrite_guard import contains
-from zarrasync.display.progress import JobProgress
+from zarrasync.display.job_progress import JobProgress
 from zarrasync.display.text import counted, listed
 from zarrasync.errors import (
     CodecError,
@@ -45,8 +45,6 @@ from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
-
-__all__ = ["Job"]
 
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from zarrasync.metadata.create import DEFAULT, check_options
 
-__all__ = ["FileOptions", "Layout"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:

@@ -15,8 +15,6 @@ from zarrasync.bulk.files.sources.name_labels import check_pattern
 from zarrasync.display.progress import ProgressLike
 from zarrasync.metadata.create import check_options
 
-__all__ = ["OnDuplicate", "Parameters", "parameters_of"]
-
 OnDuplicate = Literal["error", "skip", "replace"]
 """What happens to a row whose label exists already."""
 _CHOICES = {

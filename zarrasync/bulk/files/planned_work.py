@@ -25,8 +25,6 @@ from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_cuts import count_touched
 
-__all__ = ["FilesWork", "missing_credentials"]
-
 
 @dataclass(frozen=True)
 class FilesWork(PlannedWork):

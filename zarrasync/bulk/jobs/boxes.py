@@ -12,8 +12,6 @@ from zarrasync.indexing.regions import Region, corners
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Grid
 
-__all__ = ["UNSIZED_BYTES", "Box", "Output", "Sizes", "make_tasks"]
-
 UNSIZED_BYTES = 16
 """Assumed size in bytes of an element whose data type has no fixed size."""
 _TASK_BYTES = 256 << 20

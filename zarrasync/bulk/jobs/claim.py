@@ -25,8 +25,6 @@ from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Change, Entry, Lease, Observed
 
-__all__ = ["WAIT_SECONDS", "Claim", "wait_for_jobs"]
-
 _log = logging.getLogger(__name__)
 WAIT_SECONDS = 600.0
 """Time that jobs wait for others by default."""

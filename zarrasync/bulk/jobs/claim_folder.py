@@ -15,8 +15,6 @@ from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.stores import Request, Store
 from zarrasync.stores.leases import Entry, entry_of
 
-__all__ = ["ClaimFolder"]
-
 T = TypeVar("T")
 KEPT = "kept"
 """The folder below, with values that the next job needs if this one is interrupted."""

@@ -35,8 +35,6 @@ from zarrasync.formats import Format
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["ClaimedWork", "begin_plan"]
-
 T = TypeVar("T")
 _POLL_SECONDS = 1.0
 _HEAD = frozenset({"version", "kind", "digest", "source", "dest", "zarr_format"})

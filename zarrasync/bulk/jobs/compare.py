@@ -16,8 +16,6 @@ from zarrasync.indexing.regions import Region
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["compare_arrays", "compare_values", "has_values"]
-
 
 async def has_values(array: AsyncArray, region: Any, expected: Any) -> bool:
     """Return whether a region of an array contains some values, bit by bit.

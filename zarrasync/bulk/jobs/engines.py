@@ -22,8 +22,6 @@ from zarrasync._concurrency.fork import thread_lock
 from zarrasync.display.text import counted
 from zarrasync.errors import UnsupportedOperation
 
-__all__ = ["Call", "Engine", "Processes", "engine_of"]
-
 Call = Callable[[], Any]
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 _log = logging.getLogger(__name__)

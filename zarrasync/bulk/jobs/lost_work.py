@@ -19,8 +19,6 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["LostWork"]
-
 
 @dataclass(frozen=True)
 class LostWork(PlannedWork):

@@ -20,8 +20,6 @@ from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
 
-__all__ = ["VERSION", "AsyncJobPlan", "Credentials", "PlannedWork", "Task", "name_of", "run_blocking"]
-
 T = TypeVar("T")
 VERSION = 1
 """The version of stored plans."""

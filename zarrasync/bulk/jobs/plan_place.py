@@ -21,8 +21,6 @@ from zarrasync.nodes.node import JOB_FOLDER
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import Store, resolve
 
-__all__ = ["NodePlace", "PlanPlace", "job_name", "place_of"]
-
 T = TypeVar("T")
 
 

@@ -18,8 +18,6 @@ from zarrasync.errors import WriteConflictError
 from zarrasync.stores import ABSENT, Request, Store
 from zarrasync.stores.leases import DEAD_SECONDS, POLL_SECONDS, Lease, Observed, entry_of
 
-__all__ = ["Permit", "Run", "wait_for_runs"]
-
 T = TypeVar("T")
 
 

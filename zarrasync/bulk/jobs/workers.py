@@ -19,8 +19,6 @@ from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, Wr
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["Workers"]
-
 T = TypeVar("T")
 _MOST_ATTEMPTS = 3
 _PAUSE = 0.5

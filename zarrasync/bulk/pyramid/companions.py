@@ -20,8 +20,6 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["Companions", "copy_companions", "find_companions", "with_coordinates"]
-
 
 @dataclass(frozen=True)
 class Companions:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
-__all__ = ["METHODS", "Method", "check_method", "coarser_shape", "downsample"]
-
 Method: TypeAlias = Literal["mean", "mode", "nearest", "max", "min"]
 Values: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]

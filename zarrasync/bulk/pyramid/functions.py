@@ -24,8 +24,6 @@ from zarrasync.nodes.functions import open
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["plan_pyramid", "pyramid"]
-
 
 async def pyramid(
     store: StoreLike,

@@ -28,8 +28,6 @@ from zarrasync.nodes.access import stored_chunks
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["Reduction", "compute_level"]
-
 Coordinates: TypeAlias = tuple[int, ...]
 """The place of a stored value in the grid of an array."""
 

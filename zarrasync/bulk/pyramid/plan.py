@@ -10,8 +10,6 @@ from zarrasync.bulk.pyramid.downsample import Method, coarser_shape
 from zarrasync.metadata.conventions import Axis
 from zarrasync.metadata.conventions.pyramids import PyramidLevel
 
-__all__ = ["Factors", "check_factors", "plan_levels"]
-
 LevelFactors: TypeAlias = int | Mapping[str, int]
 """The factor of all spatial axes, or factors by the names of axes."""
 Factors: TypeAlias = LevelFactors | Sequence[LevelFactors] | None

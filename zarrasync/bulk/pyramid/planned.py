@@ -31,8 +31,6 @@ from zarrasync.nodes.functions import open
 from zarrasync.nodes.node import run_on_store
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["PyramidWork"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PyramidWork(ClaimedWork):

@@ -26,8 +26,6 @@ from zarrasync.nodes.functions import open_group
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.stores import Store
 
-__all__ = ["Convention", "Pyramid", "PyramidRequest", "prepare"]
-
 _FIRST = "0"
 """The name of the finest level in a new group."""
 Convention: TypeAlias = Literal["auto", "ome", "ome-0.4", "ome-0.5", "ome-0.6", "zarr-conventions"]

@@ -9,8 +9,6 @@ from typing import Any
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import Table, counted, duration_text, printable, size_text
 
-__all__ = ["LevelReport", "PyramidReport"]
-
 
 @dataclass
 class LevelReport:

@@ -27,8 +27,6 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["ORIGIN", "PyramidAxes", "PyramidSource", "find_source"]
-
 ORIGIN = "downsampling"
 """The attribute of a level with the parameters that it was computed with."""
 

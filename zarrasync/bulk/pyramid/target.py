@@ -29,8 +29,6 @@ from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
 from zarrasync.nodes.node import run_on_store
 
-__all__ = ["PyramidTarget"]
-
 
 @dataclass(frozen=True)
 class PyramidTarget:

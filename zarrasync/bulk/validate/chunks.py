@@ -13,8 +13,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import Request
 from zarrasync.transfer.threads import Progress
 
-__all__ = ["check_chunks"]
-
 
 async def check_chunks(validation: Validation, array: AsyncArray, progress: Progress, *, allow_pickle: bool) -> None:
     """Decode all stored values of an array, and report the progress in bytes of decoded values.

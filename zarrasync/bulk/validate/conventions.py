@@ -12,8 +12,6 @@ from zarrasync.metadata import ArrayMetadata, NodeMetadata
 from zarrasync.metadata.conventions import Axis, Level, Meaning, Violation, axes_of, axis_names, meaning_of
 from zarrasync.model.paths import join
 
-__all__ = ["check_conventions"]
-
 _TOLERANCE = 0.25
 """How much the extents of levels may differ, because sizes of levels are rounded."""
 

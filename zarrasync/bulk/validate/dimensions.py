@@ -9,8 +9,6 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 
-__all__ = ["check_coordinates", "check_lengths"]
-
 _LOOKUPS = 1000
 """Chunks that are looked up one by one, from the last one."""
 

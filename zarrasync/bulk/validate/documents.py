@@ -15,8 +15,6 @@ from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents
 from zarrasync.nodes.find import FoundNode, find_all
 
-__all__ = ["check_consolidated", "check_documents"]
-
 
 async def check_documents(validation: Validation) -> dict[str, bytes] | None:
     """Report repeated names in documents, and groups that an array hides.

@@ -40,8 +40,6 @@ from zarrasync.stores import ReadOnlyStore, StoreLike, ZipStore, resolve
 from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import ListedStore
 
-__all__ = ["validate"]
-
 
 async def validate(
     store: StoreLike,

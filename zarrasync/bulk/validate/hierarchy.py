@@ -16,15 +16,6 @@ from zarrasync.nodes.documents import check_partial
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = [
-    "Validation",
-    "check_keys",
-    "check_node",
-    "check_parent",
-    "find_nodes",
-    "list_keys",
-]
-
 _MOST_UNUSED = 20
 """The number of unused keys that are reported one by one."""
 

@@ -13,8 +13,6 @@ from typing import Any, Literal
 from zarrasync.metadata import NodeMetadata
 from zarrasync.metadata.conventions import Meaning, Violation
 
-__all__ = ["library_violations"]
-
 _OME_MODELS = {
     "plate": "hcs.HCSAttrs",
     "multiscales": "image.ImageAttrs",

@@ -12,8 +12,6 @@ from zarrasync.display.explanation import Explanation
 from zarrasync.integrations.xarray.read import LazyArray
 from zarrasync.stores import Store
 
-__all__ = ["DataArrayAccessor", "DatasetAccessor"]
-
 
 def _selection(variable: xr.Variable) -> sync.Selection | None:
     """Return the stored elements of a lazy variable; ``None`` if its values are in memory, or in a dask graph."""

@@ -19,8 +19,6 @@ from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.node import run_on_store
 from zarrasync.stores import StoreLike
 
-__all__ = ["ZarrasyncBackend", "load", "open_mfdataset"]
-
 
 class ZarrasyncBackend(BackendEntrypoint):
     """The xarray engine ``"zarrasync"``."""

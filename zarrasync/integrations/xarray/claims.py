@@ -31,8 +31,6 @@ from zarrasync.nodes.erase import APPENDS
 from zarrasync.stores import Store, Value
 from zarrasync.stores.leases import DEAD_SECONDS, Entry, Lease
 
-__all__ = ["AppendClaim", "OnDuplicate", "Placement", "Unfinished", "place_rows"]
-
 OnDuplicate: TypeAlias = Literal["error", "skip", "replace", "allow"]
 """What to do with rows whose labels exist already."""
 Labels: TypeAlias = npt.NDArray[Any]

@@ -23,8 +23,6 @@ from zarrasync.nodes.open_nodes import open_node_at, resolve_node
 from zarrasync.nodes.walk import Listings, begin_listings
 from zarrasync.stores import Store, StoreLike, resolve
 
-__all__ = ["Content", "Source", "names_of", "open_content", "open_tree"]
-
 
 @dataclass(frozen=True)
 class OpenedGroup:

@@ -14,8 +14,6 @@ from zarrasync.errors import CodecError
 from zarrasync.integrations.xarray.encode import decoded_like
 from zarrasync.metadata.conventions.cf_attributes import BOUNDS
 
-__all__ = ["OnMismatch", "RegionLike", "locate_region", "without_stored_coordinates"]
-
 RegionLike: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers pass it."""
 

@@ -37,17 +37,6 @@ from zarrasync.metadata.conventions.cf_attributes import (
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding, Lossy
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, are_dates, has_same_origin, units_of
 
-__all__ = [
-    "applicable_encoding",
-    "are_lossless",
-    "decoded_like",
-    "encode_like",
-    "encode_new",
-    "encoding_of",
-    "inherit_encoding",
-    "stored_variables",
-]
-
 _VALUE_ENCODING = ("dtype", *VALUE_ATTRIBUTES)
 """Encodings of a stored variable's values. Values added to the variable are encoded in the same way."""
 _PER_AXIS = ("chunks", "preferred_chunks", "shards", "filters")

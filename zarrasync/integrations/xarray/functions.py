@@ -30,8 +30,6 @@ from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.model.paths import normalize_path
 from zarrasync.stores import StoreLike, resolve
 
-__all__ = ["plan_write_dataset", "plan_write_dataset_async", "write_dataset", "write_dataset_async"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

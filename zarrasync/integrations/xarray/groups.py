@@ -21,16 +21,6 @@ from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.group import create_group_at
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = [
-    "consolidate",
-    "erase_new_nodes",
-    "existing_group",
-    "forget_replaced",
-    "reserve",
-    "root_alone",
-    "update_after_failure",
-]
-
 
 async def reserve(jobs: Sequence[WriteJob]) -> None:
     """Create groups, extend arrays, and create new ones. Completes the targets of the jobs.

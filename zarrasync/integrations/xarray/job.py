@@ -28,19 +28,6 @@ from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = [
-    "DatasetLike",
-    "Encodings",
-    "Mode",
-    "Target",
-    "WriteJob",
-    "WriteOptions",
-    "WriteRequest",
-    "check_names",
-    "datasets_of",
-    "encodings_of",
-]
-
 Mode: TypeAlias = Literal["w-", "w", "a", "a-", "r+"]
 """How to treat existing groups and variables."""
 

@@ -18,8 +18,6 @@ from zarrasync.integrations.dask_targets import is_dask_array
 from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.metadata.conventions.cf_times import CALENDAR
 
-__all__ = ["with_stored_type"]
-
 _vlen_dtype: Any = create_vlen_dtype  # untyped
 _STRINGS: np.dtype[Any] = _vlen_dtype(str)
 """The data type by which xarray knows objects as strings."""

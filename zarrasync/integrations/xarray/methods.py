@@ -13,8 +13,6 @@ from zarrasync.integrations.xarray.read import stored_variable
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.group import AsyncGroup
 
-__all__ = ["array_to_xarray", "group_to_xarray"]
-
 
 def group_to_xarray(group: AsyncGroup, **options: Any) -> xr.Dataset:
     """Open a group as a dataset; see ``AsyncGroup.to_xarray``."""

@@ -25,8 +25,6 @@ from zarrasync.metadata.conventions.cf_attributes import FILL, without_nan
 from zarrasync.metadata.conventions.cf_encoding import Lossy
 from zarrasync.metadata.create import plan_array
 
-__all__ = ["Planner", "VariablePlan", "check_append_dim", "check_lengths", "check_sizes", "json_attributes"]
-
 _CREATION = ("chunks", "shards", "compressors", "filters", "serializer", "fill_value", "order", "chunk_key_encoding")
 """Encodings that are parameters of ``create_array``."""
 _ENCODINGS = frozenset(

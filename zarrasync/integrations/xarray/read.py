@@ -30,15 +30,6 @@ from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE
 from zarrasync.nodes.access import handle_of
 from zarrasync.stores import StoreLike
 
-__all__ = [
-    "FILTERS",
-    "GroupDataStore",
-    "LazyArray",
-    "PreparedDataset",
-    "fetch_coordinates",
-    "stored_variable",
-]
-
 FILTERS = "v2_filters"
 """The encoding with the filters of format 2; ``filters`` contains the filters of format 3."""
 _NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")

@@ -23,8 +23,6 @@ from zarrasync.integrations.xarray.plan import VariablePlan
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import give_back_rows, reserve_rows
 
-__all__ = ["extend_arrays", "give_back", "leave_claims", "release_claims", "targets_of"]
-
 _CATCH_UP_SECONDS = 10.0
 """Seconds to wait for another writer that has extended some of the variables to extend the others."""
 

@@ -36,8 +36,6 @@ from zarrasync.nodes.documents import Metadata
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import check_region, is_safe_for_jobs
 
-__all__ = ["CompletedWrite", "DatasetWork", "check_chunks", "write_values"]
-
 
 def check_chunks(job: WriteJob) -> None:
     """Check that no region and no dask block cuts chunks if values could be lost, before anything is changed.

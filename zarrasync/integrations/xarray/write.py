@@ -45,8 +45,6 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, with_handle
 
-__all__ = ["planned_jobs", "write"]
-
 
 async def planned_jobs(
     datasets: Mapping[str, Dataset], encodings: Mapping[str, Encodings], request: WriteRequest

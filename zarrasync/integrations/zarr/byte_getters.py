@@ -21,9 +21,6 @@ from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Request, Store, Value
 from zarrasync.stores.bounded import bounded
 
-__all__ = ["AsyncGetters", "SyncGetters", "direct_store", "getters_store"]
-
-
 # Absent before zarr-python 3.2.
 _SyncByteGetter: Any = getattr(interface, "SyncByteGetter", ())
 _supports_sync_io: Callable[[Any], bool] = getattr(interface, "_store_supports_sync_io", lambda store: False)

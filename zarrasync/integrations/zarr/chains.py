@@ -27,8 +27,6 @@ from zarrasync.model import dtypes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["ChunkKind", "kind_of"]
-
 _KNOWN_MODULES = ("zarr.codecs.", "numcodecs.")
 """Where the codecs come from that are known. Subclasses of users, and other packages, may do something else."""
 _BYTE_CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"})

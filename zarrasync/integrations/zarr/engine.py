@@ -23,8 +23,6 @@ from zarrasync.transfer.read_runs import read_async
 from zarrasync.transfer.write import write_listed_runs
 from zarrasync.transfer.write_chunks import ChunkWriter, WriteOptions
 
-__all__ = ["ListedChunks", "read_listed", "write_listed"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedChunks(Chunks):

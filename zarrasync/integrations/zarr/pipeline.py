@@ -25,8 +25,6 @@ from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import ShardIndexCache
 
-__all__ = ["CodecPipeline"]
-
 BatchItem: TypeAlias = tuple[Any, ArraySpec, Any, Any, bool]
 """A byte getter or setter, the chunk's spec, the selections in the chunk and in the output, and whether the former has
 all elements."""

@@ -11,8 +11,6 @@ from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.selectors import IntArray, Selector
 
-__all__ = ["Item", "Translation", "translate"]
-
 _new = tuple.__new__
 _ONE = slice(0, 1, 1)
 

@@ -16,8 +16,6 @@ from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.stores import ABSENT, ReadOnlyStore, Request, StoreLike, Value, resolve
 from zarrasync.stores import Store as Inner
 
-__all__ = ["ZarrStore", "zarr_store"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from zarrasync.metadata.conventions.cf_times import CALENDAR, CALENDARS, UNITS, 
 from zarrasync.metadata.conventions.meaning import CRS, Link, Meaning
 from zarrasync.metadata.conventions.reader import Reader, is_number
 
-__all__ = ["ATTRIBUTES", "interpret_cf"]
-
 ATTRIBUTES = (
     *("Conventions", "standard_name", "long_name", UNITS, CALENDAR, SCALE, OFFSET, FILL),
     *("grid_mapping", "grid_mapping_name", "coordinates", "crs_wkt", "spatial_ref"),

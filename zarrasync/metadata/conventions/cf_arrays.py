@@ -12,8 +12,6 @@ from zarrasync.metadata.conventions.registry import axis_names
 from zarrasync.metadata.format import Format
 from zarrasync.metadata.node_metadata import ArrayMetadata
 
-__all__ = ["encoding_of", "may_be_bounds", "parent_of"]
-
 _MOST_VERTICES = 64
 """The most vertices of a cell, the size of the last axis of bounds."""
 

@@ -12,29 +12,6 @@ import numpy as np
 
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 
-__all__ = [
-    "BOUNDS",
-    "FILL",
-    "MISSING_NUMBERS",
-    "MISSING_VALUE",
-    "OFFSET",
-    "SCALE",
-    "SCALING",
-    "UNSIGNED",
-    "VALUE_ATTRIBUTES",
-    "encode_float",
-    "inherited_attributes",
-    "is_missing_nan",
-    "numbers_in",
-    "numbers_with_sign",
-    "parents_of_bounds",
-    "scalar_in",
-    "signed_dtype",
-    "unit_of",
-    "valid_range",
-    "without_nan",
-]
-
 FILL = "_FillValue"
 MISSING_VALUE = "missing_value"
 SCALE = "scale_factor"

@@ -22,8 +22,6 @@ from zarrasync.metadata.conventions.cf_times import (
     is_same_calendar,
 )
 
-__all__ = ["TimeAxis", "is_missing_time"]
-
 _DAY = 86_400_000_000_000
 """Nanoseconds of a day."""
 _LABEL = re.compile(

@@ -32,8 +32,6 @@ from zarrasync.metadata.conventions.cf_times import (
     units_of,
 )
 
-__all__ = ["CFEncoding", "Lossy"]
-
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"

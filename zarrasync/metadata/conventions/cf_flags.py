@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_attributes import numbers_in
 
-__all__ = ["STRINGS", "Flags", "flags_of"]
-
 STRINGS = np.dtypes.StringDType()
 """The data type of names of flags."""
 

@@ -15,8 +15,6 @@ from zarrasync.metadata.conventions.cf_dates import TimeAxis, is_missing_time
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.horizontal import CIRCLE, is_longitude
 
-__all__ = ["Coordinate", "Query"]
-
 
 @dataclass(frozen=True)
 class Query:

@@ -12,24 +12,6 @@ import numpy.typing as npt
 
 from zarrasync.errors import CodecError
 
-__all__ = [
-    "CALENDAR",
-    "CALENDARS",
-    "UNITS",
-    "Instants",
-    "TimeUnits",
-    "are_dates",
-    "convert_numbers",
-    "dates_to_numbers",
-    "day_number",
-    "duration_units",
-    "has_same_origin",
-    "instants",
-    "is_same_calendar",
-    "numbers_to_dates",
-    "units_of",
-]
-
 UNITS = "units"
 CALENDAR = "calendar"
 """Names of attributes."""

@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CRS", "RGBA", "Axis", "Labels", "Level", "Link", "Meaning", "Violation", "merge"]
-
 Affine: TypeAlias = tuple[float, float, float, float, float, float]
 """Coefficients a to f: x = a * column + b * row + c, y = d * column + e * row + f, from the corner of the first cell."""
 RGBA: TypeAlias = tuple[int, int, int, int]

@@ -15,8 +15,6 @@ from zarrasync.metadata.conventions.ome_images import interpret_image, interpret
 from zarrasync.metadata.conventions.ome_labels import interpret_image_label
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["ATTRIBUTES", "interpret_ome", "ome_archive_comment"]
-
 ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")
 """Attributes of which a group in OME-Zarr has at least one."""
 

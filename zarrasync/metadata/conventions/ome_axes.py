@@ -8,8 +8,6 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import Axis
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["end_of", "parse_axes", "parse_systems"]
-
 _PREFIXES = [
     "atto",
     "centi",

@@ -18,8 +18,6 @@ from zarrasync.metadata.conventions.ome_transforms import (
 )
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["interpret_image", "interpret_scene", "with_channels"]
-
 _NESTED_KEYS = ("0.2", "0.3", "0.4")
 """Versions in which chunks are in nested directories."""
 _OLD_AXES = ("t", "c", "z", "y", "x")

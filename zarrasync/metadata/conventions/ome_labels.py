@@ -8,8 +8,6 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import RGBA, Labels, Meaning
 from zarrasync.metadata.conventions.reader import Reader, short
 
-__all__ = ["interpret_image_label"]
-
 _VALUE = "label-value"
 _MOST_SHOWN = 8
 """Number of labels that a fact lists."""

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from zarrasync.metadata.conventions.meaning import Axis, Link
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["Transformation", "chain", "check_scale_first", "count_inputs", "located_axes", "read_transformation"]
-
 Matrix: TypeAlias = npt.NDArray[np.float64]
 """A matrix of shape (outputs, inputs + 1). The last column contains the offsets."""
 _NEGLIGIBLE = 1e-12

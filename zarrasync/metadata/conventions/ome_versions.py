@@ -12,8 +12,6 @@ from typing import Any
 from zarrasync.metadata.conventions.ome import ATTRIBUTES, interpret_ome
 from zarrasync.metadata.format import Format
 
-__all__ = ["convert_ome", "is_version_for"]
-
 _OLD, _NEW = "0.4", "0.5"
 _MEMBERS = (*(name for name in ATTRIBUTES if name != "ome"), "omero", "series")
 """The attributes that are members of ``ome`` from version 0.5 on."""

@@ -9,8 +9,6 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis
 from zarrasync.metadata.conventions.zarr_conventions import declaration
 
-__all__ = ["PyramidLevel", "geo_level_attributes", "geo_pyramid_attributes", "ome_pyramid_attributes"]
-
 _RESAMPLING = {"mean": "average", "mode": "mode", "nearest": "nearest", "max": "max", "min": "min"}
 """The names of methods in zarr-conventions, as in GDAL."""
 _DESCRIPTION = "cells of several elements are reduced to one element; the last cells may have fewer elements"

@@ -9,8 +9,6 @@ from typing import Any
 
 from zarrasync.metadata.conventions.meaning import Violation
 
-__all__ = ["Reader", "is_number", "short"]
-
 _LARGEST = 1 << 1000
 """A limit for integers, which JSON allows to exceed the range of floats."""
 

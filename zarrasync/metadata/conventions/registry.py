@@ -16,8 +16,6 @@ from zarrasync.metadata.conventions.meaning import Axis, Meaning, Violation, mer
 from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS
 from zarrasync.metadata.node_metadata import ArrayMetadata, NodeMetadata
 
-__all__ = ["axes_of", "axis_names", "meaning_of", "register_convention"]
-
 Interpret: TypeAlias = Callable[[Mapping[str, Any]], Meaning | None]
 """A function that returns the meaning of attributes, or ``None`` if they do not follow the convention."""
 

@@ -17,8 +17,6 @@ from zarrasync.metadata.format import Format
 from zarrasync.model import fill_values
 from zarrasync.model.dtypes import DataType
 
-__all__ = ["DIMENSIONS", "UNNAMED", "XarrayProperties", "convert_properties"]
-
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute with dimension names, in formats that do not support them."""
 

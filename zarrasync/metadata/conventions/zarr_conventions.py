@@ -9,8 +9,6 @@ from typing import Any
 from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis, Level, Meaning
 from zarrasync.metadata.conventions.reader import Reader
 
-__all__ = ["ATTRIBUTES", "declaration", "interpret_zarr_conventions"]
-
 ATTRIBUTES = ("zarr_conventions", "multiscales", "spatial:", "proj:", "uom")
 """Attributes, or their beginnings, of which a node with one of these conventions has at least one."""
 _UUIDS = {

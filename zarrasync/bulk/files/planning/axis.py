@@ -14,8 +14,6 @@ from zarrasync.bulk.files.records.plan import STORED, Segment
 from zarrasync.display.text import counted
 from zarrasync.errors import ShapeError
 
-__all__ = ["Axis", "merge_rows", "stack_rows"]
-
 Labels: TypeAlias = npt.NDArray[Any]
 _LARGEST = np.iinfo("i8").max
 _GAP = 1.5

@@ -25,8 +25,6 @@ from zarrasync.display.text import counted
 from zarrasync.errors import CodecError, NodeExistsError, ShapeError, SourceFilesError
 from zarrasync.model.paths import join
 
-__all__ = ["Choice", "choose_files", "unknown_files"]
-
 
 @dataclass
 class Choice:

@@ -15,21 +15,6 @@ from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET, SCALE, SCALING
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, duration_units, units_of
 
-__all__ = [
-    "PACKING",
-    "check_equal",
-    "check_fit",
-    "check_projection",
-    "differing_attributes",
-    "digest_of",
-    "find_single_rows",
-    "is_comparable",
-    "is_equal",
-    "is_projection",
-    "is_same_attribute",
-    "way_without",
-]
-
 _CODES = ("flag_values", "flag_masks", "flag_meanings", "positive", "grid_mapping", "standard_name", "cell_methods")
 """Attributes that determine the meaning of values if both variables have them."""
 PACKING = (*SCALING, *MISSING_NUMBERS)

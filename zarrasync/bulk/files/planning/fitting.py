@@ -18,8 +18,6 @@ from zarrasync.bulk.files.sources.conversions import check_strings
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.errors import ShapeError
 
-__all__ = ["check_destination", "check_variables"]
-
 _MOST_PROBLEMS = 20
 """The number of variables that messages name."""
 

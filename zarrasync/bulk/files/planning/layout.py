@@ -25,8 +25,6 @@ from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_VALUE, SC
 from zarrasync.metadata.create import plan_array
 from zarrasync.model import dtypes
 
-__all__ = ["array_metadata", "check_dimension", "check_names", "split_rows"]
-
 _TASK_BYTES = 128 << 20
 _ROWS_PER_CHUNK = 4096
 """Rows of small variables, such as times, that share a chunk."""

@@ -28,8 +28,6 @@ from zarrasync.metadata.conventions.cf_times import UNITS, TimeUnits
 from zarrasync.model.paths import join
 from zarrasync.nodes.create_hierarchy import check_array_paths
 
-__all__ = ["plan_job"]
-
 _INLINE_BYTES = 32 << 20
 """Rows of small variables up to this size in all become part of the plan."""
 _STORED = {

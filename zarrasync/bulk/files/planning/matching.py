@@ -27,8 +27,6 @@ from zarrasync.display.text import counted, listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
 
-__all__ = ["LateFilesError", "Match", "find_labels", "match_files", "show_label", "with_dimensions"]
-
 Labels: TypeAlias = Sequence[npt.NDArray[Any]]
 """The labels of each file, in the units of the destination."""
 

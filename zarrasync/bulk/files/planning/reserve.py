@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_times import TimeUnits, convert_numbers
 
-__all__ = ["reserved_labels"]
-
 _DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ]([\d:.]+))?)?)?")
 _STEP = re.compile(r"(\d+)\s*(s|min|h|d|w|M|MS|Y|YS)", re.IGNORECASE)
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

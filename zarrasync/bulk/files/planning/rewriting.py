@@ -8,8 +8,6 @@ from zarrasync.bulk.files.records.plan import ArrayPlan
 from zarrasync.display.text import listed, size_text
 from zarrasync.metadata import ArrayMetadata
 
-__all__ = ["rewriting_notes"]
-
 _LARGE_BYTES = 1 << 20
 _MANY_TIMES = 8
 

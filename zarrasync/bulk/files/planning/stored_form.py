@@ -27,8 +27,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import MemoryStore
 
-__all__ = ["add_stored_forms"]
-
 _Read: TypeAlias = Callable[[Region], npt.NDArray[Any]]
 
 

@@ -26,8 +26,6 @@ from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
 
-__all__ = ["Variables", "stored_header"]
-
 _MOST_GROUPS = 5
 """The number of groups that messages name."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
-__all__ = ["Rows", "WrittenRows"]
-
 _START = itemgetter(0)
 
 

@@ -14,8 +14,6 @@ from zarrasync.bulk.files.records.file_rows import Rows, WrittenRows
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.display.text import listed
 
-__all__ = ["Journal", "digest_rows", "journal_places"]
-
 _VERSION = 1
 _MOST_PLANS = 16
 """The journal contains the digests of this many finished plans."""

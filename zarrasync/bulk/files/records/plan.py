@@ -19,8 +19,6 @@ from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.errors import MetadataError
 
-__all__ = ["STORED", "ArrayPlan", "FilesPlan", "Part", "Segment"]
-
 T = TypeVar("T")
 _VERSION = 1
 Kind: TypeAlias = Literal["rows", "whole", "inline"]

@@ -19,8 +19,6 @@ from zarrasync.nodes.documents import put_documents
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import ABSENT, Request, Store, Value
 
-__all__ = ["FILE", "JOURNAL", "change_sources", "read_sources", "sources_key"]
-
 FILE = "file"
 """The member of a value that is the file of a single array."""
 JOURNAL = "journal"

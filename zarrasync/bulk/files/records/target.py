@@ -28,8 +28,6 @@ from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
-__all__ = ["StoredForm", "Target", "read_constants", "read_target", "stored_attributes"]
-
 
 @dataclass(frozen=True, eq=False)
 class StoredForm:

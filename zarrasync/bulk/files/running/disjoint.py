@@ -12,8 +12,6 @@ from zarrasync.bulk.files.running.tasks import planned_metadata
 from zarrasync.errors import ShapeError
 from zarrasync.model.chunk_grids import GridAxis
 
-__all__ = ["disjoint_tasks", "with_disjoint_tasks"]
-
 
 def disjoint_tasks(plan: FilesPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
     """Return tasks in groups, by their first number. Tasks that write parts of the same chunk are in one group.

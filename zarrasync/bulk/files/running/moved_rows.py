@@ -25,8 +25,6 @@ from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["cut_before_moved", "drop_kept", "restore_moved"]
-
 _BLOCK_BYTES = 64 << 20
 _GRACE_SECONDS = 0.5
 """Seconds between the cut and the first moved row, in which readers of the longer dataset complete their reads."""

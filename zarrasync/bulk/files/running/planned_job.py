@@ -25,7 +25,7 @@ from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
-from zarrasync.display.progress import JobProgress
+from zarrasync.display.job_progress import JobProgress
 from zarrasync.errors import WriteConflictError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join
@@ -34,8 +34,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
-
-__all__ = ["PlannedJob", "complete_earlier_job", "erase_arrays"]
 
 T = TypeVar("T")
 _NEW_PLAN = (

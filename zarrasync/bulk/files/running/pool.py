@@ -28,8 +28,6 @@ from zarrasync.config import Config
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["FileWorkers"]
-
 _HEADERS_PER_CALL = 8
 _SHORT_SECONDS = 1.0
 """Seconds in which this process reads headers itself, because others would import the libraries for them first."""

@@ -36,8 +36,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.walk import documents_below
 from zarrasync.stores import ABSENT
 
-__all__ = ["is_inline_stored", "publish_arrays", "publish_group", "unchanged_arrays", "write_inline"]
-
 
 async def write_inline(plan: FilesPlan, handle: NodeHandle, *, verify: bool = False) -> None:
     """Write the arrays whose values are part of the plan.

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from zarrasync.display.progress import IngestReport
 from zarrasync.display.text import counted, size_text
 
-__all__ = ["CheckReport", "FilesReport"]
-
 
 @dataclass
 class FilesReport(IngestReport):

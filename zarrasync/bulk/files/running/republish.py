@@ -23,8 +23,6 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.node import NodeHandle
 
-__all__ = ["publication_record", "publish_again"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 

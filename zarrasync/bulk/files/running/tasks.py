@@ -40,8 +40,6 @@ from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = ["TaskRunner", "kept_array", "planned_array", "planned_metadata"]
-
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
 

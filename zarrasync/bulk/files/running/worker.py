@@ -20,16 +20,6 @@ from zarrasync.config import Config
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import Unaligned
 
-__all__ = [
-    "SentTasks",
-    "SharedFiles",
-    "WayToOpen",
-    "opener",
-    "read_headers",
-    "run_tasks",
-    "shared_files",
-]
-
 WayToOpen: TypeAlias = tuple[ReaderOptions, Config]
 _MOST_WAYS = 2
 

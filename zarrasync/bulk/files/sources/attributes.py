@@ -12,8 +12,6 @@ import numpy as np
 
 from zarrasync.metadata.conventions.cf_attributes import MISSING_VALUE
 
-__all__ = ["code_attributes", "dtype_text", "plain_attributes"]
-
 
 def code_attributes(dtype: Any) -> dict[str, Any]:
     """Return the attributes of CF that specify the meaning of an enumeration of netCDF-4; none for other data types."""

@@ -11,8 +11,6 @@ from zarrasync.bulk.files.sources.netcdf3 import complete_size
 from zarrasync.display.text import counted
 from zarrasync.errors import SourceFilesError
 
-__all__ = ["FETCH_AGAIN", "HDF5_MAGIC", "bad_files_error", "check_content"]
-
 FETCH_AGAIN = "fetch the file again from its source"
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _SHOWN = 80

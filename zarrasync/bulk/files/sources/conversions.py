@@ -12,8 +12,6 @@ from zarrasync import transfer
 from zarrasync.errors import ChecksumError, CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_attributes import signed_dtype
 
-__all__ = ["check_strings", "convert_values", "with_sign"]
-
 _NUMBERS = "biufc"
 
 

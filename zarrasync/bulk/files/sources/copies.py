@@ -23,8 +23,6 @@ from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
 from zarrasync.bulk.scratch_folders import new_scratch_folder
 
-__all__ = ["LocalCopies"]
-
 _MOST_BYTES = 8 << 30
 """Maximum size of the copies that no reader uses, unless less than twice as much is free."""
 

@@ -12,8 +12,6 @@ from zarrasync.bulk.checksum import slabs, value_checksum
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.indexing.regions import Region
 
-__all__ = ["add_digests"]
-
 
 def add_digests(
     header: FileHeader, names: Collection[str], dim: str, read: Callable[[str, Region], npt.NDArray[np.generic]]

@@ -11,16 +11,6 @@ from zarrasync.bulk.files.sources.hdf5_chunks import is_hdf5
 from zarrasync.bulk.files.sources.hdf5_types import find_unsafe
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 
-__all__ = [
-    "advice_for_failure",
-    "engine_arguments",
-    "engine_for_hdf5",
-    "is_numpy",
-    "is_zarr",
-    "path_of",
-    "reason_of_failure",
-]
-
 _ZARR_SUFFIXES = (".zarr", ".zarr.zip", ".ozx")
 
 

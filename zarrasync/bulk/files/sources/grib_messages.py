@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["damaged_messages", "message_problem", "missing_messages", "skipped_parameters"]
-
 _NAMESPACES = ("mars", "ls", "time", "vertical", "parameter", "geography")
 """Groups of keys that identify a message."""
 _FURTHER_KEYS = [

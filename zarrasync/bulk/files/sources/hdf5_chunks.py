@@ -35,8 +35,6 @@ from zarrasync.stores import Store
 from zarrasync.stores.errors import store_error
 from zarrasync.stores.values import Request, Value
 
-__all__ = ["HIDDEN", "ChunkedVariable", "find_chunks", "is_hdf5"]
-
 _FORMAT = formats.by_name(2)
 _ENGINES = (None, "netcdf4", "h5netcdf")
 _DEFLATE, _SHUFFLE, _FLETCHER32, _BLOSC, _ZSTD = 1, 2, 3, 32001, 32015

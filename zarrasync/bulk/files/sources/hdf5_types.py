@@ -12,8 +12,6 @@ from zarrasync.bulk.files.sources.hdf5_chunks import HIDDEN, is_hdf5
 from zarrasync.bulk.files.sources.headers import VariableHeader
 from zarrasync.bulk.hdf5 import names_of
 
-__all__ = ["empty_variables", "find_unsafe", "groups_of_hdf5", "unread_variables"]
-
 _FLOATS = (4, 8)
 """The sizes of the floats that netCDF supports, in bytes."""
 _PURE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"

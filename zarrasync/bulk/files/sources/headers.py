@@ -17,20 +17,6 @@ from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.options import FileOptions
 from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds
 
-__all__ = [
-    "LARGE_BYTES",
-    "NEEDED",
-    "PHONY",
-    "RELATED",
-    "SMALL_BYTES",
-    "FileHeader",
-    "ReaderOptions",
-    "SourceFile",
-    "VariableHeader",
-    "is_small",
-    "references",
-]
-
 SMALL_BYTES = 64 * 1024
 """Values of variables up to this size are read with the headers. Larger ones without rows are compared by digests."""
 

@@ -20,8 +20,6 @@ from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.parallel import call_each
 from zarrasync.stores.local import local_path
 
-__all__ = ["find_files", "has_magic", "identity_of", "is_pattern", "local_file", "means_files", "source_name"]
-
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
 """The protocols of object stores, whose paths begin with a bucket or container."""
 _MAGIC = re.compile(r"[*?\[]")

@@ -8,8 +8,6 @@ from typing import Any
 from zarrasync.bulk.files.sources.headers import references
 from zarrasync.errors import NodeNotFoundError
 
-__all__ = ["inherited_coordinates"]
-
 
 def inherited_coordinates(
     dataset: Any, group: str, open_group: Callable[[str], Any]

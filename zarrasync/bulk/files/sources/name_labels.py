@@ -17,8 +17,6 @@ from zarrasync.bulk.files.sources.headers import FileHeader, SourceFile, Variabl
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS
 
-__all__ = ["check_pattern", "label_of", "label_values", "with_labels"]
-
 _CODES = {
     "Y": r"\d{4}",
     "j": r"\d{3}",

@@ -7,8 +7,6 @@ import os
 import struct
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["complete_size"]
-
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """The bytes of an element by the code of its data type."""
 _STREAMED = (1 << 32) - 1, (1 << 64) - 1

@@ -11,8 +11,6 @@ from zarrasync.bulk.files.sources.attributes import dtype_text
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
 from zarrasync.indexing.regions import Region
 
-__all__ = ["NumpyReader"]
-
 
 class NumpyReader:
     """An open ``.npy`` or ``.npz`` file.

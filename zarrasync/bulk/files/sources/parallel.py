@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from zarrasync._concurrency import clock
 
-__all__ = ["call_each"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _THREADS = 16

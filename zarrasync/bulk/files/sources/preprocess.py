@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["preprocessed", "register_preprocess"]
-
 _functions: dict[str, Callable[[Any], Any]] = {}
 """The functions of this process by name and digest."""
 

@@ -58,8 +58,6 @@ from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, Shape
 from zarrasync.indexing.regions import Region
 from zarrasync.model import dtypes
 
-__all__ = ["OpenFiles"]
-
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
 """Maximum number of files that a process keeps open."""

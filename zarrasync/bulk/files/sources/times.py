@@ -13,8 +13,6 @@ from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS, OFFSET
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_times import TimeUnits, convert_numbers
 
-__all__ = ["common_units", "convert_times", "find_missing"]
-
 _FINER = ("hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""

@@ -13,8 +13,6 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open_group
 from zarrasync.stores import Store, resolve
 
-__all__ = ["groups_of_zarr", "unread_pages"]
-
 
 def unread_pages(dataset: Any, path: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the pages and subdatasets of a file that its dataset does not contain, by name, with the reason.

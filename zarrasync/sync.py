@@ -25,11 +25,11 @@ from zarrasync.bulk import ingest_files as _ingest_files
 from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.copy import functions as _copy
-from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk.jobs.plan import Task
+from zarrasync.bulk.manifest import Manifest
 from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method

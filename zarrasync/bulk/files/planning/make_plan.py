@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,13 @@ from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import Axis
 from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
 from zarrasync.bulk.files.planning.matching import Match, match_files
-from zarrasync.bulk.files.planning.rewriting import rewriting_notes
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.display.text import listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS
@@ -309,3 +309,36 @@ def _row_size(shape: tuple[int, ...], axis: int | None) -> int:
 def _is_minor(shape: tuple[int, ...], axis: int) -> bool:
     """Return whether each row of an array has only a few values, such as a time and its bounds."""
     return _row_size(shape, axis) <= _MINOR_VALUES
+
+
+# ------------------------------------------------------------------ remarks
+
+
+_LARGE_BYTES = 1 << 20
+_MANY_TIMES = 8
+
+
+def rewriting_notes(arrays: Iterable[tuple[ArrayPlan, ArrayMetadata]]) -> list[str]:
+    """Return a remark if new rows are few compared with the stored value that they are added to, which is written again.
+
+    Args:
+        arrays: The arrays of a job, with their metadata after it.
+    """
+    total, added, unit = 0, 0, "chunks"
+    names: list[str] = []
+    for array, metadata in arrays:
+        if array.shape is None or array.axis is None:
+            continue
+        axis, length = metadata.grid.axes[array.axis], array.shape[array.axis]
+        if length >= axis.extent:
+            continue
+        number = axis.find(length)
+        start, end = axis.start(number), min(axis.start(number) + axis.size(number), axis.extent)
+        old, new = (length - start) * array.row_bytes, (end - length) * array.row_bytes
+        if old >= _LARGE_BYTES and old >= _MANY_TIMES * new:
+            total, added, names = total + old, added + new, [*names, repr(array.name)]
+            unit = "shards" if metadata.shards is not None else unit
+    if not names:
+        return []
+    sizes = f"{size_text(total)} of {listed(names)} are written again to add {size_text(added)} to the same {unit}"
+    return [f"{sizes}; add more rows at a time, or create the dataset with {unit} of fewer rows"]

@@ -16,9 +16,15 @@ from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import read_target
 from zarrasync.bulk.files.running.moved_rows import drop_kept, restore_moved
 from zarrasync.bulk.files.running.pool import FileWorkers
-from zarrasync.bulk.files.running.publish import publish_arrays, publish_group, unchanged_arrays, write_inline
+from zarrasync.bulk.files.running.publish import (
+    publication_record,
+    publish_again,
+    publish_arrays,
+    publish_group,
+    unchanged_arrays,
+    write_inline,
+)
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.republish import publication_record, publish_again
 from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.claim import Claim

@@ -444,7 +444,7 @@ def test_advice_of_commands_works(row: Command, tmp_path: Path, monkeypatch: pyt
 
 ELSEWHERE = {
     "request them one after the other with f={}": "tests/server/test_edr.py",
-    "choose one element, as in select={}=0": "tests/server/test_edr.py",
+    "choose one element, as in {}=0": "tests/server/test_edr.py",
     "on_late='insert' to insert them": "tests/bulk/files/test_late_files.py",
     "reserve needs the name of the dimension": "like labels, which tests/bulk/files/test_name_labels.py tests",
     "on_bad_file='skip' to leave such files out": "tests/bulk/files/test_bad_files.py",

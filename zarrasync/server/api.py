@@ -64,7 +64,7 @@ _IN_BODY = (
 
 _PATH = Parameter("path", "the path of a node, below the served one")
 _DECODE = Parameter("decode", "1 for the values that stored numbers stand for, 0 for the numbers", choices=("1", "0"))
-_INDEX = Parameter("index", "the plane, as a selection of the other axes in their order: 0,3 or time=0,level=3")
+_INDEX = Parameter("index", "the plane, as a selection of the axes outside of it: 0,3 or time=0,level=3")
 _PLANE = Parameter("plane", "the numbers of the axes of rows and columns, such as 0,1; by default the last two")
 _SELECT = Parameter(
     "select",

@@ -15,11 +15,10 @@ from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.parse import parse_selection
 from zarrasync.metadata.conventions import Axis, Labels
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.horizontal import is_geographic
-from zarrasync.nodes.access import array_of, positions_of
+from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
@@ -31,7 +30,7 @@ from zarrasync.server.limits import BadQuery, TooMuch
 from zarrasync.server.places import as_slice
 from zarrasync.server.pyramid import TILE, Level, Pyramid, in_array, in_order
 from zarrasync.server.query import Colours, plane_of
-from zarrasync.server.selection import for_each_axis, split_labels
+from zarrasync.server.selection import select
 
 _SAMPLE_CELLS = 1 << 18
 """Number of values in a sample for statistics."""
@@ -250,7 +249,7 @@ class Planes:
     async def index(
         self, pyramid: Pyramid, text: str = "", labels: Mapping[str, Query] | None = None
     ) -> tuple[int, ...]:
-        """Return the positions on the axes besides rows and columns that select a plane; by default the first ones.
+        """Return the positions on the axes outside of a plane that select it; by default the first ones.
 
         Args:
             pyramid: The pyramid.
@@ -260,27 +259,22 @@ class Planes:
         Raises:
             SelectionError: If it selects several planes, or part of one.
         """
-        level, names = pyramid.levels[0], pyramid.names[:-2]
-        array, sizes, indices = level.array, level.shape[:-2], list[int]()
-        by_position, by_label = split_labels(text or "...", [name for name in pyramid.names if name])
-        queries = {**by_label, **(labels or {})}
-        found = dict(await positions_of(array, queries)) if queries else {}
-        parsed = for_each_axis(parse_selection(by_position, sizes, names), len(sizes))
-        for name, size, position in zip(names, sizes, parsed, strict=True):
-            index = found.pop(name, position) if name else position
-            if isinstance(index, int) and not -size <= index < size:
-                raise SelectionError(f"index {index} is out of range for an axis of size {size}", shape=array.shape)
-            elements = np.arange(size)[index].reshape(-1) if index != slice(None) else np.zeros(1, np.int64)
-            if len(elements) != 1 or (index is not position and position != slice(None)):
-                raise SelectionError(f"{text!r} does not select one plane of {array.basename!r}", shape=array.shape)
-            indices.append(int(elements[0]))
-        if found:
+        array, order = pyramid.levels[0].array, pyramid.levels[0].order
+        if not text and not labels:
+            return (0,) * len(order[:-2])
+        if text and "=" not in text and order != tuple(range(len(order))):
+            items = text.split(",")
+            if len(items) != len(order) - 2:
+                raise SelectionError(f"index needs a position on each of {len(order) - 2} axes", shape=array.shape)
+            text = ",".join(in_array([*items, ":", ":"], order))
+        selection = await select(self._described, array, text or "...", labels)
+        if any(selection.indices[axis] != slice(None) for axis in order[-2:]):
             raise SelectionError(
-                f"only the axes besides rows and columns of {array.basename!r} can be selected: "
-                f"{', '.join(name or '(unnamed)' for name in names) or 'it has no others'}",
+                f"only the axes outside of the plane of {array.basename!r} can be selected: "
+                f"{', '.join(selection.names[axis] for axis in order[:-2]) or 'it has none'}",
                 shape=array.shape,
             )
-        return tuple(indices)
+        return tuple(selection.single(axis, 0) % array.shape[axis] for axis in order[:-2])
 
     async def _open_pyramid(self, path: str, plane: str) -> Pyramid:
         levels = await self._described.levels(path.strip("/"))

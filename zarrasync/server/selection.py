@@ -100,7 +100,7 @@ async def select(
     queries = {**by_label, **(labels or {})}
     found = await positions_of(array, queries) if queries else {}
     parsed = parse_selection(by_position, array.shape, names)
-    indices: list[Position] = [*for_each_axis(parsed, array.ndim)]
+    indices: list[Position] = [*_for_each_axis(parsed, array.ndim)]
     for number, name in enumerate(names):
         if name in found:
             if indices[number] != slice(None):
@@ -124,7 +124,7 @@ def axis_of_points(key: Sequence[Any]) -> int:
     return axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
 
 
-def for_each_axis(selection: Basic, ndim: int) -> tuple[int | slice, ...]:
+def _for_each_axis(selection: Basic, ndim: int) -> tuple[int | slice, ...]:
     """Return an integer or a slice for each axis."""
     place = selection.index(...) if ... in selection else len(selection)
     before, after = ([item for item in part if item is not ...] for part in (selection[:place], selection[place:]))

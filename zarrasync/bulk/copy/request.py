@@ -9,8 +9,7 @@ from typing import Any
 
 from zarrasync import formats
 from zarrasync.bulk.copy.files import check_free, plan_files
-from zarrasync.bulk.copy.layout import check_names
-from zarrasync.bulk.copy.nodes import Nodes, consolidated_groups, plan_copies
+from zarrasync.bulk.copy.nodes import Nodes, check_names, consolidated_groups, plan_copies
 from zarrasync.bulk.copy.planned import CopyWork, render_texts
 from zarrasync.bulk.jobs.boxes import Output, make_tasks
 from zarrasync.bulk.jobs.plan import name_of

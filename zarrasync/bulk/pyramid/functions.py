@@ -17,8 +17,8 @@ from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.downsample import Method
 from zarrasync.bulk.pyramid.planned import PyramidWork
 from zarrasync.bulk.pyramid.prepare import Convention, Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.pyramid.report import PyramidReport
 from zarrasync.bulk.pyramid.source import PyramidAxes
+from zarrasync.bulk.reports import PyramidReport
 from zarrasync.display.progress import ProgressLike
 from zarrasync.nodes.functions import open
 from zarrasync.nodes.open_nodes import ConfigLike

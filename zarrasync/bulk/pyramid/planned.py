@@ -20,7 +20,7 @@ from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
-from zarrasync.bulk.pyramid.report import LevelReport, PyramidReport
+from zarrasync.bulk.reports import LevelReport, PyramidReport
 from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.indexing.regions import touched_chunks

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.running.disjoint import disjoint_tasks
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import TaskRunner
+from zarrasync.bulk.files.running.tasks import TaskRunner, disjoint_tasks
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.runs import Permit

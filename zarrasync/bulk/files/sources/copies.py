@@ -20,7 +20,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.sources.engines import path_of
 from zarrasync.bulk.files.sources.headers import SourceFile
-from zarrasync.bulk.files.sources.parallel import call_each
+from zarrasync.bulk.files.sources.identify import call_each
 from zarrasync.bulk.scratch_folders import new_scratch_folder
 
 _MOST_BYTES = 8 << 30

@@ -5,19 +5,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zarrasync import formats
+from zarrasync._concurrency import clock
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.files.sources.engines import is_zarr, path_of
 from zarrasync.bulk.files.sources.headers import SourceFile
-from zarrasync.bulk.files.sources.parallel import call_each
 from zarrasync.stores.local import local_path
 
 _BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
@@ -260,3 +261,27 @@ def _stamp(info: Mapping[str, Any]) -> str:
     if stamp is info.get("created") and isinstance(stamp, float):
         stamp = datetime.fromtimestamp(stamp, UTC)
     return str(stamp).strip('"')
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+_THREADS = 16
+
+
+def call_each(function: Callable[[T], R], items: Sequence[T], name: str) -> list[Future[R]]:
+    """Call a function with each item, on several threads. Return when all calls have ended.
+
+    Args:
+        function: The function.
+        items: The items.
+        name: The name of the threads.
+    """
+    if not items:
+        return []
+    executor = clock.current().executor(name, min(_THREADS, len(items)))
+    try:
+        calls = [executor.submit(partial(function, item)) for item in items]
+        clock.current().wait_for(calls)
+    finally:
+        executor.shutdown(cancel_futures=True)
+    return calls

@@ -52,7 +52,7 @@ def encoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_pieces_of_json_are_the_document(values: Any, encoder: str):
     pieces = list(value_text.json_pieces(values))
-    assert (len(pieces) > 1) == (values.size > 1 << 15)
+    assert (len(pieces) > 1) == (values.size > 1 << 13)
     assert max(map(len, pieces)) < 1 << 20
     found = json.loads(b"".join(pieces))
     assert found == json.loads(json.dumps(value_text.as_json(values), allow_nan=False))

@@ -444,7 +444,6 @@ def test_advice_of_commands_works(row: Command, tmp_path: Path, monkeypatch: pyt
 
 ELSEWHERE = {
     "request them one after the other with f={}": "tests/server/test_edr.py",
-    "choose one element, as in {}=0": "tests/server/test_edr.py",
     "on_late='insert' to insert them": "tests/bulk/files/test_late_files.py",
     "reserve needs the name of the dimension": "like labels, which tests/bulk/files/test_name_labels.py tests",
     "on_bad_file='skip' to leave such files out": "tests/bulk/files/test_bad_files.py",
@@ -464,7 +463,6 @@ ELSEWHERE = {
     "added before, delete that value": "tests/bulk/files/test_without_labels.py",
     "have the same row {} in the destination": "recorded by earlier versions",
     "append the files of the other rows again": "tests/bulk/files/test_regrown.py",
-    "to write its rows again, or all files with mode='w'": "tests/bulk/files/test_regrown.py",
     "ingest them one by one with group=…": "tests/bulk/files/test_unread.py",
     "complete that with `zarrasync ingest abandon PLAN`": "tests/bulk/files/test_plans_icechunk.py",
     "complete it with `zarrasync ingest finish PLAN`": "tests/bulk/files/test_plans_interrupted.py",

@@ -25,11 +25,11 @@ from zarrasync.bulk import ingest_files as _ingest_files
 from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.copy import functions as _copy
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.files.options import FileOptions, Layout
 from zarrasync.bulk.files.running.report import FilesReport
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk.jobs.plan import Task
-from zarrasync.bulk.manifest import Manifest
 from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.pyramid.downsample import Method
@@ -329,6 +329,10 @@ class Array(ArrayBase):
 
         Raises:
             ImportError: If ``anywidget`` is not installed.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+            >>> widget = array.show()
         """
         return self._run(self._async.show())
 
@@ -1324,6 +1328,10 @@ class Group(GroupBase["Array | Group"]):
 
         Raises:
             ImportError: If ``anywidget`` is not installed.
+
+        Example:
+            >>> group = sync.create_group({})
+            >>> widget = group.show()
         """
         return self._run(self._async.show())
 
@@ -1702,6 +1710,10 @@ class Selection(SelectionBase):
         Raises:
             ImportError: If ``anywidget`` is not installed.
             SelectionError: If the selection does not consist of integers and slices with elements.
+
+        Example:
+            >>> array = sync.create_array({}, data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+            >>> widget = array.view[:, 1:].show()
         """
         return self._run(self._async.show())
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.api import Api
 from tests.support.store_kinds import make_store
 from zarrasync import stores
-from zarrasync.bulk.manifest import Manifest
+from zarrasync.bulk.digests import Manifest
 from zarrasync.cli import main
 from zarrasync.errors import NodeNotFoundError, StoreError
 

@@ -254,7 +254,8 @@ async def test_ingesting_into_icechunk(api: Api, tmp_path: Path):
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
     session = repository.writable_session("main")
     await api(api.ingest(VALUES, session.store, path="x", chunks=(50, 50)))
-    await api(api.copy(sync.open_array(session.store, path="x"), session.store, dest_path="y", resume=True))
+    source = await api(api.open_array(session.store, path="x"))
+    await api(api.copy(source, session.store, dest_path="y", resume=True))
     for path in "xy":
         found = await api(api.open_array(session.store, path=path))
         np.testing.assert_array_equal(await api(found[...]), VALUES)

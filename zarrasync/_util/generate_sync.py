@@ -68,7 +68,7 @@ from zarrasync._concurrency.bridge import iterate, run
 from zarrasync._sync_base import ArrayBase, DecodedArrayBase, GroupBase, JobPlanBase, SelectionBase, register, to_sync
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.bulk.manifest import Manifest
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.pyramid.downsample import Method
 from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
 from zarrasync.bulk.pyramid.prepare import Convention

@@ -10,7 +10,7 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._concurrency.bridge import run
-from zarrasync.bulk.manifest import Manifest
+from zarrasync.bulk.digests import Manifest
 from zarrasync.bulk.statistics import Summary, number_text, statistics_facts, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, add_raw, count, levels, open_node, options, presented_arrays, select

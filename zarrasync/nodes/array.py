@@ -350,6 +350,10 @@ class AsyncArray(NotAwaited, AsyncNode[ArrayMetadata]):
 
         Raises:
             ImportError: If ``anywidget`` is not installed.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+            >>> widget = await array.show()
         """
         return await call_method(self, "array", "show", "show", {})
 

@@ -471,6 +471,10 @@ class AsyncGroup(AsyncNode[GroupMetadata]):
 
         Raises:
             ImportError: If ``anywidget`` is not installed.
+
+        Example:
+            >>> group = await za.create_group({})
+            >>> widget = await group.show()
         """
         return await call_method(self, "group", "show", "show", {})
 

@@ -407,6 +407,10 @@ class AsyncSelection(NotAwaited):
         Raises:
             ImportError: If ``anywidget`` is not installed.
             SelectionError: If the selection does not consist of integers and slices with elements.
+
+        Example:
+            >>> array = await za.create_array({}, data=np.arange(6.0).reshape(2, 3), chunks=(2, 3))
+            >>> widget = await array.view[:, 1:].show()
         """
         return await call_method(self, "selection", "show", "show", {})
 

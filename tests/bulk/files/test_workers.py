@@ -23,7 +23,7 @@ from zarrasync._concurrency import clock
 from zarrasync.bulk.files.ingestion import make_job
 from zarrasync.bulk.files.parameters import parameters_of
 from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part, Segment
-from zarrasync.bulk.files.running import pool, worker
+from zarrasync.bulk.files.running import pool
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
@@ -70,7 +70,7 @@ def test_all_that_a_plan_has_of_single_files_gets_their_new_numbers():
 async def test_only_headers_that_take_long_are_read_elsewhere(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_short: bool
 ):
-    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], worker.read_headers
+    paths, elsewhere, read_headers = write_days(tmp_path / "nc", range(20)), [], pool.read_headers
 
     def count(files: Any, *rest: Any) -> Any:
         elsewhere.extend(files)
@@ -199,7 +199,7 @@ def test_a_worker_keeps_the_files_of_few_jobs_open(tmp_path: Path):
     (path,) = write_days(tmp_path, [0])
     file, settings = identity_of(str(path), {}), config.get()
     ways = [ReaderOptions(dim=str(number)) for number in range(4)]
-    shared = worker.SharedFiles()
+    shared = pool.SharedFiles()
     with shared.use(ways[0], settings) as first:
         for way in ways[1:]:
             with shared.use(way, settings) as files:

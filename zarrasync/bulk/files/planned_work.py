@@ -71,10 +71,10 @@ class FilesWork(PlannedWork):
             MetadataError: If the values are not such a description.
         """
         try:
-            plan = None if values["plan"] is None else FilesPlan.from_json(values["plan"]).under(root)
-            return cls(plan, dest, config, int(values["known"]), tuple(values["notes"]), tuple(values["left_out"]))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            plan, facts = values["plan"], (int(values["known"]), tuple(values["notes"]), tuple(values["left_out"]))
+        except (KeyError, TypeError, ValueError) as error:
             raise MetadataError(f"the plan of the ingestion is damaged: {error}") from error
+        return cls(None if plan is None else FilesPlan.from_json(plan).under(root), dest, config, *facts)
 
     def opened(self, credentials: Credentials) -> FilesWork:
         plan = self.plan

@@ -11,8 +11,8 @@ from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.digests import Manifest, compare_manifest
 from zarrasync.bulk.jobs.plan_place import job_name
-from zarrasync.bulk.manifest import Manifest, compare_manifest
 from zarrasync.bulk.reports import Finding, Report
 from zarrasync.bulk.validate.chunks import check_chunks
 from zarrasync.bulk.validate.conventions import check_conventions

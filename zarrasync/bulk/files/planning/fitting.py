@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from zarrasync.bulk.files.planning.compare import (
     check_equal,
@@ -13,7 +14,6 @@ from zarrasync.bulk.files.planning.compare import (
     way_without,
 )
 from zarrasync.bulk.files.planning.variables import Variables, stored_header
-from zarrasync.bulk.files.records.target import StoredForm
 from zarrasync.bulk.files.sources.conversions import check_strings
 from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, VariableHeader
 from zarrasync.errors import ShapeError
@@ -144,9 +144,9 @@ def _tolerance(variables: Variables, name: str) -> float:
     return variables.parameters.reader.coordinate_tolerance if is_checked else 0.0
 
 
-def _as_stored(header: VariableHeader, like: VariableHeader, form: StoredForm | None) -> VariableHeader:
+def _as_stored(header: VariableHeader, like: VariableHeader, form: Mapping[str, Any] | None) -> VariableHeader:
     """Return a variable with the values that the destination would store, if they differ."""
-    return header if form is None else replace(header, dtype=like.dtype, values=form.values, digest=form.digest)
+    return header if form is None else replace(header, dtype=like.dtype, **form)
 
 
 def check_destination(variables: Variables) -> None:

@@ -16,7 +16,7 @@ from zarrasync import transfer
 from zarrasync._concurrency import bridge
 from zarrasync.bulk.checksum import value_checksum
 from zarrasync.bulk.files.planning.compare import is_equal
-from zarrasync.bulk.files.records.target import StoredForm, Target, stored_attributes
+from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
 from zarrasync.errors import CodecError, ShapeError
@@ -83,15 +83,15 @@ def _reader(
     return read_in_order
 
 
-def _stored_form(target: Target, name: str, read: _Read) -> StoredForm:
+def _stored_form(target: Target, name: str, read: _Read) -> dict[str, Any]:
     array, dims = target.arrays[name], target.dims[name]
     if name in target.values:
         whole = tuple(slice(0, n) for n in array.shape)
-        return StoredForm(values=_store(array, whole, read(whole)))
+        return {"values": _store(array, whole, read(whole)), "digest": None}
     digest, axes = 0, tuple(sorted(range(array.ndim), key=lambda axis: str(dims[axis])))
     for region in _rows_of_chunks(array, axes[0]):
         digest = value_checksum(_store(array, region, read(region)).transpose(axes), digest)
-    return StoredForm(digest=digest)
+    return {"values": None, "digest": digest}
 
 
 def _rows_of_chunks(array: AsyncArray, axis: int) -> Iterator[Region]:

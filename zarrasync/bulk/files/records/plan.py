@@ -279,7 +279,7 @@ class FilesPlan:
         Raises:
             MetadataError: If the values are not such a plan.
         """
-        items = dict(values)
+        items = dict(values) if isinstance(values, Mapping) else {}
         if items.pop("version", None) != _VERSION:
             raise MetadataError(f"not a plan of version {_VERSION} of 'zarrasync ingest plan'")
         return records.from_json(cls, items, "plan of the ingestion")

@@ -29,19 +29,6 @@ from zarrasync.nodes.node import NodeHandle
 from zarrasync.nodes.open_nodes import open_node_at
 
 
-@dataclass(frozen=True, eq=False)
-class StoredForm:
-    """A variable of a file, as the destination would store it.
-
-    Attributes:
-        values: The values of a small array.
-        digest: A digest of the values of a large one.
-    """
-
-    values: npt.NDArray[Any] | None = None
-    digest: int | None = None
-
-
 @dataclass
 class Target:
     """The destination of a job.
@@ -66,7 +53,7 @@ class Target:
     labels: npt.NDArray[Any] | None = None
     values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     digests: Mapping[str, int] = field(default_factory=dict)
-    stored_forms: dict[str, StoredForm] = field(default_factory=dict)
+    stored_forms: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
     place: str = ""
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.sources.attributes import dtype_text
-from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, VariableHeader, dtype_text
 from zarrasync.indexing.regions import Region
 
 

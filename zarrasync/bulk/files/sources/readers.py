@@ -22,7 +22,6 @@ from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
 from zarrasync._util.redact import public_url, redact
-from zarrasync.bulk.files.sources.attributes import code_attributes, dtype_text, plain_attributes
 from zarrasync.bulk.files.sources.content import FETCH_AGAIN, check_content
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.digests import add_digests
@@ -46,7 +45,16 @@ from zarrasync.bulk.files.sources.hdf5_chunks import (
     is_hdf5,
 )
 from zarrasync.bulk.files.sources.hdf5_types import empty_variables, groups_of_hdf5, unread_variables
-from zarrasync.bulk.files.sources.headers import PHONY, FileHeader, ReaderOptions, SourceFile, VariableHeader
+from zarrasync.bulk.files.sources.headers import (
+    PHONY,
+    FileHeader,
+    ReaderOptions,
+    SourceFile,
+    VariableHeader,
+    code_attributes,
+    dtype_text,
+    plain_attributes,
+)
 from zarrasync.bulk.files.sources.identify import identity_of
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels

@@ -30,7 +30,7 @@ async def show_map(request: Request) -> Response:
 
 
 def viewer_files() -> dict[str, str]:
-    """Return the texts of the static files that make the page, by name."""
+    """Return the contents of the static files of the page, by name."""
     return {item.name: item.read_text() for item in _FOLDER.iterdir() if not item.name.endswith(".json")}
 
 

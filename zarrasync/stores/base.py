@@ -412,7 +412,7 @@ class Store(ABC):
     def enclosing(self) -> tuple[Store, str] | None:
         """Return a store around this one, and the path of this one in it, to explain why nothing exists here.
 
-        Only where that takes no more rights than reading this store. The caller closes the store.
+        Only if it needs no more rights than reading this store. The caller closes the store.
         """
         return None
 

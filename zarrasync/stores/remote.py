@@ -51,7 +51,7 @@ def request_limits(concurrency: int) -> tuple[int, int]:
 
 
 REFUSALS = frozenset({401, 403})
-"""Statuses of services that refuse to say whether a key exists."""
+"""Statuses of services that do not report whether a key exists."""
 
 
 def missing_statuses(statuses: Iterable[int], possible: frozenset[int] | None = None) -> frozenset[int]:
@@ -59,7 +59,7 @@ def missing_statuses(statuses: Iterable[int], possible: frozenset[int] | None = 
 
     Args:
         statuses: The option ``missing``.
-        possible: The statuses that the store can tell apart, besides 404; all by default.
+        possible: The statuses that the store distinguishes, besides 404; all by default.
 
     Raises:
         ValueError: If one is not an integer from 400 to 499, or is not possible.

@@ -184,7 +184,7 @@ def make_job(parameters: Parameters, *, is_one_group: bool = True, is_planned: b
     if parameters.concat is None and len(files) > 1:
         raise ValueError(f"{len(files):,} files need the name of a dimension to join them along; pass concat='time'")
     if parameters.source.labels:
-        files = [replace(file, identity="") for file in files]  # links to one file have labels of their own
+        files = [replace(file, identity="") for file in files]  # links to one file have different labels
     preprocess = parameters.preprocess
     if preprocess is not None:
         preprocess = register_preprocess(preprocess, is_local=not is_planned and parameters.executor in (None, 1))

@@ -29,7 +29,7 @@ _TIMES = "such as '2024-01-01/2024-12-31/6h'"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of ``ingest_files`` and ``plan_ingest``, and those of their jobs.
+    """The parameters of ``ingest_files``, ``plan_ingest`` and their jobs.
 
     Attributes:
         region: The rows of an existing dataset to write: a slice, or ``"auto"`` for those with the files' labels.

@@ -1,4 +1,4 @@
-"""Tasks of a plan that write boxes of arrays, and what they read for them."""
+"""Tasks of a plan that write boxes of arrays, and the sizes of their reads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Output(NamedTuple):
 
 
 def make_tasks(stages: Sequence[Sequence[Output]], count: int) -> tuple[list[list[Box]], list[Sizes]]:
-    """Return the boxes of each task, and what it reads and writes. Small boxes of one stage share a task.
+    """Return the boxes of each task, and the sizes of its reads and writes. Small boxes of one stage share a task.
 
     Args:
         stages: The arrays of each stage.

@@ -108,7 +108,7 @@ class ClaimedWork(PlannedWork):
             dest=self.dest.opened(credentials.storage_options),
         )
 
-    # -------------------------------------------------------------- what it is
+    # -------------------------------------------------------------- tasks and sizes
 
     @cached_property
     def tasks(self) -> Sequence[Task]:  # pyright: ignore[reportIncompatibleMethodOverride]  # computed once

@@ -62,7 +62,7 @@ async def compare_arrays(source: AsyncArray, target: AsyncArray, regions: Iterab
         source: The array that was copied.
         target: Its copy.
         regions: The regions, each of which fits into memory twice.
-        workers: Where they are compared.
+        workers: The processes that compare them.
 
     Raises:
         ChecksumError: If the values differ.

@@ -64,7 +64,7 @@ class Reduction:
         """Compute stored values of the level.
 
         Args:
-            items: The grid coordinates of each stored value, and those of the stored values of the level before that
+            items: The grid coordinates of each stored value, and the coordinates of the stored values of the finer level that
                 contribute to it; ``None`` if they are unknown.
             progress: Called with the number of bytes written since the last call.
             is_new: Whether none of them exists in the store.

@@ -154,7 +154,7 @@ class ReaderOptions(FileOptions):
         small_bytes: The largest size of values that are read with the headers.
         preprocess: The name and the digest of a function that changes each file; see ``register_preprocess``.
 
-    The others are those of ``FileOptions``. Coordinates with a tolerance are compared by their values.
+    The other attributes are inherited from ``FileOptions``. Coordinates with a tolerance are compared by their values.
     """
 
     dim: str = ""

@@ -162,7 +162,7 @@ def _check_exact(
 def common_units(
     parts: Sequence[tuple[npt.NDArray[Any], TimeUnits, Mapping[str, Any], str]], dtype: np.dtype[Any]
 ) -> TimeUnits:
-    """Return units in which the times of all files are exact: those of the first file, or finer ones.
+    """Return units in which the times of all files are exact: the units of the first file, or finer ones.
 
     Args:
         parts: The encoded times of each file, their units, the attributes of the variable, and the name of both for messages.

@@ -131,7 +131,8 @@ class Parameters:
             *([source.engine_options] * bool(source.engine_options)),
             *([source.labels] * (source.labels != "")),
         ]
-        values = [self.dim, sorted(source.variables), layout.options, layout.encoding, reader]
+        options = {name: value for name, value in layout.options.items() if name != "zarr_format"}
+        values = [self.dim, sorted(source.variables), options, layout.encoding, reader]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:16]
         return digest + (f"-{self.preprocess}" if self.preprocess else "")
 

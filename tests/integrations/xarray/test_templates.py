@@ -157,7 +157,7 @@ def test_a_computation_elsewhere(tmp_path: Path):
 
 SCRIPT = """
 import os, signal, sys
-from tests.integrations.xarray.test_templates import whole, write_dataset
+from tests.integrations.xarray.test_templates import WriteOptions, whole, write_dataset
 path, start, stop, kill = sys.argv[1], *map(int, sys.argv[2:5])
 def interrupt(block, block_info=None):
     if kill and block_info[0]["array-location"][0][0]:

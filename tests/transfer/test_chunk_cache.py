@@ -143,6 +143,23 @@ async def test_a_read_does_not_join_one_from_before_a_change():
     assert (await array[:]).tolist() == [1] * 4
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_a_read_does_not_join_one_of_a_shorter_array(is_local: bool, tmp_path: Path):
+    """Another process has appended rows to a chunk, and only one of two arrays has read the new document."""
+    long, short = tmp_path / "x", tmp_path / "short"
+    sync.create_array(long, data=np.arange(7), chunks=(7,))
+    sync.create_array(short, shape=(2,), chunks=(7,), dtype="i8")
+    document = (long / "zarr.json").read_bytes()
+    (long / "zarr.json").write_bytes((short / "zarr.json").read_bytes())
+    store = LocalStore(long) if is_local else LatencyStore(LocalStore(long), 0.01)
+    before = await za.open_array(store, config=CHECKED)
+    (long / "zarr.json").write_bytes(document)
+    after = await za.open_array(store, config=CHECKED)
+    for _ in range(20):
+        values = await asyncio.gather(before[...], after[...], before[0:1], after[6:])
+        assert [own.tolist() for own in values] == [[0, 1], list(range(7)), [0], [6]]
+
+
 def test_the_size_is_limited():
     array = sync.create_array(
         {}, shape=(64, 1000), dtype="f8", chunks=(1, 1000), config={**TRUSTED, "chunk_cache_bytes": 100_000}

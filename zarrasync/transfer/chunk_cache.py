@@ -208,7 +208,7 @@ class ChunkCache:
         load = partial(self._load, chunks, missing)
         if not chunks.store.blocking:
             return await load()
-        name = chunks.cache_key, CHANGES[chunks.change_slot], *missing
+        name = *_state(chunks), *missing
         if not driven():
             return await self._flights.share(name, partial(run_in_worker, load, computing=chunks.store.near))
         with self._lock:
@@ -261,7 +261,7 @@ class ChunkCache:
         box = partial(self._read_box, chunks, first, last)
         if chunks.store.blocking:  # on a thread without an event loop
             return await box()
-        name = chunks.cache_key, CHANGES[chunks.change_slot], first, last  # reads before a change do not notice it
+        name = *_state(chunks), first, last
         return await self._flights.share(name, box)
 
     async def _read_box(self, chunks: Chunks, first: Coords, last: Coords) -> dict[Coords, Array]:
@@ -337,6 +337,11 @@ def _placed(selection: _Selection, present: Mapping[Coords, Array]) -> Array:
         run.projection.read(present[run.coords], buffer)
     values = layout.to_result(buffer)
     return values if selection.fields is None else values[selection.fields]
+
+
+def _state(chunks: Chunks) -> tuple[object, ...]:
+    """Return what reads must have in common to share values: those before an append read less of the last chunks."""
+    return chunks.cache_key, CHANGES[chunks.change_slot], chunks.metadata.shape
 
 
 def _shape(chunks: Chunks, coords: Coords) -> tuple[int, ...]:

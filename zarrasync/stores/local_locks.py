@@ -283,15 +283,16 @@ class FileLocks:
 
     async def _lock(self, places: Sequence[Place], held: Mapping[str, Place]) -> bool:
         """Lock places that this call has not locked yet; return whether that took waiting."""
-        own = set(held.values())
-        paths = {place: path for place, path in zip(places, self._paths, strict=True) if place not in own}
+        paths = dict(zip(places, self._paths, strict=True))
+        for place in held.values():
+            paths.pop(place, None)
         key_locks = KeyLocks(partial(list, paths))
         await key_locks.__aenter__()
         self._key_locks, waited = key_locks, key_locks.waited
         try:
             file = lock_file()
             # Linux searches the locks of a file from the lowest byte on, so that this order is the quickest.
-            for position, place in sorted([(lock_position(place), place) for place in paths], reverse=True):
+            for position, place in sorted(zip(map(lock_position, paths), paths, strict=True), reverse=True):
                 if not lock_byte(file, position):
                     waited = True
                     file, _ = await _acquire(position, paths[place], self._seconds)

@@ -52,7 +52,8 @@ def chromium() -> str | None:
 async def page(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     """A browser page; the test fails if its console shows errors or warnings."""
     options = dict(getattr(request, "param", {}))
-    allowed = options.pop("allowed", "$^")  # a pattern of messages that the test provokes
+    # The server ends before the page, which may still load pictures; then a pattern of messages that the test provokes.
+    allowed = f"net::ERR_CONNECTION_REFUSED|{options.pop('allowed', '$^')}"
     complaints: list[str] = []
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     if chromium() is None:

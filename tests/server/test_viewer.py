@@ -330,6 +330,7 @@ async def test_the_code_on_the_page_runs(page, base):
 
     await open_wave(page, base)
     await page.locator("#axis-0").fill("2")
+    await settled(page)
     code = await page.locator("#snippet pre").text_content()
     found: dict[str, Any] = {}
     await asyncio.to_thread(exec, code, found)

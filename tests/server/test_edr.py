@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import io
 import json
@@ -335,8 +336,13 @@ async def test_wrong_requests():
         assert (status, headers["Allow"]) == (204, "GET, HEAD, POST, OPTIONS")
         status, body, headers = await client.get(f"{ROOT}/position?coords=POINT(8%2047)", method="HEAD")
         assert (status, body) == (200, b"")
-        async with client.session.post(f"{client.base}{ROOT}/position", data=io.BytesIO(b"x" * 5_000_000)) as answer:
-            assert answer.status == 413
+        with contextlib.suppress(
+            aiohttp.ClientOSError
+        ):  # uvicorn may close the connection while the client still sends
+            async with client.session.post(
+                f"{client.base}{ROOT}/position", data=io.BytesIO(b"x" * 5_000_000)
+            ) as answer:
+                assert answer.status == 413
         async with client.session.post(f"{client.base}{ROOT}/position", data=b"<xml/>") as answer:
             assert answer.status == 400
 

@@ -105,6 +105,34 @@ async def test_labels_that_do_not_exist():
             assert body["error"] in ("LabelError", "SelectionError")
 
 
+@pytest.mark.servers
+async def test_labels_of_several_elements_where_one_is_needed():
+    """Coordinates without an order select any positions."""
+    group = sync.create_group(store := {})
+    days = np.array(["2024-03-01", "2024-05-01", "2024-03-09", "2024-01-01"], "M8[D]").astype("i8")
+    group.create_array("time", data=days, dimension_names=["time"], attributes={"units": "days since 1970-01-01"})
+    for name, labels, units in (("lat", [50.0, 40, 30], "degrees_north"), ("lon", [0.0, 10, 20, 30], "degrees_east")):
+        group.create_array(name, data=np.array(labels), dimension_names=[name], attributes={"units": units})
+    group.create_array("a", data=np.arange(48.0).reshape(4, 3, 4), dimension_names=["time", "lat", "lon"])
+    async with serving(store) as client:
+        found = await client.json("/api/data?path=a&select=time=2024-03")
+        assert np.ravel(found["data"]).tolist() == [*range(12), *range(24, 36)]
+        for path in (
+            "/api/stats?path=a&index=time=2024-03",
+            "/api/tiles/0/0/0.png?path=a&index=time=2024-03",
+            "/point/1,41?variable=a&sel=time=2024-03",
+        ):
+            body = await client.json(path, 400)
+            assert "choose one element of the dimension 'time' of 'a'" in body["message"]
+            assert body["message"].endswith("the request selects 2 of 4")
+        body = await client.json("/api/stats?path=a&index=time=2024-01-01,lat=35/55", 400)
+        assert body["message"] == "only the axes outside of the plane of 'a' can be selected: time"
+        body = await client.json(
+            "/edr/collections/root/position?coords=POINT(1+41)&parameter-name=a&select=lat=30", 400
+        )
+        assert "an axis of the grid of 'a'" in body["message"]
+
+
 def test_positions_and_labels():
     positions, labels = split_labels("time=3, lat=2:4 ,lon=10.5,level=500~exact", ["time", "lat", "lon", "level"])
     assert positions == "time=3, lat=2:4 "

@@ -193,6 +193,28 @@ async def test_a_tile_reads_the_level_of_a_pyramid_that_suits_it():
         assert (told["maxzoom"], told["bounds"]) == (2, [-180, -90, 180, 90])
 
 
+async def test_planes_before_another_axis():
+    """Bands may lie on the last axis, after the rows and columns."""
+    lat, lon = 89.0 - 2 * np.arange(90), 1.0 + 2 * np.arange(180)
+    values = np.random.default_rng(6).integers(0, LEVELS + 1, (90, 180, 3)).astype("u1")
+    root = sync.create_group(store := {})
+    root.create_array("v", data=values, dimension_names=("lat", "lon", "band"))
+    for name, labels in (("lat", lat), ("lon", lon)):
+        root.create_array(name, data=labels, dimension_names=[name], attributes=DEGREES[name])
+    root.create_array("band", data=np.array([10, 20, 30]), dimension_names=["band"])
+    data = xr.DataArray(values, dims=("lat", "lon", "band"), coords={"lat": lat, "lon": lon, "band": [10, 20, 30]})
+    async with serving(store) as client:
+        for query, band in (("variable=v", 0), ("variable=v&sel=band=30", 2)):
+            shown = f"{query}&rescale=0,254&colormap_name=gray&resampling=nearest"
+            _, body, _ = await client.get(f"/tiles/WebMercatorQuad/1/1/0.png?{shown}")
+            np.testing.assert_array_equal(numbers(body), nearest(data[:, :, band], *mercator_pixels(1, 1, 0)))
+            told = await client.json(f"/point/9,41?{query}")
+            assert told["values"] == [float(data[24, 4, band])]
+        info = await client.json("/info?variable=v")
+        assert [axis["name"] for axis in info["dimensions"]] == ["band"]
+        assert info["bounds"] == [-180, -90, 180, 90]
+
+
 async def test_projected_arrays_and_arrays_without_a_place():
     root = sync.create_group(store := {})
     x, y = np.arange(5e5, 15e5, 1e5), np.arange(60e5, 50e5, -1e5)

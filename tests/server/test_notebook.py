@@ -193,6 +193,9 @@ def test_selections_that_cannot_be_shown():
         array.view[2:2].show()
     place = dict(parse_qsl(array.view[::-1, 3].show().address))
     assert place == {"box": "0,4,3,4"}
+    image = sync.create_array({}, data=np.zeros((30, 40, 3), "u1"), dimension_names=("y", "x", "c"))
+    place = dict(parse_qsl(image.view[10:20, 5:9, 1].show().address))  # the colours are on the last axis
+    assert place == {"index": "1", "box": "10,20,5,9"}
 
 
 def test_the_outputs_of_a_cell(monkeypatch):

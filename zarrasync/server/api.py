@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
 import numpy as np
@@ -26,7 +26,7 @@ from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.messages import Request, Response
-from zarrasync.server.query import colours_of, decodes, integer_of
+from zarrasync.server.query import Query, colours_of, decodes, integer_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import Selection
@@ -310,7 +310,6 @@ def _title(node: Member) -> str:
 
 # ------------------------------------------------------------------ formats of values
 
-Query = Mapping[str, str]
 Rendered = tuple[dict[str, str], Iterable[bytes]]
 """Additional headers, and the pieces of a body."""
 

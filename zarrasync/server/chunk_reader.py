@@ -79,9 +79,12 @@ class ChunkReader:
             values = await self.cache.read(chunks, transform, fields_of(view))
         else:
             values = np.asarray(await view.read())
+        return await self.compute(partial(self._rendered, values, render))
+
+    def _rendered(self, values: npt.NDArray[Any], render: Callable[[npt.NDArray[Any]], T]) -> T:
         if values.dtype.kind in "OT":  # their size is unknown until they are read
             _check_limit(_fixed_length_bytes(values), self._limits.max_result_bytes, "bytes")
-        return await self.compute(partial(render, values))
+        return render(values)
 
     async def compute(self, function: Callable[[], T]) -> T:
         """Return the result of a function, which runs on a codec thread."""
@@ -90,10 +93,12 @@ class ChunkReader:
 
 def _check_limit(number: int, limit: int, unit: str) -> None:
     if number > limit:
-        raise TooMuch(f"the request needs {number:,} {unit}, more than the limit of {limit:,}")
+        raise TooMuch(f"the request needs {number:,} {unit}, more than the limit of {limit:,}; select fewer elements")
 
 
 def _fixed_length_bytes(values: npt.NDArray[Any]) -> int:
     """Return the bytes of variable-length values in an array of fixed-length ones."""
+    if values.dtype.kind == "T" and not hasattr(values.dtype, "na_object"):
+        return 4 * int(np.strings.str_len(values).max(initial=0)) * values.size
     lengths = [len(item) if hasattr(item, "__len__") else 8 for item in values.reshape(-1).tolist()]
     return 4 * max(lengths, default=0) * len(lengths)

@@ -22,7 +22,7 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.described import Described
-from zarrasync.server.limits import TooMuch
+from zarrasync.server.selection import names_of
 
 NOTE = "note"
 """The attribute of an axis with the reason why its times are numbers."""
@@ -101,32 +101,36 @@ def axis_facts(number: int, axis: Axis, size: int, *, with_labels: bool = True) 
     return body
 
 
+async def stored_coordinate(described: Described, group: str, name: str, size: int) -> AsyncArray | None:
+    """Return the array with the coordinates of an axis: the one in its group with its name and size. ``None`` without one."""
+    try:
+        node = await described.hierarchy.node(join(group, name)) if name else None
+    except NodeNotFoundError:
+        return None
+    return node if isinstance(node, AsyncArray) and node.shape == (size,) else None
+
+
 async def coordinate_columns(
-    described: Described, chunks: ChunkReader, path: str, names: Sequence[str], indices: Sequence[Position]
+    described: Described, chunks: ChunkReader, array: AsyncArray, indices: Sequence[Position]
 ) -> list[Column]:
     """Return the coordinates of a selection along each axis of an array: numbers of elements where none are stored.
 
     Args:
         described: The conventions of the served hierarchy.
         chunks: Reads its arrays.
-        path: The path of the array.
-        names: The names of its axes.
+        array: The array.
         indices: The selected indices of each axis.
     """
-    shape = (await described.hierarchy.array(path)).shape
-    group = path.rpartition("/")[0]
-    items = zip(names, shape, map(_with_axis, indices, shape), strict=True)
+    group = described.hierarchy.relative_path(array).rpartition("/")[0]
+    items = zip(names_of(array), array.shape, map(_with_axis, indices, array.shape), strict=True)
     return await gather([partial(_column, described, chunks, group, *item) for item in items])
 
 
 async def _column(
     described: Described, chunks: ChunkReader, group: str, name: str, size: int, index: slice | npt.NDArray[np.intp]
 ) -> Column:
-    try:
-        node = await described.hierarchy.node(join(group, name))
-    except NodeNotFoundError:
-        return Column(name, np.arange(size)[index])
-    if not isinstance(node, AsyncArray) or node.shape != (size,):
+    node = await stored_coordinate(described, group, name, size)
+    if node is None:
         return Column(name, np.arange(size)[index])
     presentation = await described.presentation(node)
     return Column(name, await chunks.read(node.view.oindex[index,], lambda stored: presentation.show(stored).values))
@@ -155,12 +159,12 @@ async def _locate(described: Described, chunks: ChunkReader, group: str, axis: A
     if not axis.name or axis.has_coordinates or axis.labels or not 1 <= size <= _MOST_ELEMENTS:
         return axis
     try:
-        node = await described.hierarchy.node(join(group, axis.name))
-        if not isinstance(node, AsyncArray) or node.shape != (size,) or node.dtype.kind not in "iufMOTUS":
+        node = await stored_coordinate(described, group, axis.name, size)
+        if node is None or node.dtype.kind not in "iufMOTUS":
             return axis
         presentation = await described.presentation(node)
         return await chunks.read(node.view[:], partial(_described, presentation, _named(axis, node, presentation)))
-    except (ZarrError, TooMuch):  # the array can be shown without them
+    except ZarrError:  # the array can be shown without them
         return axis
 
 

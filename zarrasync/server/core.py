@@ -18,6 +18,7 @@ from typing import Any, TypedDict, Unpack
 
 from zarrasync import __version__
 from zarrasync._concurrency import clock
+from zarrasync._concurrency.fork import reset_in_child
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.edr import Edr
@@ -51,6 +52,7 @@ _OPEN = frozenset({"livez", "readyz", "healthz"})
 _REQUEST_NUMBER = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _NUMBERS = random.Random()  # noqa: S311  # it need not be a secret
 """Numbers of requests in logs. The operating system's would take a system call, in which threads take the interpreter."""
+reset_in_child(_NUMBERS.seed)  # forked workers would repeat them
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 """The header of W3C's Trace Context, with the number of the trace."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")

@@ -43,8 +43,6 @@ from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
 Admit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-Read = Callable[[Plan, Span, Callable[[npt.NDArray[Any]], Any]], Awaitable[Any]]
-"""Reads a block of an array, and returns the result of a function of its values."""
 
 _SMALL_CELLS = 1 << 17
 """Cells of a response that is made before it is sent, so that it has an entity tag."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,6 +19,7 @@ from zarrasync.metadata.conventions.horizontal import is_latitude, is_longitude,
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.limits import BadQuery, NotFound, Unsupported
 from zarrasync.server.places import AxisPlaces, Index
+from zarrasync.server.routes import suggestion
 from zarrasync.server.service import Service
 
 _ROOT = "root"
@@ -156,9 +156,8 @@ class Collection:
                 raise BadQuery("no parameter of this collection has heights; request them without z")
         for name in chosen:
             if name not in self.arrays:
-                matches = get_close_matches(name[:40], list(self.arrays), 1)
-                hint = f". Did you mean {matches[0]!r}?" if matches else ""
-                raise BadQuery(f"there is no parameter {name[:40]!r}; found {', '.join(list(self.arrays)[:20])}{hint}")
+                found = f"{', '.join(list(self.arrays)[:20])}{suggestion(name, self.arrays)}"
+                raise BadQuery(f"there is no parameter {name[:40]!r}; found {found}")
         if len({*chosen}) != len(chosen):
             raise BadQuery("parameter-name names a parameter more than once")
         return chosen

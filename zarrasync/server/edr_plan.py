@@ -47,7 +47,6 @@ class Plan:
     """The cells to read of one array.
 
     Attributes:
-        name: The name of the parameter.
         array: The array.
         axes: The axes of the array; ``None`` for those without coordinates.
         indices: The selected positions of each axis. For points, they have the same length on all horizontal axes.
@@ -58,7 +57,6 @@ class Plan:
         limits: The limits of its blocks.
     """
 
-    name: str
     array: AsyncArray
     axes: tuple[GridAxis | None, ...]
     indices: tuple[Index, ...]
@@ -67,6 +65,11 @@ class Plan:
     is_single: bool = False
     mask: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def name(self) -> str:
+        """The name of the parameter."""
+        return self.array.basename
 
     @property
     def is_points(self) -> bool:
@@ -194,10 +197,8 @@ class Plan:
 
 def chunk_starts(array: AsyncArray, axis: int) -> npt.NDArray[np.int64]:
     """Return the first position of each chunk along an axis."""
-    edges = (array.metadata.edges or (None,) * array.ndim)[axis]
-    if edges is None or array.metadata.shards is not None:
-        return np.arange(0, array.shape[axis], array.metadata.chunks[axis])
-    return np.concatenate([[0], np.cumsum(edges)[:-1]])
+    chunks = array.metadata.read_grid.axes[axis]
+    return chunks.start_all(np.arange(chunks.nchunks))
 
 
 def _joined(cuts: Sequence[int], most: int) -> list[Span]:
@@ -230,13 +231,14 @@ def make_plan(chosen: Selection, axes: Sequence[GridAxis | None], request: Reque
         TooMuch: If the cells exceed the limits.
     """
     draft = _Draft(chosen.array, tuple(axes), [], limits)
-    for number, (axis, index) in enumerate(zip(axes, chosen.indices, strict=True)):
+    for number, axis in enumerate(axes):
         if axis is None or not axis.role:
             position = chosen.single(number) % chosen.array.shape[number]
             draft.indices.append(slice(position, position + 1))
-        elif index != slice(None):
+        elif not chosen.is_whole(number):
             raise BadQuery(
-                f"select chooses further dimensions, but {axis.name!r} is not one of {draft.name!r}; use coords, datetime, z"
+                f"select cannot choose elements of {axis.name!r}, which is an axis of the grid of {draft.name!r}; use coords, datetime "
+                "or z"
             )
         else:
             draft.indices.append(slice(0, chosen.array.shape[number]))
@@ -300,7 +302,7 @@ class _Draft:
         )
         times = {"t": shown["t"]} if "points" in options and "t" in shown else {}
         shown = {**kept, **times, **coordinates}
-        return Plan(self.name, self.array, self.axes, tuple(self.indices), shown, limits=self.limits, **options)
+        return Plan(self.array, self.axes, tuple(self.indices), shown, limits=self.limits, **options)
 
     def cells(self, where: Points) -> dict[str, npt.NDArray[np.intp]]:
         """Return the positions of points by role.

@@ -29,7 +29,7 @@ from zarrasync.server.map_grid import (
 from zarrasync.server.maps import MapRequest
 from zarrasync.server.messages import Handler, Request, Response
 from zarrasync.server.pages import show_map
-from zarrasync.server.query import integer_of
+from zarrasync.server.query import integer_of, number_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
 from zarrasync.server.selection import parse_label
@@ -39,12 +39,12 @@ _METHODS = get_args(LabelMethod)
 _MOST_PIXELS = 2048
 """The most rows or columns of a picture."""
 _PREVIEW = 1024
-_CRS = {"epsg:4326": CRS84, "ogc:crs84": CRS84, "crs84": CRS84, "epsg:3857": MERCATOR}
+_CRS = {"epsg:4326": CRS84, "epsg:3857": MERCATOR}
 _LAST_ZOOM = 22
 _VARIABLE = Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth")
 _SEL = Parameter(
     "sel",
-    "the label of an axis before the last two: time=2024-03-01 or time=nearest::2024-03-01; may be repeated",
+    "the label of an axis outside of the plane: time=2024-03-01 or time=nearest::2024-03-01; may be repeated",
     repeats=True,
 )
 _NODATA = Parameter("nodata", "a value that is missing", kind="number")
@@ -65,9 +65,9 @@ _SIZE = Parameter("tilesize", "the pixels of a tile along each side", kind="inte
 _SIDES = (
     Parameter("width", "the number of columns", kind="integer"),
     Parameter("height", "the number of rows", kind="integer"),
-    Parameter("dst_crs", "the system of the picture", choices=("epsg:4326", "epsg:3857")),
+    Parameter("dst_crs", "the system of the picture", choices=tuple(_CRS)),
 )
-_COORD_CRS = Parameter("coord_crs", "the system of the bounds", choices=("epsg:4326", "epsg:3857"))
+_COORD_CRS = Parameter("coord_crs", "the system of the bounds", choices=tuple(_CRS))
 _IMAGES = {"png": "image/png", "webp": "image/webp"}
 _URNS = {MERCATOR: "urn:ogc:def:crs:EPSG::3857", CRS84: "urn:ogc:def:crs:OGC:1.3:CRS84"}
 _BINS = Parameter("histogram_bins", "the number of bins of the histogram", kind="integer", default="10")
@@ -125,7 +125,7 @@ class MapRoutes:
 
     async def bbox(self, request: Request) -> Response:
         """Return the picture of an area."""
-        bounds = tuple(_number(request.parameters[name], name) for name in ("minx", "miny", "maxx", "maxy"))
+        bounds = tuple(number_of(request.parameters[name], name) for name in ("minx", "miny", "maxx", "maxy"))
         crs = _CRS[request.query.get("coord_crs", "epsg:4326")]
         return await self._area(request, bounds, crs)  # type: ignore[arg-type]  # there are four
 
@@ -144,7 +144,10 @@ class MapRoutes:
             least, greatest = MATRIX_SETS["WebMercatorQuad"].bounds[1::2]
             ys = np.clip(ys, least, greatest)
         if not (xs[0] < xs[1] and ys[0] < ys[1]):
-            raise BadQuery("the bounds are the least x, the least y, the greatest x and the greatest y")
+            raise BadQuery(
+                "the bounds must be the least x, the least y, the greatest x and the greatest y, such as 5,45,10,48; found "
+                + ",".join(f"{bound:g}" for bound in bounds)
+            )
         area = float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])
         return await self._picture(request, PixelGrid(target, area, *_size(request, area)))
 
@@ -174,7 +177,7 @@ class MapRoutes:
 
     async def point(self, request: Request) -> Response:
         """Return the value at a point."""
-        longitude, latitude = (_number(request.parameters[name], name) for name in ("lon", "lat"))
+        longitude, latitude = (number_of(request.parameters[name], name) for name in ("lon", "lat"))
         wanted = _map_request(request)
         value, unit = await self._maps.point(wanted, longitude, latitude)
         body = {"coordinates": [longitude, latitude], "values": [value], "band_names": [wanted.path], "unit": unit}
@@ -207,7 +210,7 @@ class MapRoutes:
         wanted = _map_request(request)
         pyramid = await self._service.pyramid(wanted.path)
         place, array = await self._maps.place(pyramid), pyramid.levels[0].array
-        axes = (await self._service.axes(self._service.hierarchy.relative_path(array)))[:-2]
+        axes = await self._service.axes(self._service.hierarchy.relative_path(array))
         rows, columns = pyramid.shape
         body = {
             "bounds": place.bounds,
@@ -218,7 +221,7 @@ class MapRoutes:
             "height": rows,
             "minzoom": 0,
             "maxzoom": _max_zoom(place.bounds, pyramid.shape, MATRIX_SETS["WebMercatorQuad"]),
-            "dimensions": axes,
+            "dimensions": [axes[axis] for axis in pyramid.levels[0].order[:-2]],
             "attrs": array.attrs,
         }
         return json_response(request, strict(body), self._max_age)
@@ -270,7 +273,7 @@ def _map_request(request: Request) -> MapRequest:
     """
     query = request.query
     low, high = _range(query.get("rescale", ""))
-    nodata = _number(query["nodata"], "nodata", is_finite=False) if query.get("nodata") else None
+    nodata = number_of(query["nodata"], "nodata", is_finite=False) if query.get("nodata") else None
     labels = dict(_label(value) for name, value in request.items if name == "sel")
     resampling: Any = query.get("resampling", "")
     # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
@@ -300,17 +303,7 @@ def _range(text: str) -> tuple[float | None, float | None]:
     parts = text.split(",")
     if len(parts) != 2:
         raise BadQuery(f"rescale must be two numbers, such as 250,310; found {text[:40]!r}")
-    return _number(parts[0], "rescale"), _number(parts[1], "rescale")
-
-
-def _number(text: str, name: str, *, is_finite: bool = True) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadQuery(f"{name} must be a number, found {text[:30]!r}") from None
-    if is_finite and not math.isfinite(value):
-        raise BadQuery(f"{name} must be a finite number, found {text[:30]!r}")
-    return value
+    return number_of(parts[0], "rescale"), number_of(parts[1], "rescale")
 
 
 def _matrix_set(request: Request) -> TileMatrixSet:

@@ -19,7 +19,7 @@ from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
-from zarrasync.server.coordinates import axes_of_array
+from zarrasync.server.coordinates import stored_coordinate
 from zarrasync.server.described import Described
 from zarrasync.server.images import LABELS, RGB, Style, render
 from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
@@ -40,8 +40,6 @@ from zarrasync.server.query import Colours
 
 _WEB_CODES = {"EPSG:4326": CRS84, "OGC:CRS84": CRS84, "EPSG:3857": MERCATOR, "EPSG:900913": MERCATOR}
 _COLORMAP = "viridis"
-_TOLERANCE = 1.01
-"""How much coarser a level may be than pixels, because shapes of levels are rounded."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class MapRequest:
 
     Attributes:
         path: The path of an array or a pyramid.
-        labels: Labels of the axes before the last two.
+        labels: Labels of the axes outside of the plane.
         colormap: The name of a colour map; empty for the default: own colours of flags and labels, and viridis.
         low: The value of its first colour; ``None`` for one that suits the values.
         high: The value of its last colour; ``None`` for one that suits the values.
@@ -166,9 +164,9 @@ class Maps:
                 f"{', '.join(f'{number:g}' for number in place.bounds)}",
                 shape=pyramid.shape,
             )
-        array = pyramid.levels[0].array
-        presentation = await self._described.presentation(array)
-        view = array.view[(*index, int(row), int(column))]
+        finest = pyramid.levels[0]
+        presentation = await self._described.presentation(finest.array)
+        view = finest.select((*index, int(row), int(column)))
         numbers = await self._chunks.read(view, partial(_with_nodata, presentation, request.nodata))
         value = (
             None if np.ma.getmaskarray(numbers).any() or np.isnan(np.ma.getdata(numbers)).any() else numbers[()].item()
@@ -176,7 +174,7 @@ class Maps:
         return value, presentation.unit
 
     async def index(self, request: MapRequest) -> tuple[int, ...]:
-        """Return the positions of labels on the axes before the last two; by default 0."""
+        """Return the positions of labels on the axes outside of the plane; by default 0."""
         return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
 
     async def _values(
@@ -185,8 +183,8 @@ class Maps:
         place = await self.place(pyramid)
         centres, edges = _coordinates(grid, place.crs, edges=False), _coordinates(grid, place.crs, edges=True)
         steps = _steps(place, edges)
-        level = _level(pyramid, steps)
-        sizes = level.array.shape[-2:]
+        level = pyramid.coarsest([float(np.median(item)) for item in steps])
+        sizes = level.shape[-2:]
         axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
         presentation = await self._described.presentation(level.array)
         is_category = presentation.encoding.flags is not None or pyramid.labels is not None
@@ -199,7 +197,7 @@ class Maps:
             if not all(len(window.elements) for window in windows):
                 break
             key = (*level.index(index), *(as_slice(window.elements) for window in windows))
-            view = level.array.oindex[key]
+            view = level.select(key)
             if method != methods[-1] and not self._allows(view):
                 continue
             return await self._chunks.read(view, partial(_resampled, presentation, request.nodata, windows, method))
@@ -222,15 +220,17 @@ class Maps:
             Unsupported: If its coordinate reference system is not supported.
         """
         array = pyramid.levels[0].array
-        return await self._hierarchy.cached(("place", self._hierarchy.version_key(array)), partial(self._place, array))
+        return await self._hierarchy.cached(
+            ("place", self._hierarchy.version_key(array)), partial(self._place, pyramid)
+        )
 
-    async def _place(self, array: AsyncArray) -> Place:
-        rows, columns = (await axes_of_array(self._described, self._chunks, array))[-2:]
+    async def _place(self, pyramid: Pyramid) -> Place:
+        array, (rows, columns) = pyramid.levels[0].array, (await self._planes.axes(pyramid))[-2:]
         crs = CRS84 if is_geographic(rows, columns) else await self._crs(array, rows, columns)
         is_degrees = crs == CRS84
         group = self._hierarchy.relative_path(array).rpartition("/")[0]
-        y = await self._centres(group, rows, array.shape[-2])
-        x = await self._centres(group, columns, array.shape[-1])
+        y = await self._centres(group, rows, pyramid.shape[0])
+        x = await self._centres(group, columns, pyramid.shape[1])
         return Place(
             crs,
             AxisPlaces.of(x, columns.name, is_longitude=is_degrees),
@@ -264,16 +264,16 @@ class Maps:
 
     async def _centres(self, group: str, axis: Axis, size: int) -> npt.NDArray[np.float64]:
         """Return the coordinates of the centres of elements: stored ones, or those that conventions specify."""
-        try:
-            node = await self._hierarchy.node(join(group, axis.name)) if axis.name else None
-        except NodeNotFoundError:
-            node = None
-        if isinstance(node, AsyncArray) and node.shape == (size,) and node.dtype.kind in "iuf":
+        node = await stored_coordinate(self._described, group, axis.name, size)
+        if node is not None and node.dtype.kind in "iuf":
             presentation = await self._described.presentation(node)
             numbers = await self._chunks.read(node.view[:], presentation.numbers)
             return np.ma.filled(np.ma.asarray(numbers).astype(np.float64), np.nan)
         if axis.step is None:
-            raise SelectionError(f"the axis {axis.name!r} has no coordinates", shape=(size,))
+            raise SelectionError(
+                f"the axis {axis.name!r} has no coordinates; store them in an array {axis.name!r} of one axis in the same group",
+                shape=(size,),
+            )
         return axis.coordinates(size)
 
 
@@ -292,17 +292,6 @@ def _steps(
     ]
     known = [item[np.isfinite(item)] for item in steps]
     return [item if len(item) else np.ones(1) for item in known]
-
-
-def _level(pyramid: Pyramid, steps: Sequence[npt.NDArray[np.float64]]) -> Level:
-    """Return the coarsest level whose elements are not larger than most pixels."""
-    per_pixel = [float(np.median(item)) for item in steps]
-    fine_enough = [
-        level
-        for level in pyramid.levels
-        if all(factor <= pixel * _TOLERANCE for factor, pixel in zip(level.factors[-2:], per_pixel, strict=True))
-    ]
-    return fine_enough[-1] if fine_enough else pyramid.levels[0]
 
 
 def _is_magnified(level: Level, steps: Sequence[npt.NDArray[np.float64]]) -> bool:

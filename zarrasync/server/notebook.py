@@ -21,15 +21,16 @@ from IPython.display import display, update_display
 from zarrasync._concurrency.bridge import start
 from zarrasync.errors import SelectionError, ZarrError
 from zarrasync.indexing.selectors import Const, Stride
+from zarrasync.metadata.conventions import meaning_of
 from zarrasync.nodes.access import transform_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.group import AsyncGroup
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.core import Core
-from zarrasync.server.limits import TooMuch
 from zarrasync.server.messages import Request
 from zarrasync.server.pages import viewer_files
+from zarrasync.server.pyramid import Pyramid, in_order
 from zarrasync.server.service import Service
 
 _CACHE_BYTES = 64 << 20
@@ -40,7 +41,8 @@ _CACHE_BYTES = 64 << 20
 def _module() -> str:
     """Return the JavaScript of the widget: the files of the viewer, and the code that shows them in a cell."""
     files = viewer_files()
-    return f"const FILES = {json.dumps(files)};\n{files.pop('widget.js')}"
+    widget = files.pop("widget.js")
+    return f"const FILES = {json.dumps(files)};\n{widget}"
 
 
 class Viewer(anywidget.AnyWidget):
@@ -76,8 +78,10 @@ class Viewer(anywidget.AnyWidget):
         if content["kind"] == "request":
             task = self._running[number] = start(self._answer(number, content["path"]))
             task.add_done_callback(lambda _: self._running.pop(number, None))
-        elif content["kind"] == "cancel" and number in self._running:
-            self._running[number].cancel()
+        elif content["kind"] == "cancel":
+            running = self._running.get(number)  # it may end, on the thread of the event loop, between two looks
+            if running is not None:
+                running.cancel()
         elif content["kind"] == "picture":
             self._update_picture(bytes(buffers[0]) if buffers else b"")
 
@@ -117,7 +121,7 @@ class Viewer(anywidget.AnyWidget):
             return b"", ""
         try:
             return await self._service.preview(self._node.path, index=self._index), ""
-        except (ZarrError, TooMuch) as error:
+        except ZarrError as error:
             return b"", f"no picture: {error}"
 
     def _update_picture(self, picture: bytes) -> None:
@@ -164,6 +168,8 @@ def show_selection(view: AsyncSelection) -> Viewer:
     if array.ndim < 2:
         is_part = bool(spans) and spans[0][0] < spans[0][1]
         return Viewer(array, span=f"{spans[0][0]},{spans[0][1] + 1}") if is_part else Viewer(array)
-    box = [number for first, last in spans[-2:] for number in (first, last + 1)]
-    index = ",".join(str(first) for first, _ in spans[:-2])
+    order = Pyramid.of([array], meaning_of(array.metadata).axes).levels[0].order
+    *others, rows, columns = in_order(spans, order)
+    box = [number for first, last in (rows, columns) for number in (first, last + 1)]
+    index = ",".join(str(first) for first, _ in others)
     return Viewer(array, index=index, box=",".join(map(str, box)))

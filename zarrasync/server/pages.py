@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -19,6 +20,12 @@ _CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".json": "applic
 _FOLDER = files("zarrasync.server") / "static"
 
 
+@cache
+def _files() -> dict[str, bytes]:
+    """Return the contents of the static files by name."""
+    return {item.name: item.read_bytes() for item in _FOLDER.iterdir()}
+
+
 async def show_page(request: Request) -> Response:
     """Return the page."""
     return _page("viewer", "zarrasync")
@@ -31,7 +38,7 @@ async def show_map(request: Request) -> Response:
 
 def viewer_files() -> dict[str, str]:
     """Return the contents of the static files of the page, by name."""
-    return {item.name: item.read_text() for item in _FOLDER.iterdir() if not item.name.endswith(".json")}
+    return {name: body.decode() for name, body in _files().items() if not name.endswith(".json")}
 
 
 def show_catalog(names: Iterable[str]) -> Response:
@@ -51,9 +58,9 @@ def _page(name: str, title: str, styles: Sequence[str] = (), root: str = "", **r
         **replacements: Strings instead of words of the body.
     """
     links = [f'<link rel="stylesheet" href="{root}static/{style}">' for style in styles or (f"{name}.css",)]
-    if (_FOLDER / f"{name}.js").is_file():
+    if f"{name}.js" in _files():
         links.append(f'<script type="module" src="{root}static/{name}.js"></script>')
-    page = "".join((_FOLDER / part).read_text() for part in ("head.html", f"{name}.html")) + "</html>\n"
+    page = "".join(_files()[part].decode() for part in ("head.html", f"{name}.html")) + "</html>\n"
     for word, text in {"TITLE": title, "LINKS": "\n".join(links), **replacements}.items():
         page = page.replace(word, text, 1)
     return _respond(page.encode(), "text/html")
@@ -67,9 +74,9 @@ async def static_file(request: Request) -> Response:
     """
     name = request.parameters["file"]
     kind = _CONTENT_TYPES.get(PurePosixPath(name).suffix)
-    if kind is None or name not in (item.name for item in _FOLDER.iterdir()):
+    if kind is None or name not in _files():
         raise NotFound(f"the page has no file {name[:40]!r}")
-    return _respond((_FOLDER / name).read_bytes(), kind)
+    return _respond(_files()[name], kind)
 
 
 def _respond(body: bytes, kind: str) -> Response:

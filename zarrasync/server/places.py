@@ -20,7 +20,8 @@ _SLACK = 1e-3
 """How far a coordinate may be beyond the ends of an axis, and elements around the globe differ from 360 degrees, because of
 rounding, as a share of an element."""
 _ROUNDING = 1e-9
-"""How much a coordinate may differ because of rounding, as a share of its magnitude."""
+"""How much a coordinate may differ because of rounding: as a share of its magnitude at the ends of an axis, in its own unit at
+the ends of an interval, and as a share of a turn."""
 
 
 @dataclass(frozen=True, eq=False)

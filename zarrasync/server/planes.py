@@ -43,7 +43,6 @@ _MOST_PIXELS = 720
 """The most pixels of a preview along each side."""
 _MOST_LABELS = 10_000
 """Number of labels whose properties the viewer gets."""
-
 _MOST_LEGEND = 64
 """Number of labels whose colours the viewer gets."""
 
@@ -118,7 +117,7 @@ class Planes:
         order, is_default = pyramid.levels[0].order, not plane
         meaning = await self._described.meaning(path)
         presentation = await self._described.presentation(finest, decode=decode)
-        located = await self._axes(pyramid)
+        located = await self.axes(pyramid)
         axes = [axis_facts(*item) for item in zip(order, located, pyramid.levels[0].shape, strict=True)]
         levels = [{"path": relative_path(level.array), "shape": list(level.array.shape)} for level in pyramid.levels]
         summary = await self._typical_summary(pyramid, decode=decode)
@@ -158,7 +157,7 @@ class Planes:
         Args:
             path: The path of an array or a pyramid.
             number: The zoom, the column and the row of the tile.
-            index: The selected plane, as a selection of the axes before the last two.
+            index: The selected plane, as a selection of the axes outside of the plane.
             colours: The mapping of values to colours. By default, it has the range of the values.
             origin: The position of the first row: ``"upper"`` or ``"lower"``; empty for the north at the top.
             decode: Whether values are shown, instead of the stored numbers.
@@ -166,7 +165,7 @@ class Planes:
         """
         pyramid = await self.pyramid(path, plane)
         indices = await self.index(pyramid, index)
-        origin = origin or _origin(await self._axes(pyramid))
+        origin = origin or _origin(await self.axes(pyramid))
         if origin not in ("upper", "lower"):
             raise BadQuery("origin must be upper or lower: the position of the first row")
         style = await self.style(pyramid, colours, decode=decode)
@@ -180,10 +179,9 @@ class Planes:
         pyramid = await self.pyramid(path)
         cmap = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else "viridis"
         style = await self.style(pyramid, Colours(cmap))
-        is_flipped = _origin(await self._axes(pyramid)) == "lower"
+        is_flipped = _origin(await self.axes(pyramid)) == "lower"
         level, rows, columns = pyramid.overview(_MOST_PIXELS, is_flipped=is_flipped)
         view = _view(pyramid, level, await self.index(pyramid, index), rows, columns, style)
-        self._chunks.check(view)
         return await self._read(pyramid, view, style, None, decode=True)
 
     async def style(self, pyramid: Pyramid, colours: Colours, *, decode: bool = True) -> Style:
@@ -220,7 +218,7 @@ class Planes:
         presentation = await self._described.presentation(array_of(view), decode=decode)
         return await self._chunks.read(view, partial(_render, presentation, pyramid, style, size))
 
-    async def _axes(self, pyramid: Pyramid) -> list[Axis]:
+    async def axes(self, pyramid: Pyramid) -> list[Axis]:
         """Return the axes in the order of the levels, with their coordinates."""
         finest = pyramid.levels[0]
         return [*in_order(await axes_of_array(self._described, self._chunks, finest.array), finest.order)]
@@ -265,10 +263,14 @@ class Planes:
         if text and "=" not in text and order != tuple(range(len(order))):
             items = text.split(",")
             if len(items) != len(order) - 2:
-                raise SelectionError(f"index needs a position on each of {len(order) - 2} axes", shape=array.shape)
+                raise SelectionError(
+                    f"index must have one position for each of the {len(order) - 2} axes outside of the plane, such as 0,3; "
+                    f"found {text[:40]!r}",
+                    shape=array.shape,
+                )
             text = ",".join(in_array([*items, ":", ":"], order))
         selection = await select(self._described, array, text or "...", labels)
-        if any(selection.indices[axis] != slice(None) for axis in order[-2:]):
+        if not all(selection.is_whole(axis) for axis in order[-2:]):
             raise SelectionError(
                 f"only the axes outside of the plane of {array.basename!r} can be selected: "
                 f"{', '.join(selection.names[axis] for axis in order[:-2]) or 'it has none'}",

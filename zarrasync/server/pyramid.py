@@ -154,7 +154,19 @@ class Pyramid:
 
     def level(self, zoom: int) -> Level:
         """Return the coarsest level that is fine enough for a zoom."""
-        fine_enough = [level for level in self.levels if max(level.factors[-2:]) <= self.step(zoom) * _TOLERANCE]
+        return self.coarsest((self.step(zoom),) * 2)
+
+    def coarsest(self, steps: Sequence[float]) -> Level:
+        """Return the coarsest level whose elements are at most as large as pixels, or the finest one.
+
+        Args:
+            steps: The number of elements of the finest level along the height and the width of a pixel.
+        """
+        fine_enough = [
+            level
+            for level in self.levels
+            if all(factor <= step * _TOLERANCE for factor, step in zip(level.factors[-2:], steps, strict=True))
+        ]
         return fine_enough[-1] if fine_enough else self.levels[0]
 
     def overview(self, most: int, *, is_flipped: bool) -> tuple[Level, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -86,7 +86,8 @@ def colours_of(query: Query) -> Colours:
     """
     cmap, scale = query.get("cmap", "viridis")[:64], query.get("scale", "linear")
     ends = query.get("below", ""), query.get("above", "")
-    return Colours(cmap, _number(query, "low"), _number(query, "high"), scale, *ends)  # type: ignore[arg-type]
+    low, high = (number_of(query[name], name) if name in query else None for name in ("low", "high"))
+    return Colours(cmap, low, high, scale, *ends)  # type: ignore[arg-type]
 
 
 def decodes(query: Query) -> bool:
@@ -113,14 +114,21 @@ def integer_of(query: Query, name: str, default: int, least: int, most: int) -> 
     return int(text)
 
 
-def _number(query: Query, name: str) -> float | None:
-    text = query.get(name)
-    if text is None:
-        return None
+def number_of(text: str, name: str, *, is_finite: bool = True) -> float:
+    """Return the number that the text of a parameter spells.
+
+    Args:
+        text: The text.
+        name: The name of the parameter.
+        is_finite: Whether infinity and NaN are errors.
+
+    Raises:
+        BadQuery: If it is not such a number.
+    """
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise BadQuery(f"{name} must be a number, found {text[:30]!r}")
+        raise BadQuery(f"{name} must be a number, found {text[:30]!r}") from None
+    if is_finite and not math.isfinite(value):
+        raise BadQuery(f"{name} must be a finite number, found {text[:30]!r}")
     return value

@@ -52,7 +52,7 @@ class Parameter:
             BadQuery: If it is not allowed.
         """
         if self.choices and value not in self.choices:
-            hint = _suggestion(value, self.choices)
+            hint = suggestion(value, self.choices)
             raise BadQuery(f"{self.name} must be one of {', '.join(self.choices)}, found {value[:_MOST_SHOWN]!r}{hint}")
 
     def to_openapi(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Route:
         for name, value in request.items:
             if name not in known:
                 names = ", ".join(known) or "none"
-                hint = _suggestion(name, known)
+                hint = suggestion(name, known)
                 raise BadQuery(
                     f"{self.template} has no parameter {name[:_MOST_SHOWN]!r}; its parameters are: {names}{hint}"
                 )
@@ -121,8 +121,9 @@ class Route:
             known[name].check(value)
 
 
-def _suggestion(text: str, choices: Iterable[str]) -> str:
-    matches = get_close_matches(text[:_MOST_SHOWN], list(choices), 1)
+def suggestion(value: str, choices: Iterable[str]) -> str:
+    """Return a question with the choice that is most similar to a value; empty if none is similar."""
+    matches = get_close_matches(value[:_MOST_SHOWN], list(choices), 1)
     return f". Did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -51,6 +51,11 @@ class Selection:
         items = zip(self.names, self.indices, strict=True)
         return tuple(name for name, index in items if not isinstance(index, int))
 
+    def is_whole(self, axis: int) -> bool:
+        """Return whether all positions of an axis are selected, because the request does not name it."""
+        index = self.indices[axis]  # several positions are an array, whose comparison has no truth value
+        return isinstance(index, slice) and index == slice(None)
+
     def single(self, axis: int, default: int | None = None) -> int:
         """Return the only selected position of an axis.
 
@@ -62,13 +67,13 @@ class Selection:
             SelectionError: If several positions are selected, or none.
         """
         index, size = self.indices[axis], self.array.shape[axis]
-        if default is not None and index == slice(None):
+        if default is not None and self.is_whole(axis):
             return default
         elements = np.arange(size)[index].reshape(-1)
         if len(elements) != 1:
             raise SelectionError(
-                f"{self.array.basename!r} has the dimension {self.names[axis]!r} of size {size}; choose one element, as in "
-                f"{self.names[axis]}=0; found {len(elements)}",
+                f"choose one element of the dimension {self.names[axis]!r} of {self.array.basename!r}, as in "
+                f"{self.names[axis]}=0; the request selects {len(elements)} of {size}",
                 shape=self.array.shape,
             )
         return int(elements[0])

@@ -245,7 +245,7 @@ class Service:
         """
         columns = {name: np.atleast_1d(np.asarray(values)) for name, values in points.items()}
         if len({len(column) for column in columns.values()}) != 1:
-            raise ValueError(f"points need as many labels of each coordinate, found {_lengths(columns)}")
+            raise ValueError(f"the coordinates of points must have equal numbers of labels, found {_lengths(columns)}")
         queries = {name: _query(label, method) for name, label in (labels or {}).items()}
         selection = await self.select(path, labels=queries, decode=decode)
         array, names = selection.array, selection.names
@@ -271,8 +271,7 @@ class Service:
 
     async def read_coordinates(self, selection: Selection) -> list[Column]:
         """Read the coordinates of a selection along each axis of its array: numbers of elements if none are stored."""
-        path = self.hierarchy.relative_path(selection.array)
-        return await coordinate_columns(self.described, self.chunks, path, selection.names, selection.indices)
+        return await coordinate_columns(self.described, self.chunks, selection.array, selection.indices)
 
     async def axes(self, path: str) -> list[dict[str, Any]]:
         """Return the axes of an array, or of the arrays in a group, with their coordinates.
@@ -367,7 +366,7 @@ class Service:
 
         Args:
             path: The path of an array or a pyramid.
-            index: The plane, as a selection of the axes before the last two; by default the first one.
+            index: The plane, as a selection of the axes outside of the plane; by default the first one.
 
         Raises:
             NodeNotFoundError: If the node does not exist.

@@ -173,7 +173,10 @@ async def test_a_copy_goes_on_where_it_was_interrupted(api: Api, tmp_path: Path)
     with pytest.raises(Stop):
         await api(api.copy(source, tmp_path, chunks=25, progress=tell, config=small))
     assert not list(tmp_path.rglob("zarr.json"))  # readers see nothing of it
-    with pytest.raises(NodeExistsError, match=r"a job was interrupted .* or resume=True to complete"):
+    with pytest.raises(
+        NodeExistsError,
+        match=r"a job was interrupted .*; pass overwrite=True to replace them, or resume=True to complete an interrupted copy$",
+    ):
         await api(api.copy(source, tmp_path, chunks=25))
     with pytest.raises(NodeExistsError, match=r"cannot resume the copy to .*: the interrupted one has another layout"):
         await api(api.copy(source, tmp_path, chunks=20, resume=True))

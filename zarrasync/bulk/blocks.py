@@ -21,7 +21,7 @@ from zarrasync.bulk.jobs.compare import compare_values
 from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.pair_coverage import PairCoverage
 from zarrasync.bulk.sources import Source
-from zarrasync.display.progress import IngestReport, ProgressLike, report_progress, skip_of
+from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress, skip_of
 from zarrasync.display.text import counted
 from zarrasync.errors import ChecksumError, ShapeError
 from zarrasync.indexing.regions import Region, corners
@@ -82,10 +82,6 @@ async def write_blocks(
     report.retries, report.conflicts = retries.retries, retries.conflicts
     report.seconds = clock.monotonic() - begin
     return report
-
-
-def ignore_progress(nbytes: int) -> None:
-    """Do nothing: a progress callback."""
 
 
 def for_job(array: AsyncArray, unaligned: Unaligned, write_empty_chunks: bool | None = None) -> AsyncArray:

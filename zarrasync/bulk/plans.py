@@ -83,7 +83,7 @@ def _open(plan: Any, path: str, root: Any, options: Mapping[str, Any] | None, co
         place, document = _find(plan, path, own_options, config)
     except NodeNotFoundError:
         dest = NodePlace(resolve(plan, own_options, config), path, name_of(plan))
-        if digest := Claim(dest.store.notes, path).planned():
+        if digest := Claim(dest.store.notes, path).planned().get("plan"):
             return AsyncJobPlan(LostWork(dest, digest), None)
         raise
     if document.get("version") != VERSION:

@@ -235,7 +235,7 @@ class LevelReport:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        skipped = f", {self.skipped:,} were there" if self.skipped else ""
+        skipped = f", {self.skipped:,} existed" if self.skipped else ""
         size = " x ".join(f"{n:,}" for n in self.shape)
         done = f"{counted(self.blocks, 'block')} written{skipped}, {size_text(self.nbytes)}"
         return f"{self.path}: {size}: {done}, {self.seconds:.1f} s"

@@ -279,7 +279,7 @@ def _load_json(path: str) -> dict[str, Any]:
         ValueError: If the file cannot be read, or contains something else.
     """
     try:
-        value = json.loads(Path(path).read_text())
+        value = json.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

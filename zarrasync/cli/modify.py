@@ -71,9 +71,9 @@ def add(command: Commands) -> None:
 
 def _copy(args: argparse.Namespace, console: Console) -> int:
     with monitored(args) as watch, destination(args) as dest, executor_of(args) as executor:
-        opened = partial(sync.open, args.url, path=args.path, storage_options=options(args.option))
+        source_options = options(args.option)
         watch.report = sync.copy(
-            opened() if args.path else args.url,
+            sync.open(args.url, path=args.path, storage_options=source_options) if args.path else args.url,
             dest,
             dest_path=args.dest_path,
             zarr_format=FORMATS[args.zarr_format] if args.zarr_format else None,
@@ -86,7 +86,7 @@ def _copy(args: argparse.Namespace, console: Console) -> int:
             all_files=args.all,
             executor=executor,
             progress=watch.progress,
-            source_options=None if args.path else options(args.option),
+            source_options=None if args.path else source_options,
             dest_options=options(args.dest_option),
         )
     console.report(watch.report)

@@ -59,6 +59,10 @@ def report_progress(
         yield job
 
 
+def ignore_progress(nbytes: int) -> None:
+    """Do nothing: a progress callback."""
+
+
 def skip_of(progress: Progress) -> Progress:
     """Return the callback for bytes that an earlier run has processed, which are not part of the rate."""
     return progress.skip if isinstance(progress, JobProgress) else progress
@@ -118,7 +122,7 @@ class IngestReport(JobReport):
     def summary(self) -> str:
         parts = [
             f"{counted(self.blocks, 'block')} written",
-            f"{self.skipped:,} were there" if self.skipped else "",
+            f"{self.skipped:,} existed" if self.skipped else "",
             f"{size_text(self.nbytes)} as {size_text(self.stored)} in {counted(self.requests, 'request')}",
             f"{self.seconds:.1f} s, {size_text(int(self.rate))}/s",
             f"{self.retries:,} retried" if self.retries else "",

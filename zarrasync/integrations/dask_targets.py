@@ -19,7 +19,7 @@ import numpy.typing as npt
 from zarrasync import sync
 from zarrasync._concurrency.cancel import CancelFlag
 from zarrasync._concurrency.fork import thread_lock
-from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.display.progress import ignore_progress
 from zarrasync.errors import StoreError
 from zarrasync.indexing.regions import Region
 from zarrasync.stores import Store

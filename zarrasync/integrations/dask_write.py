@@ -22,10 +22,9 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
 from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.compare import compare_values
-from zarrasync.display.progress import IngestReport, part_of
+from zarrasync.display.progress import IngestReport, ignore_progress, part_of
 from zarrasync.errors import ShapeError
 from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_targets import WriteTarget, current_cluster, stop_in_process
@@ -40,6 +39,12 @@ _SMALL_BYTES = 64 << 20
 """Bytes of a block that need not be split."""
 _UNSIZED_BYTES = 16
 """Assumed size of an element if the data type has none."""
+_POLL_SECONDS = 0.2
+"""Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
+_CONCURRENT_READS = 8
+"""Blocks that are read back at the same time."""
+_BLOCK = np.dtype([("checksum", "u4"), ("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
+"""Record of a written block: its checksum, bytes and requests since the last record, and times of the clock."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +192,7 @@ def _aligned_blocks(source: Any, target: ArrayMetadata) -> tuple[int, ...]:
     return tuple(-(-size // unit) * unit for size, unit in zip(source.chunksize, units, strict=True))
 
 
-_POLL_SECONDS = 0.2
-"""Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
-_CONCURRENT_READS = 8
-"""Blocks that are read back at the same time."""
-_BLOCK = np.dtype([("checksum", "u4"), ("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
-"""Record of a written block: its checksum, bytes and requests since the last record, and times of the clock."""
+# ------------------------------------------------------------------ writing
 
 
 async def write_together(

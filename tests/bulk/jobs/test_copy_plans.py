@@ -147,6 +147,11 @@ async def test_two_plans_for_one_destination(api: Api, source: Path, tmp_path: P
     assert again.to_json() == plan.to_json()
     with pytest.raises(WriteConflictError, match="not finished"):
         await api(api.plan_copy(source, dest, chunks={"x": (10, 10)}))
+    other = tmp_path / "other.zarr"  # the same arrays, with other values
+    sync.copy(source, other)
+    sync.open_array(other, path="x", mode="r+")[...] = 0
+    with pytest.raises(WriteConflictError, match="not finished"):
+        await api(api.plan_copy(other, dest))
     await api(again.run())
     await api(again.finish())
     with pytest.raises(NodeExistsError, match="overwrite=True"):

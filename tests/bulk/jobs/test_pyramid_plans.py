@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.api import Api
 from zarrasync import Layout, stores, sync
-from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation
+from zarrasync.errors import MetadataError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
 
 UNSHARDED = Layout(shards=None)
 VALUES = np.random.default_rng(0).normal(size=(3, 96, 160)).astype("f4")
@@ -90,6 +90,15 @@ async def test_a_plan_that_is_abandoned(api: Api, image: Path):
         await api(plan.finish())
     await api(plan.abandon())
     assert sorted(path.name for path in image.iterdir()) == ["0", "zarr.json"]
+
+
+async def test_plans_that_differ_in_the_layout(api: Api, image: Path):
+    plan = await api(api.plan_pyramid(image, levels=3))
+    with pytest.raises(WriteConflictError, match="not finished"):
+        await api(api.plan_pyramid(image, levels=3, layout=Layout(compressors=None)))
+    again = await api(api.plan_pyramid(image, levels=3))
+    assert again.to_json() == plan.to_json()
+    await api(again.abandon())
 
 
 async def test_damaged_documents(api: Api, image: Path):

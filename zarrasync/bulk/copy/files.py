@@ -12,7 +12,7 @@ from zarrasync.bulk.reports import CopyReport
 from zarrasync.errors import ChecksumError, NodeExistsError
 from zarrasync.nodes.erase import is_of_job
 from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.stores import Request
+from zarrasync.stores import Request, Store
 
 _CONCURRENT_FILES = 8
 
@@ -58,12 +58,12 @@ async def check_free(dest: NodeHandle, keys: Sequence[str]) -> None:
 
 
 async def copy_files(
-    source: NodeHandle, dest: NodeHandle, new_keys: Mapping[str, str], report: CopyReport, *, resume: bool, verify: bool
+    source: Store, dest: NodeHandle, new_keys: Mapping[str, str], report: CopyReport, *, resume: bool, verify: bool
 ) -> None:
     """Copy whole files within the memory budget.
 
     Args:
-        source: The node to copy.
+        source: The store of the files.
         dest: The copy.
         new_keys: The keys of the files in the copy, by their keys in the source.
         report: The report to add counts to.
@@ -76,7 +76,7 @@ async def copy_files(
     budget = byte_budget(dest.config)
 
     async def copy_file(key: str) -> None:
-        stat = await run_on_store(partial(source.store.stat, key), source.store)
+        stat = await run_on_store(partial(source.stat, key), source)
         if stat is None:  # another process has erased it
             return
         new_key, size = new_keys[key], stat.size or 0
@@ -86,7 +86,7 @@ async def copy_files(
             report.skipped += 1
             return
         async with Permits(budget, size):
-            (value,) = await run_on_store(partial(source.store.fetch, [Request(key)]), source.store)
+            (value,) = await run_on_store(partial(source.fetch, [Request(key)]), source)
             if value is None:
                 return
             if not is_kept:
@@ -95,11 +95,11 @@ async def copy_files(
                 (copied,) = await run_on_store(partial(dest.store.fetch, [Request(new_key)]), dest.store)
                 if copied is None or bytes(copied.data) != bytes(value.data):
                     raise ChecksumError(
-                        f"verification failed: {new_key!r} in {dest.store!r} differs from {key!r} in {source.store!r}; "
+                        f"verification failed: {new_key!r} in {dest.store!r} differs from {key!r} in {source!r}; "
                         "another writer may have changed either of them"
                     )
         report.skipped += is_kept
         report.files += not is_kept
 
-    is_blocking = source.store.blocking and dest.store.blocking
+    is_blocking = source.blocking and dest.store.blocking
     await for_each(copy_file, list(new_keys), 1 if is_blocking else _CONCURRENT_FILES)

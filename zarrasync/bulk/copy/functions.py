@@ -10,14 +10,13 @@ from typing import Any, Literal
 from zarrasync import config as settings
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.request import CopyRequest
 from zarrasync.bulk.jobs.claimed_work import begin_plan
 from zarrasync.bulk.jobs.plan import AsyncJobPlan
 from zarrasync.bulk.jobs.plan_place import PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
-from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.display.progress import ProgressLike, ignore_progress, report_progress
 from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.nodes.access import SourceLike

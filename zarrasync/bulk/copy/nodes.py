@@ -96,10 +96,10 @@ def _fit_images(planned: dict[str, Metadata], target: Format) -> None:
             )
 
 
-_RESUME = "or resume=True to complete an interrupted copy"
+RESUME = "or resume=True to complete an interrupted copy"
 OR_RESUME = (
-    ("overwrite=True to replace it", f"overwrite=True to replace it, {_RESUME}"),
-    ("overwrite=True to replace them", f"overwrite=True to replace them, {_RESUME}"),
+    ("overwrite=True to replace it", f"overwrite=True to replace it, {RESUME}"),
+    ("overwrite=True to replace them", f"overwrite=True to replace them, {RESUME}"),
 )
 """What to add to messages about existing nodes."""
 _INSTEAD_OF_RESUME = (("overwrite=True", "overwrite=True instead of resume=True"),)

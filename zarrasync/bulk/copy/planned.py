@@ -17,6 +17,7 @@ from zarrasync._util.records import TRANSIENT
 from zarrasync.bulk.copy.files import copy_files
 from zarrasync.bulk.copy.nodes import (
     OR_RESUME,
+    RESUME,
     clear_place,
     consolidate_copies,
     create_copies,
@@ -181,9 +182,8 @@ class CopyWork(ClaimedWork):
     def layout_digest(self) -> str:
         """A digest of the arrays of the copy, by which a later call knows that it resumes the same copy."""
         layouts = {
-            path: {key: data.decode() for key, data in self.format.render(path, plain).items()}
+            path: render_texts(self.format, path, replace(metadata, attributes={}, source=None))
             for path, metadata in self._planned.items()
-            for plain in [replace(metadata, attributes={}, source=None)]
         }
         return hashlib.sha256(json.dumps(layouts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -192,7 +192,7 @@ class CopyWork(ClaimedWork):
         return NodeExistsError(
             f"cannot resume the copy to {place}: the interrupted one has another layout; pass overwrite=True to replace it"
             if resume
-            else f"a job was interrupted that has written values to {place}; pass {OR_RESUME[1]}",
+            else f"a job was interrupted that has written values to {place}; pass overwrite=True to replace them, {RESUME}",
             path=self.path,
             store=repr(self.store),
         )
@@ -211,8 +211,7 @@ class CopyWork(ClaimedWork):
 
     async def _publish_rest(self, report: CopyReport, *, resume: bool, verify: bool) -> None:
         """Copy other files, and consolidate the metadata of groups."""
-        source = NodeHandle(self.source.store, self.source.path, self.format, self.config)
-        await copy_files(source, self._target, self.files, report, resume=resume, verify=verify)
+        await copy_files(self.source.store, self._target, self.files, report, resume=resume, verify=verify)
         await consolidate_copies(self.consolidated, self._target, report.notes)
 
     def is_published(self) -> bool:

@@ -14,12 +14,12 @@ from functools import partial
 
 from zarrasync._concurrency.offload import compute
 from zarrasync.bulk.block_plan import memory_limit
-from zarrasync.bulk.blocks import Ingestion, ignore_progress
+from zarrasync.bulk.blocks import Ingestion
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.scratch_folders import new_scratch_folder, scratch_space
 from zarrasync.bulk.sources import Source, source_of
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.indexing.chunk_blocks import intermediate_chunks
 from zarrasync.indexing.regions import Region, coarser_chunks, touched_chunks

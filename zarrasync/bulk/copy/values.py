@@ -59,11 +59,13 @@ async def copy_values(
         grid, existing = source.metadata.grid, await stored_chunks(target) if resume else set()
         every = lazy_product([range(n) for n in grid.shape]) if region is None else touched_chunks(region, grid)
         known = [coords for coords in existing if coords in grid]
-        if known:
-            skip_of(progress)(sum(_value_size(source, coords) for coords in known))
+        skipped = sum(_value_size(source, coords) for coords in known)
+        skip_of(progress)(skipped)
         missing = filterfalse(existing.__contains__, every)
         copy = partial(_copy_values, source, target)
         report = await workers.share(copy, missing, progress, source.store, target.store)
+        if not workers.is_local:  # their reports do not count absent values
+            skip_of(progress)(source.nbytes - skipped - report.nbytes)
         report.skipped = len(known)
     if verify:
         start, stop = ((0,) * target.ndim, target.shape) if region is None else corners(region)

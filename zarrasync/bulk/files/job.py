@@ -200,7 +200,7 @@ class Job:
                 "the URL of the repository, or ingest the files in one call"
             )
         self._claim.folder.check_marks()
-        in_progress = self._claim.planned()
+        in_progress = self._claim.planned().get("plan")
         if in_progress:  # the process may have been killed before it returned the plan
             with in_terms_of(*self._advice):
                 job, report, _, _ = self._make_plan(workers)

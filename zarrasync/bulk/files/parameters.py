@@ -152,7 +152,7 @@ def parameters_of(**arguments: Any) -> Parameters:
         groups[name] = replace(group, **own)
     if unknown := sorted(arguments.keys() - {item.name for item in fields(Parameters)}):
         check_options(unknown)
-        raise TypeError(f"{unknown[0]} is a parameter of single variables: it belongs into their encoding")
+        raise TypeError(f"{unknown[0]} applies to single variables; pass encoding={{'NAME': {{{unknown[0]!r}: ...}}}}")
     return Parameters(**arguments, **groups)
 
 

@@ -24,6 +24,7 @@ from zarrasync.display.progress import IngestReport, ProgressLike, report_progre
 from zarrasync.display.text import counted
 from zarrasync.errors import MetadataError
 from zarrasync.indexing.axis_cuts import count_touched
+from zarrasync.model.chunk_grids import Grid
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,11 @@ class FilesWork(PlannedWork):
     @cached_property
     def sizes(self) -> Sequence[Sizes]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]  # computed once
         plan = self.plan
-        parts = [] if plan is None else [(plan.task_bytes(part), _requests(plan, part)) for part in plan.parts]
+        if plan is None:
+            return []
+        format_ = formats.by_name(plan.zarr_format)
+        grids = {array.name: planned_metadata(plan, array, format_).grid for array in plan.arrays}
+        parts = [(plan.task_bytes(part), _requests(plan, part, grids)) for part in plan.parts]
         return [Sizes(nbytes, nbytes, nbytes, requests) for nbytes, requests in parts]
 
     @cached_property
@@ -133,11 +138,11 @@ def _text(plan: FilesPlan, part: Part) -> str:
     return f"{plan.dim}[{part.start}:{part.stop}] of {counted(len(plan.arrays_of(part)), 'array')}"
 
 
-def _requests(plan: FilesPlan, part: Part) -> int:
+def _requests(plan: FilesPlan, part: Part, grids: Mapping[str, Grid]) -> int:
     """Return about how many requests a task makes: one for each part of a file, and one for each stored value."""
-    format_, count = formats.by_name(plan.zarr_format), 0
+    count = 0
     for array in plan.arrays_of(part):
-        grid = planned_metadata(plan, array, format_).grid
+        grid = grids[array.name]
         region = [slice(0, axis.extent) for axis in grid.axes]
         if array.axis is not None:
             region[array.axis] = slice(part.start, part.stop)

@@ -121,11 +121,11 @@ class Claim(Lease):
         own = self.new_entry(permit=uuid.uuid4().hex, created=created, **({"planned": True} if for_plan else {}))
         return {**_with_interruption(content), **own}
 
-    def planned(self) -> str:
-        """Return the digest of the plan for independent tasks that is not finished; empty without one."""
+    def planned(self) -> Entry:
+        """Return the claim of the plan for independent tasks that is not finished; ``{}`` without one."""
         content = self.folder.claim() if self.is_enabled else {}
         is_free = content.get("state") == "planned" or Observed().is_over(content)
-        return str(content.get("plan", "")) if is_free and _is_kept(content) else ""
+        return content if is_free and _is_kept(content) else {}
 
     def is_in_progress(self, digest: str) -> bool:
         """Return whether the claim belongs to a plan."""

@@ -147,8 +147,18 @@ class ClaimedWork(PlannedWork):
         """The paths of the arrays that tasks write."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what processes without the document know of the work: ``files`` in words, ``arrays``, and ``zarr_format``."""
-        return {"files": self.origin, "arrays": list(self.written), "zarr_format": self.format.zarr_format}
+        """Return what processes without the document know of the work.
+
+        Returns:
+            ``files`` in words, a digest of the ``source``, ``arrays``, and ``zarr_format``.
+        """
+        source = repr(self.source.name or self.source.store.identity).encode()  # hashed, as it may contain credentials
+        return {
+            "files": self.origin,
+            "source": hashlib.sha256(source).hexdigest()[:32],
+            "arrays": list(self.written),
+            "zarr_format": self.format.zarr_format,
+        }
 
     # -------------------------------------------------------------- what tasks and commands do
 
@@ -247,8 +257,9 @@ class ClaimedWork(PlannedWork):
         """
         claim = self._claim
         claim.folder.check_marks()
-        if claim.planned() == self.digest:  # the process may have been killed before it returned the plan
-            save()
+        described, kept = self.describe(), claim.planned()
+        if (kept.get("plan"), kept.get("source")) == (self.digest, described["source"]):
+            save()  # the process may have been killed before it returned the plan
             return
         with claim:
             claim.acquire(WAIT_SECONDS)
@@ -257,7 +268,7 @@ class ClaimedWork(PlannedWork):
             claim.folder.forget_tasks()
             save()
             self.prepare()
-            claim.update(plan=self.digest, is_new=True, **self.describe())
+            claim.update(plan=self.digest, is_new=True, **described)
             claim.plan_only()
 
     def run(self, numbers: Sequence[int], *, executor: Any, verify: bool, progress: ProgressLike) -> IngestReport:
@@ -313,7 +324,8 @@ class ClaimedWork(PlannedWork):
         while missing := needed - folder.finished(self.digest):
             if clock.monotonic() > end:
                 raise NodeNotFoundError(
-                    f"{counted(len(missing), 'task')} of the stages before have not been run, the first is {min(missing)}; run them first",
+                    f"this task needs all tasks of earlier stages, of which {counted(len(missing), 'task')} are unfinished, "
+                    f"first task {min(missing)}; run them first",
                     path=self.path,
                 )
             clock.sleep_blocking(_POLL_SECONDS)

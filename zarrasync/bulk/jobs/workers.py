@@ -14,7 +14,7 @@ from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.engines import Processes, engine_of
 from zarrasync.bulk.reports import add_reports
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores import Store
 from zarrasync.transfer.threads import Progress
@@ -180,13 +180,13 @@ class Workers:
             StoreError: If a store exists only in this process, a store failed, or workers ended.
         """
         if self._engine is None:
-            return await work(items, progress or _ignore)
+            return await work(items, progress or ignore_progress)
         self.check_stores(*used)
         listed, is_blocking = list(items), all(store.blocking for store in used)
         size = -(-len(listed) // _MOST_CALLS)
         parts = [listed[start : start + size] for start in range(0, len(listed), size)] if listed else []
         calls = [partial(_work, work, part, is_blocking) for part in parts]
-        collect = partial(self._sum, calls, progress or _ignore)
+        collect = partial(self._sum, calls, progress or ignore_progress)
         return collect() if driven() else await run_in_new_thread(collect)
 
     def _sum(self, calls: Sequence[Callable[[], IngestReport]], progress: Progress) -> IngestReport:
@@ -204,8 +204,4 @@ def _work(
     work: Callable[[Sequence[T], Progress], Coroutine[Any, Any, IngestReport]], items: Sequence[T], is_blocking: bool
 ) -> IngestReport:
     """Do work in another process."""
-    return bridge.run(work(items, _ignore), blocking=is_blocking)
-
-
-def _ignore(nbytes: int) -> None:
-    """Report no progress."""
+    return bridge.run(work(items, ignore_progress), blocking=is_blocking)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, Literal
 
 from zarrasync import config as settings
@@ -21,6 +22,7 @@ from zarrasync.bulk.pyramid.source import PyramidAxes
 from zarrasync.bulk.reports import PyramidReport
 from zarrasync.display.progress import ProgressLike
 from zarrasync.nodes.functions import open
+from zarrasync.nodes.node import run_on_store
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.stores import StoreLike, resolve
 
@@ -110,7 +112,9 @@ async def pyramid(
     options = storage_options, dest_options, values
     pyramid, work = await _work(request, store, path, dest, dest_path, *options)
     with closing(Workers(executor)) as workers:
-        call = work.at_once(pyramid, workers=workers, progress=progress)
+        call = run_on_store(
+            partial(work.at_once, pyramid, workers=workers, progress=progress), work.source.store, work.store
+        )
         if driven() and not work.store.blocking:  # the stores differ, so that an event loop is needed
             report = bridge.run(call, blocking=False)
         else:

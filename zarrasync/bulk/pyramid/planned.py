@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from zarrasync._concurrency import clock
-from zarrasync.bulk.blocks import ignore_progress
+from zarrasync.bulk.copy.planned import render_texts
 from zarrasync.bulk.copy.values import copy_values
 from zarrasync.bulk.jobs.boxes import Box, Output, Sizes, make_tasks
 from zarrasync.bulk.jobs.claimed_work import ClaimedWork
@@ -21,7 +23,7 @@ from zarrasync.bulk.pyramid.companions import copy_companions
 from zarrasync.bulk.pyramid.levels import Reduction, compute_level
 from zarrasync.bulk.pyramid.prepare import Pyramid, PyramidRequest, prepare
 from zarrasync.bulk.reports import LevelReport, PyramidReport
-from zarrasync.display.progress import IngestReport, ProgressLike, report_progress
+from zarrasync.display.progress import IngestReport, ProgressLike, ignore_progress, report_progress
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.indexing.regions import touched_chunks
 from zarrasync.model.paths import join
@@ -40,11 +42,13 @@ class PyramidWork(ClaimedWork):
         is_copied: Whether the finest level is copied into the group.
         request: What to compute.
         levels: The paths of the levels, from the finest one on, relative to the group.
+        layout: A digest of the documents of the levels.
     """
 
     is_copied: bool
     request: PyramidRequest
     levels: Sequence[str]
+    layout: str
     kind = "pyramid"
 
     @classmethod
@@ -68,6 +72,9 @@ class PyramidWork(ClaimedWork):
             [Output(level.path, source, metadata, level.factors)]
             for level, source, metadata in zip(target.levels, above, planned, strict=False)
         ]
+        documents = [
+            render_texts(handle.format, level.path, own) for level, own in zip(target.levels, planned, strict=True)
+        ]
         boxes, sizes = make_tasks(stages[0 if pyramid.is_copied else 1 :], tasks)
         return cls(
             source=source,
@@ -81,6 +88,7 @@ class PyramidWork(ClaimedWork):
             is_copied=pyramid.is_copied,
             request=request,
             levels=[level.path for level in target.levels],
+            layout=hashlib.sha256(json.dumps(documents, sort_keys=True).encode()).hexdigest()[:32],
         )
 
     def stage_of(self, box: Box) -> int:
@@ -112,7 +120,10 @@ class PyramidWork(ClaimedWork):
         path = join(self.path, self.levels[number])
         array = await run_on_store(partial(open, self.store, path=path, mode="r+", config=self.config), self.store)
         if not isinstance(array, AsyncArray):
-            raise NodeNotFoundError(f"the level /{path} in {self.store!r} is no array any more", path=path)
+            raise NodeNotFoundError(
+                f"the level /{path} in {self.store!r} is not an array any more; abandon the plan, and make a new one",
+                path=path,
+            )
         return array
 
     def prepare(self) -> None:
@@ -123,7 +134,7 @@ class PyramidWork(ClaimedWork):
         target = pyramid.target
         if self.request.overwrite:
             await target.remove_other_levels()
-        for level in target.levels[0 if self.is_copied else 1 :]:
+        for level in pyramid.written:
             await target.make_level(level, self.request.changes, [])
         await copy_companions(pyramid.companions, target.group, [], overwrite=self.request.overwrite)
 
@@ -146,7 +157,7 @@ class PyramidWork(ClaimedWork):
         pyramid = await self._pyramid()
         await pyramid.target.publish(await self._level(0, pyramid))
         report = self._report(pyramid)
-        for level in pyramid.target.levels[0 if self.is_copied else 1 :]:
+        for level in pyramid.written:
             written = [task.nbytes for task in self.tasks if self.levels[task.stage] == level.path]
             report.levels.append(LevelReport(level.path, level.shape, len(written), 0, sum(written)))
         return report
@@ -163,13 +174,12 @@ class PyramidWork(ClaimedWork):
         Args:
             pyramid: The pyramid.
             workers: Where levels are computed.
-            concurrency: The number of blocks at a time in each process; 0 for a default that suits the store.
             progress: As for ``pyramid``.
         """
         target, array = pyramid.target, pyramid.source.array
         report = self._report(pyramid)
         itemsize = max(array.dtype.itemsize, 1)
-        total = sum(math.prod(level.shape) * itemsize for level in target.levels[0 if self.is_copied else 1 :])
+        total = sum(math.prod(level.shape) * itemsize for level in pyramid.written)
         name = f"{self.kind} {job_name(self.source.store, array.path)}"
         with report_progress(progress, total, name, report=report) as callback:
             advance = callback or ignore_progress
@@ -179,7 +189,7 @@ class PyramidWork(ClaimedWork):
                     await target.remove_other_levels()
                 await copy_companions(pyramid.companions, target.group, report.notes, overwrite=self.request.overwrite)
                 finest = above = array
-                for level in target.levels[0 if self.is_copied else 1 :]:
+                for level in pyramid.written:
                     begin = clock.monotonic()
                     stored, is_new = await target.make_level(level, self.request.changes, [])
                     state: Any = {"workers": workers, "resume": not is_new}

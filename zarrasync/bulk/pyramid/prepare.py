@@ -18,6 +18,7 @@ from zarrasync.bulk.pyramid.target import PyramidTarget
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.ome_versions import is_version_for
+from zarrasync.metadata.conventions.pyramids import PyramidLevel
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import handle_of
@@ -108,6 +109,11 @@ class Pyramid:
         """How elements become one."""
         method: Method = self.target.origin["method"]
         return method
+
+    @property
+    def written(self) -> Sequence[PyramidLevel]:
+        """The levels to write: all of them, or all but the finest one."""
+        return self.target.levels[0 if self.is_copied else 1 :]
 
     @property
     def left_out(self) -> list[str]:

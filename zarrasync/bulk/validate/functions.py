@@ -10,7 +10,6 @@ from typing import Any
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.digests import Manifest, compare_manifest
 from zarrasync.bulk.jobs.plan_place import job_name
 from zarrasync.bulk.reports import Finding, Report
@@ -26,7 +25,7 @@ from zarrasync.bulk.validate.hierarchy import (
     find_nodes,
     list_keys,
 )
-from zarrasync.display.progress import ProgressLike, report_progress
+from zarrasync.display.progress import ProgressLike, ignore_progress, report_progress
 from zarrasync.errors import MetadataError, NodeNotFoundError
 from zarrasync.formats import CANDIDATES, Format
 from zarrasync.metadata import ArrayMetadata

@@ -205,7 +205,7 @@ def load(data: Loadable) -> Loadable:
     called inside a running event loop, as in notebooks; elsewhere ``await data.load_async()`` does the same.
 
     Args:
-        data: What ``xarray`` opened with any engine. It is changed.
+        data: A dataset, an array or a tree that xarray opened with any engine. It is changed in place.
 
     Returns:
         The same object.

@@ -16,6 +16,13 @@ from zarrasync.metadata.conventions.cf_attributes import BOUNDS
 
 RegionLike: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
 """A region as callers pass it."""
+OnMismatch: TypeAlias = Literal["error", "ignore"]
+"""What to do with coordinates that differ from stored ones."""
+_TOGETHER = 64 << 20
+"""Bytes of coordinates that are compared together."""
+_GRID_MAPPING = "grid_mapping"
+_PLACEMENT = ("GeoTransform",)
+"""Attributes of variables with a reference system that the coordinates of axes contain."""
 
 
 def locate_region(
@@ -104,15 +111,6 @@ def _find_slice(dim: str, dataset: Dataset, stored: Mapping[str, Variable]) -> s
     if (np.diff(positions) != 1).any():
         raise ValueError(f"the coordinates along {dim!r} are not consecutive in the store")
     return slice(int(positions[0]), int(positions[-1]) + 1) if len(positions) else slice(0, 0)
-
-
-OnMismatch: TypeAlias = Literal["error", "ignore"]
-"""What to do with coordinates that differ from stored ones."""
-_TOGETHER = 64 << 20
-"""Bytes of coordinates that are compared together."""
-_GRID_MAPPING = "grid_mapping"
-_PLACEMENT = ("GeoTransform",)
-"""Attributes of variables with a reference system that the coordinates of axes contain."""
 
 
 def without_stored_coordinates(

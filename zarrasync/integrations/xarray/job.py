@@ -1,4 +1,4 @@
-"""What ``write_dataset`` gets and does: datasets, options, the request for each group, and the state of writing it."""
+"""Arguments of ``write_dataset``, the request for each group, and the state of writing it."""
 
 from __future__ import annotations
 

@@ -37,6 +37,8 @@ _NETCDF_PREFIXES = ("_nczarr", "_ncproperties", "_nc3_strict")
 _LARGEST_COORDINATE = 4 << 20
 """Bytes of coordinates that are fetched when a dataset is opened."""
 _NETCDF_ARRAY = ("_nczarr_array", "_NCZARR_ARRAY")
+_SPATIAL_REF = "spatial_ref"
+"""The name of the variable with the reference system, as rioxarray and GDAL expect it."""
 
 
 class LazyArray(BackendArray):
@@ -348,6 +350,9 @@ def _netcdf_dimensions(array: sync.Array) -> list[str] | None:
     return None
 
 
+# ------------------------------------------------------------------ datasets that are open
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedDataset:
     """A dataset that xarray opens without requests, in place of the store that the user passed.
@@ -381,8 +386,7 @@ class PreparedDataset:
         return [array.__dask_tokenize__() for array in self.result().content.arrays.values()]
 
 
-_SPATIAL_REF = "spatial_ref"
-"""The name of the variable with the reference system, as rioxarray and GDAL expect it."""
+# ------------------------------------------------------------------ computed variables
 
 
 def _computed_variables(content: Content, stored: Mapping[str, Variable]) -> dict[str, Variable]:

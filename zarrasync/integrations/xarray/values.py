@@ -14,13 +14,12 @@ from zarrasync import config as settings
 from zarrasync import consolidate_metadata
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.offload import compute
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.copy.planned import CopyWork, render_texts
 from zarrasync.bulk.jobs.boxes import Box, Output, make_tasks
 from zarrasync.bulk.jobs.plan import Credentials
 from zarrasync.bulk.jobs.plan_place import NodePlace
 from zarrasync.bulk.reports import CopyReport, WriteReport, add_reports
-from zarrasync.display.progress import IngestReport, report_progress
+from zarrasync.display.progress import IngestReport, ignore_progress, report_progress
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import resolve_corners
@@ -200,6 +199,9 @@ def _complete(done: dict[str, IngestReport], names: Sequence[str], reports: Sequ
     for name, report in zip(names, reports, strict=True):
         _add_report(result, name, report)
     return WriteReport(result)
+
+
+# ------------------------------------------------------------------ tasks of a plan
 
 
 @dataclass(frozen=True, kw_only=True)

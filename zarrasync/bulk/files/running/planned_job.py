@@ -11,7 +11,6 @@ from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import redacted_errors
-from zarrasync.bulk.blocks import ignore_progress
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import read_target
 from zarrasync.bulk.files.running.moved_rows import drop_kept, restore_moved
@@ -32,6 +31,7 @@ from zarrasync.bulk.jobs.runs import Permit
 from zarrasync.bulk.reports import add_reports
 from zarrasync.config import Config
 from zarrasync.display.job_progress import JobProgress
+from zarrasync.display.progress import ignore_progress
 from zarrasync.errors import WriteConflictError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join

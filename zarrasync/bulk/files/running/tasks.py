@@ -15,7 +15,7 @@ from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
 from zarrasync.bulk.block_plan import BlockPlan, memory_limit
-from zarrasync.bulk.blocks import ignore_progress, write_blocks
+from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.running.report import FilesReport
@@ -28,7 +28,7 @@ from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
-from zarrasync.display.progress import IngestReport
+from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ShapeError, SourceFilesError
 from zarrasync.formats import Format
 from zarrasync.indexing.regions import Region

@@ -345,7 +345,7 @@ async def test_points_in_time_read_each_chunk_once(api: Api):
     assert store.reset().fetches == 2
     with pytest.raises(LabelError, match=r"lat \(2,\), lon \(3,\)"):
         await api(group.sel(points={"lat": [0, 30], "lon": [0, 30, 60]}))
-    with pytest.raises(LabelError, match="points of 'lat' are labels, found a slice"):
+    with pytest.raises(LabelError, match="points of 'lat' must be labels, found a slice"):
         await api(group.sel(points={"lat": slice(0, 30), "lon": [0]}))
     with pytest.raises(LabelError, match="has no label 31"):
         await api(group.sel(points={"lat": [0, 31], "lon": 0}))

@@ -119,7 +119,7 @@ MUTANTS = [
         "no note is left of rows beyond the shape",
         "arrays",
         "nodes/append_resize.py",
-        "_set_pending(handle, _pending_note(grown))",
+        "await _set_pending(handle, _pending_note(grown))",
         "pass",
         seeds=3000,
     ),

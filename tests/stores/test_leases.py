@@ -78,6 +78,32 @@ async def test_a_lease_that_was_taken_over(s3: tuple[str, dict[str, Any]]):
     assert (await content(store))["id"] == "x"
 
 
+async def test_a_lease_that_is_entered_again_is_renewed(s3: tuple[str, dict[str, Any]]):
+    """The first entry was lost while this process was suspended, so that another one is made."""
+    url, options = s3
+    store = stores.resolve(url, options)
+    calls = 0
+
+    async def choose(working: list[Entry], over: list[Entry]) -> list[Entry]:
+        return [lease.new_entry()]
+
+    async def then() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await store.erase("turn")
+            assert not await lease.renew()
+            raise WriteConflictError("changed", key="turn")
+
+    lease = Lease(store, "turn", "the test", 60)
+    await lease.enter(choose, lambda: "busy", 60, then=then)
+    beat = (await content(store))["beat"]
+    assert await lease.renew()
+    assert (await content(store))["beat"] != beat
+    assert await lease.end()
+    assert await store.get("turn") is None
+
+
 async def test_renewals_at_the_same_time(s3: tuple[str, dict[str, Any]]):
     url, options = s3
     async with Turn(stores.resolve(url, options), "turn", "the test", 60) as lease:

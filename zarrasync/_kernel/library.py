@@ -7,8 +7,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-__all__ = ["describe", "kernel"]
-
 ABI = 18  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")

@@ -12,34 +12,6 @@ from typing import Any, NamedTuple
 from zarrasync._kernel.library import kernel
 from zarrasync._kernel.symbols import symbols
 
-__all__ = [
-    "ABSENT",
-    "AXIS",
-    "BLOSC",
-    "CRC32C",
-    "DELTA",
-    "EMPTY",
-    "GZIP",
-    "LATER",
-    "LEFT",
-    "LZ4",
-    "MAX_AXES",
-    "MAX_STEPS",
-    "SHUFFLE",
-    "ZLIB",
-    "ZSTD",
-    "ArrayStruct",
-    "ChainStruct",
-    "PointsStruct",
-    "StepStruct",
-    "Traffic",
-    "ValueStruct",
-    "Worker",
-    "can_decode",
-    "can_encode",
-    "worker",
-]
-
 MAX_AXES, MAX_STEPS = 32, 8
 CRC32C, BLOSC, ZSTD, LZ4, GZIP, ZLIB, SHUFFLE, DELTA = 1, 2, 3, 4, 5, 6, 7, 8
 """Codecs."""

@@ -11,8 +11,6 @@ from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-__all__ = ["symbols"]
-
 _ZSTD_DECODER = (
     "ZSTD_createDCtx ZSTD_decompressDCtx ZSTD_decompressStream ZSTD_findFrameCompressedSize ZSTD_freeDCtx "
     "ZSTD_getFrameContentSize ZSTD_initDStream"

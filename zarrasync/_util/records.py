@@ -12,8 +12,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from zarrasync.errors import MetadataError
 
-__all__ = ["TRANSIENT", "from_json", "to_json"]
-
 T = TypeVar("T")
 _Read: TypeAlias = Callable[[Any], Any]
 TRANSIENT = {"transient": True}

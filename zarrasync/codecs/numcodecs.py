@@ -64,6 +64,9 @@ _LZMA_DELTA, _LZMA2 = 0x03, 0x21
 def normalize_config(config: Mapping[str, Any], dtype: np.dtype[Any] | None) -> dict[str, Any]:
     """Return a configuration in the form of numcodecs.
 
+    netCDF-C writes some numbers as strings, and 0 as the element size of the shuffle filter. GDAL writes the distance of
+    LZMA's delta filter as a separate member, and flags as ``"YES"`` and ``"NO"``.
+
     Args:
         config: The configuration with its ``id``.
         dtype: The dtype of stored elements, if it is known.
@@ -95,6 +98,8 @@ def _as_number(value: Any) -> Any:
 
 def may_lose_values(config: Mapping[str, Any]) -> bool:
     """Return whether a filter can change values by more than its precision.
+
+    numcodecs casts without checks: values beyond the range of ``astype`` wrap around, and NaN becomes an integer.
 
     Args:
         config: The numcodecs configuration.

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from zarrasync import transfer
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
 from zarrasync.indexing.selectors import Stride
@@ -161,22 +162,26 @@ def _pending_note(metadata: ArrayMetadata) -> bytes:
     return json.dumps(metadata.shape).encode()
 
 
-def _set_pending(handle: NodeHandle, note: bytes | None) -> None:
-    if handle.store.directories is not None:
-        handle.store.directories.set_pending(handle.document_key, note)
+async def _pending(handle: NodeHandle) -> bytes | None:
+    directories = handle.store.directories
+    return None if directories is None else await compute(partial(directories.pending, handle.document_key))
+
+
+async def _set_pending(handle: NodeHandle, note: bytes | None) -> None:
+    if (directories := handle.store.directories) is not None:
+        await compute(partial(directories.set_pending, handle.document_key, note))
 
 
 async def erase_pending(handle: NodeHandle, present: ArrayMetadata) -> None:
     """Erase values beyond the shape that remain from an append whose process was killed."""
-    directories = handle.store.directories
-    note = None if directories is None else directories.pending(handle.document_key)
+    note = await _pending(handle)
     if note is None:
         return
     with contextlib.suppress(ValueError, TypeError):  # an incomplete note: no values were written yet
         shape = tuple(map(max, json.loads(note), present.shape))
         if len(shape) == present.ndim and shape != present.shape:
             await _erase_beyond(handle, present.with_shape(shape), present, whole_first=True)
-    _set_pending(handle, None)
+    await _set_pending(handle, None)
 
 
 # ------------------------------------------------------------------ append
@@ -247,7 +252,7 @@ class Append:
             grown = _grow(present, axis, self._count)
             check_append(chunks_at(handle, present), grown, axis, start, start + self._count)
             await erase_pending(handle, present)
-            _set_pending(handle, _pending_note(grown))
+            await _set_pending(handle, _pending_note(grown))
             self._undo_step = partial(self._withdraw, grown, 0)
             await self._write(present, grown, start)
             return grown
@@ -258,12 +263,12 @@ class Append:
 
         await self._cell.change(write_and_grow, on_stored=on_stored)
         assert grown is not None
-        if (directories := handle.store.directories) is None:
+        if handle.store.directories is None:
             return
         with contextlib.suppress(StoreError):  # a note that remains does no harm
             async with handle.lock():
-                if directories.pending(handle.document_key) == _pending_note(grown):  # not another writer's
-                    directories.set_pending(handle.document_key, None)
+                if await _pending(handle) == _pending_note(grown):  # not another writer's
+                    await _set_pending(handle, None)
 
     async def _write(self, present: ArrayMetadata, grown: ArrayMetadata, start: int) -> None:
         """Write the values to the new rows of the grown array."""
@@ -286,7 +291,7 @@ class Append:
                 return present  # erasing the values would leave a gap before the rows of a later append
             target = _grow(present, axis, -count)
             await _erase_beyond(handle, grown, target, whole_first=True)
-            _set_pending(handle, None)
+            await _set_pending(handle, None)
             return target
 
         await self._cell.change(shrink, fresh=True)

@@ -94,12 +94,10 @@ def _aligned(labels: Mapping[str, Any], sets: Mapping[str, Hashable]) -> dict[st
     arrays: dict[str, Any] = {}
     for name, label in labels.items():
         arrays[name] = np.asarray(label)
-        if isinstance(label, slice) or arrays[name].dtype.kind == "b":
-            raise LabelError(
-                f"the points of {name!r} are labels, found {'a slice' if isinstance(label, slice) else 'a mask'}; pass it "
-                "by keyword instead",
-                name=name,
-            )
+        is_slice = isinstance(label, slice)
+        if is_slice or arrays[name].dtype.kind == "b":
+            found = "a slice; pass it by keyword" if is_slice else "a mask; pass it by keyword, as a NumPy array"
+            raise LabelError(f"the points of {name!r} must be labels, found {found}", name=name)
     for members in ([name for name in arrays if sets[name] == one] for one in dict.fromkeys(sets.values())):
         try:
             arrays |= zip(members, np.broadcast_arrays(*(arrays[name] for name in members)), strict=True)

@@ -321,7 +321,7 @@ class AsyncDecodedArray(NotAwaited):
         part = await self.stored.sel(
             mapping, points=points, method=method, tolerance=tolerance, decode=False, **coordinates
         )
-        return AsyncSelection(self, part._transform, None, part._exact)
+        return AsyncSelection(self, part._transform)
 
     # -------------------------------------------------------------- closing
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from zarrasync import formats
 from zarrasync._concurrency.gates import Permits, byte_budget
 from zarrasync._concurrency.gather import for_each
+from zarrasync._concurrency.offload import compute
 from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
@@ -168,8 +170,8 @@ async def _remove_directories(store: Store, prefix: str) -> None:
     """Remove a directory and those below it, as far as they are empty."""
     for below in (await store.list_dir(prefix)).prefixes:
         await _remove_directories(store, below)
-    if store.directories is not None:
-        store.directories.remove_empty(prefix)
+    if (directories := store.directories) is not None:
+        await compute(partial(directories.remove_empty, prefix))
 
 
 def _refuse_remaining(keys: Sequence[str], source: str, dest: str) -> None:

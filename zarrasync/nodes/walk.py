@@ -72,6 +72,9 @@ class Listings:
 async def begin_listings(store: Store, prefix: str, *, deep: bool, certain: bool = False) -> AsyncIterator[Listings]:
     """List a prefix until the end of the block, as far as that takes few requests.
 
+    One listing of a group with few keys names all documents below it, which are then fetched together. The directory is
+    listed at the same time, in case there are too many keys.
+
     Args:
         store: The store.
         prefix: Empty, or ending with ``/``.

@@ -123,7 +123,7 @@ class Lease:
                 between the calls of ``choose`` and of this function, the entry is removed, and chosen again.
 
         Raises:
-            WriteConflictError: If they do.
+            WriteConflictError: If they work for longer, or if changes conflict for too long.
         """
         self._id, self.is_lost = uuid.uuid4().hex, False
         end, backoff, empty = clock.monotonic() + wait, ConflictBackoff(self._seconds, self._name), Observed()
@@ -159,7 +159,7 @@ class Lease:
 
     def _keep(self) -> None:
         """Renew the entry from now on, on a separate thread."""
-        self.is_held, self._stop = True, threading.Event()
+        self.is_held, self.is_lost, self._stop = True, False, threading.Event()
         clock.current().start_thread("zarrasync-lease", partial(self._beat, self._stop))
 
     def _beat(self, stop: threading.Event) -> None:

@@ -295,7 +295,7 @@ class FileLocks:
             for position, place in sorted(zip(map(lock_position, paths), paths, strict=True), reverse=True):
                 if not lock_byte(file, position):
                     waited = True
-                    file, _ = await _acquire(position, paths[place], self._seconds)
+                    file = await _acquire(position, paths[place], self._seconds)
                 self._bytes.append((file, position))
         except BaseException:
             await self._unlock()
@@ -312,14 +312,14 @@ class FileLocks:
                 self._key_locks = None
 
 
-async def _acquire(position: int, path: str, seconds: float) -> tuple[int, bool]:
-    """Lock a byte; return the descriptor of the lock file and whether that took waiting."""
-    waited, wait, end = False, _FIRST_PAUSE, 0.0
+async def _acquire(position: int, path: str, seconds: float) -> int:
+    """Lock a byte; return the descriptor of the lock file."""
+    wait, end = _FIRST_PAUSE, 0.0
     while True:
         file = lock_file()
         if lock_byte(file, position):
-            return file, waited
-        waited, end = True, end or clock.monotonic() + (seconds or math.inf)
+            return file
+        end = end or clock.monotonic() + (seconds or math.inf)
         if clock.monotonic() > end:
             raise WriteConflictError(
                 f"{describe_holder(position)} has been writing {path!r} for more than {seconds:g} s; it may be suspended",

@@ -90,12 +90,8 @@ ABSENT: Final = _Absent()
 
 def clip(data: Any, request: Request) -> Any:
     """Return the requested byte range of a whole value."""
-    if request.suffix:
-        assert request.length is not None
-        return data[max(0, len(data) - request.length) :]
-    if request.length is None:
-        return data[request.start :] if request.start else data
-    return data[request.start : request.start + request.length]
+    start, length = request.bounds(len(data))
+    return data if length == len(data) else data[start : start + length]
 
 
 _AFTER_SLASH = chr(ord("/") + 1)

@@ -91,6 +91,9 @@ class CachedIndex(NamedTuple):
 class ShardIndexCache:
     """Indexes by key. The least recently used ones are removed first.
 
+    A cached index is used only together with bytes that are fetched from the shard afterwards. If their version differs
+    from the index's, the shard was replaced, so that detecting this takes no extra request.
+
     Args:
         capacity: Bytes of indexes to keep.
     """
@@ -170,10 +173,11 @@ class Chunks:
 
     @cached_property
     def cache_key(self) -> tuple[Any, ...]:
-        """Identifies the array in a cache, and how its chunks are decoded."""
+        """Identifies the array and its viewer in a cache, and how its chunks are decoded."""
         metadata = self.metadata
         layout = (metadata.dtype, metadata.codecs, metadata.fill_value, metadata.chunks, metadata.edges)
-        return (self.origin or self.store).identity, self.name, repr(layout)
+        store = self.origin or self.store
+        return store.identity, store.viewer, self.name, repr(layout)
 
     @cached_property
     def change_slot(self) -> int:

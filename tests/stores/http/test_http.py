@@ -8,7 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -501,26 +501,71 @@ async def test_a_lookup_that_nobody_waits_for_any_more(monkeypatch: pytest.Monke
     assert complaints == []
 
 
-@pytest.mark.servers
-async def test_servers_that_refuse_absent_keys_do_not_hide_a_node(api: Api):
-    """Some servers answer 403 for keys that do not exist, also for the documents of other formats."""
-    from aiohttp import web
+async def opened(api: Api, url: str | stores.Store, **options: Any) -> Any:
+    """Open an array that this event loop serves."""
+    if api.name == "async":
+        return await za.open_array(url, **options)
+    return await asyncio.to_thread(partial(sync.open_array, url, **options))
 
-    values = dict[str, bytes]()
-    sync.create_array(values, data=[1, 2, 3])
+
+def answer_from(values: Mapping[str, bytes], absent: int = 404) -> Callable[..., Awaitable[Any]]:
+    """Return a handler for the keys below ``x.zarr``."""
+    from aiohttp import web
 
     async def handler(request: Any) -> Any:
         value = values.get(request.match_info["key"].removeprefix("x.zarr/"))
-        return web.Response(status=403) if value is None else web.Response(body=value)
+        return web.Response(status=absent) if value is None else web.Response(body=value)
+
+    return handler
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("path", ["//a", "/./a"])
+async def test_urls_that_name_no_node(api: Api, path: str):
+    """The group above is not asked for such a member."""
+    values = dict[str, bytes]()
+    sync.create_group(values).create_array("a", data=[1])
+    async with served(answer_from(values)) as url:
+        assert (await opened(api, f"{url}/x.zarr/a")).shape == (1,)
+        with pytest.raises(NodeNotFoundError, match="no array"):
+            await opened(api, f"{url}/x.zarr{path}")
+
+
+@pytest.mark.servers
+async def test_viewers_do_not_share_cached_chunks(api: Api):
+    """A chunk that needs a token is not shown without it, and is not absent for others because it is so for one."""
+    from aiohttp import web
+
+    values = dict[str, bytes]()
+    sync.create_array(values, data=np.arange(8), chunks=4)
+    answer = answer_from(values)
+
+    async def handler(request: Any) -> Any:
+        is_allowed = "/c/" not in request.path or request.headers.get("X-Token") == "valid"
+        return await answer(request) if is_allowed else web.Response(status=403)
 
     async with served(handler) as url:
 
-        async def open_array(path: str) -> Any:
-            store = store_of(url)
-            if api.name == "async":
-                return await za.open_array(store, path=path)
-            return await asyncio.to_thread(partial(sync.open_array, store, path=path))
+        async def read(**storage_options: Any) -> list[int]:
+            config = {"chunk_cache_bytes": 1 << 20, "chunk_cache_max_age": 60.0, "retries": 0}
+            array = await opened(api, f"{url}/x.zarr", storage_options=storage_options, config=config)
+            values = await (array[4:6] if api.name == "async" else asyncio.to_thread(array.__getitem__, slice(4, 6)))
+            return list(values)
 
-        assert (await open_array("x.zarr")).shape == (3,)
+        for _ in range(2):
+            assert await read(missing=[403]) == [0, 0]
+            assert await read(headers={"X-Token": "valid"}) == [4, 5]
         with pytest.raises(StoreError, match="403"):
-            await open_array("other.zarr")
+            await read()
+
+
+@pytest.mark.servers
+async def test_servers_that_refuse_absent_keys_do_not_hide_a_node(api: Api):
+    """Some servers answer 403 for keys that do not exist, also for the documents of other formats."""
+    values = dict[str, bytes]()
+    sync.create_array(values, data=[1, 2, 3])
+    async with served(answer_from(values, absent=403)) as url:
+        store = store_of(url)
+        assert (await opened(api, store, path="x.zarr")).shape == (3,)
+        with pytest.raises(StoreError, match="403"):
+            await opened(api, store_of(url), path="other.zarr")

@@ -19,7 +19,7 @@ from zarrasync._concurrency.per_loop import PerLoop
 from zarrasync._util.output_budget import OutputBudget
 from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
-from zarrasync.model.paths import check_keys, check_prefix
+from zarrasync.model.paths import check_keys, check_prefix, is_key
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.connection import close_unused
 from zarrasync.stores.http.responses import (
@@ -177,12 +177,13 @@ class HTTPStore(RemoteStore):
         parts = urlsplit(self._base)
         names = parts.path.strip("/").split("/")
         above, own = names[:-_LEVELS], [unquote(name) for name in names[-_LEVELS:]]
-        if own == [""]:
+        path = "/".join(own)
+        if not is_key(path):  # empty, or not the path of a node
             return None
         store = object.__new__(HTTPStore)
         base = urlunsplit((parts.scheme, parts.netloc, "".join(f"/{name}" for name in above), "", ""))
         store.__setstate__({**self.__getstate__(), "_base": base})
-        return store, "/".join(own)
+        return store, path
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_sessions"}

@@ -20,13 +20,14 @@ import pytest
 
 from tests.support.api import Api
 from tests.support.servers import http_server
+from zarrasync import FileOptions, sync
 from zarrasync.bulk.files.sources import identify
 from zarrasync.bulk.files.sources.copies import LocalCopies
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.cli import main
-from zarrasync.errors import NodeExistsError
+from zarrasync.errors import NodeExistsError, ShapeError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -101,6 +102,28 @@ async def test_kinds_of_files(api: Api, tmp_path: Path, kind: str, s3: tuple[str
             report = await api(api.ingest(source, store := {}, verify=True, **arguments, **own))
             assert report.files == 2
             np.testing.assert_allclose(stored(store, kind), expected(kind), atol=0.01)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("place", ["local", "s3"])
+async def test_chunks_of_a_hierarchy_that_change(api: Api, tmp_path: Path, place: str, s3: tuple[str, dict[str, Any]]):
+    """The documents stay as they are when values are written in place."""
+    folder, source_options = (tmp_path, None) if place == "local" else s3
+    sources = [f"{folder}/{number}.zarr" for number in range(2)]
+    options: dict[str, Any] = {"concat": "time", "append": True, "source": FileOptions(storage_options=source_options)}
+    for number, source in enumerate(sources):
+        group = sync.create_group(source, storage_options=source_options)
+        times = np.arange(4 * number, 4 * number + 4)
+        for name, values in (("time", times), ("v", times * 10)):
+            group.create_array(name, data=values, chunks=2, compressors=None, dimension_names=["time"])
+    await api(api.ingest_files(sources, store := {}, **options))
+    assert (await api(api.ingest_files(sources, store, **options))).known == 2
+    sync.open_array(sources[1], path="v", mode="r+", storage_options=source_options)[3] = 99
+    with pytest.raises(ShapeError, match="on_duplicate"):
+        await api(api.ingest_files(sources, store, **options))
+    report = await api(api.ingest_files(sources, store, on_duplicate="replace", **options))
+    assert (report.known, report.files) == (1, 1)
+    assert sync.open_array(store, path="v")[:].tolist() == [0, 10, 20, 30, 40, 50, 60, 99]
 
 
 async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -152,13 +153,21 @@ def _real_path(path: str, folders: dict[str, str]) -> str:
 
 
 def _local_identity(name: str) -> SourceFile:
-    if os.path.isdir(name):  # a Zarr hierarchy: the documents of its root stand for it
-        documents = [entry for entry in os.scandir(name) if entry.is_file()]
-        latest = max((entry.stat().st_mtime_ns for entry in documents), default=0)
-        return SourceFile(os.path.abspath(name), None, str(latest))
+    if os.path.isdir(name):  # a Zarr hierarchy
+        return SourceFile(os.path.abspath(name), None, _digest(_entries(name)))
     is_dangling = os.path.islink(name) and not os.path.exists(name)  # which reading its header reports
     state = os.stat(name, follow_symlinks=not is_dangling)
     return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
+
+
+def _entries(folder: str) -> Iterator[str]:
+    """Yield the names, sizes and times of all files in a folder."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # a link that leads nowhere, or a file that was erased since
+                path = os.path.join(root, name)
+                state = os.stat(path)
+                yield f"{os.path.relpath(path, folder)} {state.st_size} {state.st_mtime_ns}"
 
 
 # ------------------------------------------------------------------ remote files
@@ -199,13 +208,30 @@ def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile
         except FileNotFoundError as error:
             raise FileNotFoundError(f"no file exists at {public_url(url)!r}") from error
         return SourceFile(url, info.get("size"), _stamp(info))
+    if entries := _listed(filesystem, path):
+        return SourceFile(url, None, _digest(entries))
     stamps = []
-    for name in _root_documents():  # servers and object stores need not have directories
+    for name in _root_documents():  # servers without listings
         with suppress(FileNotFoundError):
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
     if not stamps and not filesystem.exists(path):
         raise FileNotFoundError(f"no Zarr hierarchy exists at {public_url(url)!r}")
     return SourceFile(url, None, " ".join(stamps))
+
+
+def _listed(filesystem: Any, path: str) -> list[str]:
+    """Return the names, sizes and versions of all files in a hierarchy; ``[]`` where they cannot be listed."""
+    if "http" in filesystem.protocol:  # its listings are links of pages
+        return []
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError, NotImplementedError):
+        found = filesystem.find(path, detail=True)
+        return [f"{name} {info.get('size')} {_stamp(info)}" for name, info in found.items()]
+    return []
+
+
+def _digest(entries: Iterable[str]) -> str:
+    """Return what identifies the state of a hierarchy, in which a chunk may change and the documents stay."""
+    return hashlib.sha256("\n".join(sorted(entries)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _root_documents() -> list[str]:

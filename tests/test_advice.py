@@ -205,6 +205,7 @@ ROWS = [
     Row("the values of {}, {}; pass mode='w'", "ingest", ("1.npy", "a.zarr"), {}, lambda: (numbers(3, 3), sync.ingest("0.npy", "a.zarr"))),
     # files
     Row("files need the name of a dimension", "ingest", (["nc/day0.nc", "nc/day1.nc"], "a.zarr"), {}, lambda: days(0, 1)),
+    Row("applies to single variables", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "dtype": "f8"}, lambda: days(0), (lambda za: za.ingest("nc/day0.nc", "a.zarr", **TIME, encoding={"t2m": {"dtype": "f8"}}),)),
     Row("labels need the name of the dimension", "ingest", ("v20240101.npy", "a.zarr"), {"labels": "v%Y%m%d"}, lambda: np.save("v20240101.npy", np.ones((2, 2)))),
     Row("append and region need the name", "ingest", ("nc/day0.nc", "a.zarr"), {"append": True}, lambda: days(0)),
     Row("a group exists at {place}; pass mode='w'", "ingest", ("nc/day0.nc", "a.zarr"), {**TIME, "mode": "w-"}, lambda: ingested(0)),
@@ -479,6 +480,7 @@ ELSEWHERE = {
     "cannot be planned; call write_dataset": "tests/integrations/xarray/test_plans.py",
     "the plane, as a selection of the axes": "the description of a parameter",
     "slices of all axes, or labels of coordinates": "the description of a parameter",
+    "a job was interrupted that has written values": "tests/bulk/test_copy_and_validate.py",
     "the interrupted one has another layout": "tests/bulk/test_copy_and_validate.py",
     "repeat it with mode='r+'": "tests/bulk/test_ingest_interrupted.py",
     "set config.allow_pickle to check them": "tests/bulk/test_copy_and_validate.py",

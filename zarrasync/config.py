@@ -22,8 +22,6 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal
 
-from zarrasync._util.advice import suggest
-
 __all__ = ["Config", "get", "set"]
 
 MiB = 1 << 20
@@ -258,6 +256,7 @@ def resolve(config: Config | Mapping[str, Any] | None) -> Config:
     unknown = sorted({*config} - {field.name for field in fields(Config)})
     if unknown:
         names = [field.name for field in fields(Config)]
-        hint = suggest(unknown[0], names, f"the settings are {', '.join(names)}")
+        similar = get_close_matches(unknown[0], names, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"the settings are {', '.join(names)}"
         raise TypeError(f"unknown setting {unknown[0]!r}; {hint}")
     return replace(get(), **config)

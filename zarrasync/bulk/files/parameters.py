@@ -152,7 +152,9 @@ def parameters_of(**arguments: Any) -> Parameters:
         groups[name] = replace(group, **own)
     if unknown := sorted(arguments.keys() - {item.name for item in fields(Parameters)}):
         check_options(unknown)
-        raise TypeError(f"{unknown[0]} applies to single variables; pass encoding={{'NAME': {{{unknown[0]!r}: ...}}}}")
+        raise TypeError(
+            f"{unknown[0]} applies to single variables; pass it with encoding=…, below the name of each variable"
+        )
     return Parameters(**arguments, **groups)
 
 

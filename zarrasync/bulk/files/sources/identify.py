@@ -95,6 +95,21 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
 
 
+def has_changed(file: SourceFile, storage_options: Mapping[str, Any]) -> bool:
+    """Return whether a file is not what it was, or a document at the root of a hierarchy.
+
+    Tasks ask often, so that the chunks of a hierarchy are not listed. If one changes, the next ingestion notices.
+
+    Raises:
+        FileNotFoundError: If it does not exist.
+    """
+    if "://" not in file.url and os.path.isdir(file.url):
+        return _root_stamp(file.url) != file.stamp.partition(" ")[2]
+    if "://" in file.url and is_zarr(file.url):
+        return _remote_root_stamp(*_filesystem(file.url, storage_options)) != file.stamp.partition(" ")[2]
+    return identity_of(file.url, storage_options) != file
+
+
 def identity_of(url: str, storage_options: Mapping[str, Any]) -> SourceFile:
     """Return the present identity of a file.
 
@@ -154,10 +169,15 @@ def _real_path(path: str, folders: dict[str, str]) -> str:
 
 def _local_identity(name: str) -> SourceFile:
     if os.path.isdir(name):  # a Zarr hierarchy
-        return SourceFile(os.path.abspath(name), None, _digest(_entries(name)))
+        return SourceFile(os.path.abspath(name), None, f"{_digest(_entries(name))} {_root_stamp(name)}")
     is_dangling = os.path.islink(name) and not os.path.exists(name)  # which reading its header reports
     state = os.stat(name, follow_symlinks=not is_dangling)
     return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
+
+
+def _root_stamp(folder: str) -> str:
+    """Return the time of the latest document at the root of a hierarchy."""
+    return str(max((entry.stat().st_mtime_ns for entry in os.scandir(folder) if entry.is_file()), default=0))
 
 
 def _entries(folder: str) -> Iterator[str]:
@@ -208,15 +228,19 @@ def _remote_identity(url: str, storage_options: Mapping[str, Any]) -> SourceFile
         except FileNotFoundError as error:
             raise FileNotFoundError(f"no file exists at {public_url(url)!r}") from error
         return SourceFile(url, info.get("size"), _stamp(info))
-    if entries := _listed(filesystem, path):
-        return SourceFile(url, None, _digest(entries))
+    stamp = _remote_root_stamp(filesystem, path)
+    if not stamp and not filesystem.exists(path):
+        raise FileNotFoundError(f"no Zarr hierarchy exists at {public_url(url)!r}")
+    return SourceFile(url, None, f"{_digest(_listed(filesystem, path))} {stamp}")
+
+
+def _remote_root_stamp(filesystem: Any, path: str) -> str:
+    """Return the versions of the documents at the root of a hierarchy."""
     stamps = []
-    for name in _root_documents():  # servers without listings
+    for name in _root_documents():  # servers and object stores need not have directories
         with suppress(FileNotFoundError):
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
-    if not stamps and not filesystem.exists(path):
-        raise FileNotFoundError(f"no Zarr hierarchy exists at {public_url(url)!r}")
-    return SourceFile(url, None, " ".join(stamps))
+    return " ".join(stamps)
 
 
 def _listed(filesystem: Any, path: str) -> list[str]:

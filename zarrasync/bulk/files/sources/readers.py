@@ -55,7 +55,7 @@ from zarrasync.bulk.files.sources.headers import (
     dtype_text,
     plain_attributes,
 )
-from zarrasync.bulk.files.sources.identify import identity_of
+from zarrasync.bulk.files.sources.identify import has_changed
 from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
 from zarrasync.bulk.files.sources.numpy_files import NumpyReader
@@ -311,7 +311,7 @@ def _groups_of(url: str, path: str, options: ReaderOptions) -> dict[str, bool]:
 
 
 def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
-    if identity_of(file.url, options.storage_options) != file:
+    if has_changed(file, options.storage_options):
         raise ValueError("the file has changed since the job was planned; repeat the call")
 
 

@@ -96,7 +96,7 @@ def natural_key(text: str) -> list[tuple[int, int | str]]:
 
 
 def has_changed(file: SourceFile, storage_options: Mapping[str, Any]) -> bool:
-    """Return whether a file is not what it was, or a document at the root of a hierarchy.
+    """Return whether a file differs from its record; for a hierarchy, whether a document at its root does.
 
     Tasks ask often, so that the chunks of a hierarchy are not listed. If one changes, the next ingestion notices.
 
@@ -244,7 +244,7 @@ def _remote_root_stamp(filesystem: Any, path: str) -> str:
 
 
 def _listed(filesystem: Any, path: str) -> list[str]:
-    """Return the names, sizes and versions of all files in a hierarchy; ``[]`` where they cannot be listed."""
+    """Return the names, sizes and versions of all files in a hierarchy; ``[]`` if the server does not list them."""
     if "http" in filesystem.protocol:  # its listings are links of pages
         return []
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError, NotImplementedError):

@@ -10,11 +10,14 @@ import sys
 import pytest
 
 from tests.support import ROOT
+from tests.support.transcripts import normal
 
 pytestmark = pytest.mark.docs
 
 BLOCK = re.compile(r"(?:<!-- (not run|needs): ([^>]+) -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
 """A block of code. ``<!-- needs: torch -->`` before it names a package without which it is not run."""
+SHOWN = re.compile(r"```python\n[^`]*```\n\n```text\n(.*?)```", re.DOTALL)
+"""The output that follows a program; lines may be left out."""
 PAGES = [ROOT / "README.md", *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
 SHELL = 'set -eu\nzarrasync() { "$PYTHON" -m zarrasync "$@"; }\n'
 
@@ -38,11 +41,12 @@ def run(command, directory):
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def run_python(blocks, directory):
     (directory / "page.py").write_text("\n".join(blocks))
-    run([sys.executable, "-W", "error", "page.py"], directory)
+    return run([sys.executable, "-W", "error", "page.py"], directory)
 
 
 def id_of(page):
@@ -61,9 +65,11 @@ def is_plain(page):
     ids=id_of,
 )
 def test_code_blocks_run(page, tmp_path):
-    """All Python blocks of a page, in one process and an empty directory; then its shell blocks."""
+    """All Python blocks of a page, in one process and an empty directory; then its shell blocks. They print what the page shows."""
     if python := blocks_of(page, "python"):
-        run_python(python, tmp_path)
+        printed = normal(run_python(python, tmp_path)).splitlines()
+        shown = [line for text in SHOWN.findall(page.read_text()) for line in normal(text).splitlines()]
+        assert [line for line in shown if line not in printed] == []
     if shell := blocks_of(page, "sh"):
         (tmp_path / "page.sh").write_text(SHELL + "\n".join(shell))
         run(["bash", "page.sh"], tmp_path)

@@ -17,20 +17,11 @@ pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
 pytest.importorskip("netCDF4")
 from tests.support import ROOT
+from tests.support.transcripts import normal
 
 BLOCK = re.compile(r"```(console|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "```console\n$ " in page.read_text()]
 MARK = "@@@@"
-VARYING = (
-    (r"\d+(\.\d+)? (?:ms|s)\b", "0.1 s"),
-    (r"[\d.]+ [KMG]?i?B/s", "1.0 MiB/s"),
-    (r"[\d.]+ [KMG]?i?B as [\d.]+ [KMG]?i?B", "1.0 MiB as 1.0 MiB"),
-    (r"[\d,]+ requests?", "1 request"),
-    (r", \d+ conflicts?\b", ""),
-    (r" \(it ingests [^)]*\)", ""),
-)
-"""Numbers that differ between runs and releases of libraries, renewals of a claim while it is changed, and files that a job has not
-yet found when it is stopped."""
 pytestmark = [
     pytest.mark.docs,
     pytest.mark.skipif(os.name != "posix" or shutil.which("bash") is None, reason="the pages have commands for Bash"),
@@ -102,12 +93,6 @@ def run(steps: list[Step], directory: Path) -> list[str]:
         check=False,
     )
     return done.stdout.split(f"{MARK}\n")[: len(steps)]
-
-
-def normal(text: str) -> str:
-    for pattern, value in VARYING:
-        text = re.sub(pattern, value, text)
-    return text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

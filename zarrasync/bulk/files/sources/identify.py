@@ -185,9 +185,8 @@ def _entries(folder: str) -> Iterator[str]:
     for root, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):  # a link that leads nowhere, or a file that was erased since
-                path = os.path.join(root, name)
-                state = os.stat(path)
-                yield f"{os.path.relpath(path, folder)} {state.st_size} {state.st_mtime_ns}"
+                state = os.stat(path := os.path.join(root, name))
+                yield f"{path.removeprefix(folder)} {state.st_size} {state.st_mtime_ns}"
 
 
 # ------------------------------------------------------------------ remote files

@@ -169,7 +169,9 @@ def _real_path(path: str, folders: dict[str, str]) -> str:
 
 def _local_identity(name: str) -> SourceFile:
     if os.path.isdir(name):  # a Zarr hierarchy
-        return SourceFile(os.path.abspath(name), None, f"{_digest(_entries(name))} {_root_stamp(name)}")
+        return SourceFile(
+            os.path.abspath(name), None, f"{_digest(_entries(os.path.abspath(name)))} {_root_stamp(name)}"
+        )
     is_dangling = os.path.islink(name) and not os.path.exists(name)  # which reading its header reports
     state = os.stat(name, follow_symlinks=not is_dangling)
     return SourceFile(os.path.abspath(name), state.st_size, str(state.st_mtime_ns))
@@ -181,7 +183,7 @@ def _root_stamp(folder: str) -> str:
 
 
 def _entries(folder: str) -> Iterator[str]:
-    """Yield the names, sizes and times of all files in a folder."""
+    """Yield the names, sizes and times of all files below the path of a folder, which does not end with a slash."""
     for root, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):  # a link that leads nowhere, or a file that was erased since

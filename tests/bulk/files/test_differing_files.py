@@ -213,4 +213,27 @@ def test_files_with_equal_labels(capsys: pytest.CaptureFixture[str]):
     assert main(["ingest", "check", *files]) == 1
     assert "pass --concat time with the name of another one" in capsys.readouterr().err
     assert main(["ingest", "check", *files, "--concat", "time"]) == 3
-    assert "the label 2024-01-01T00:00:00 is in 0.nc and in 1.nc" in capsys.readouterr().out
+    assert "1.nc: 2 labels are repeated, such as 2024-01-01T00:00:00 of 0.nc" in capsys.readouterr().out
+
+
+def test_all_problems_are_found(capsys: pytest.CaptureFixture[str]):
+    """Repeated labels and gaps do not hide files that do not fit, nor each other."""
+    files = [write(f"{n}.nc", day(n)) for n in (0, 1, 2, 4)]
+    files += [write(f"again{n}.nc", day(n)) for n in (1, 2)]
+    files += [write("other.nc", day(5).rename(t="u")), write("none.nc", day(6).isel(time=slice(0, 0)))]
+    assert main(["ingest", "check", *files, "--concat", "time", "--on-gap", "error"]) == 3
+    printed = capsys.readouterr().out
+    for text in (
+        "8 files checked: 4 problems",
+        "again1.nc: 2 labels",
+        "again2.nc: 2 labels",
+        "1 gap in 'time'",
+        "other.nc: ",
+    ):
+        assert text in printed, text
+    assert "no rows in none.nc" in printed
+    assert main(["ingest", "check", *files, "--concat", "time", "--on-duplicate", "skip"]) == 3
+    assert "8 files checked: 1 problem" in capsys.readouterr().out
+    assert main(["ingest", files[0], "a.zarr", "--concat", "time"]) == 0
+    assert main(["ingest", "none.nc", "a.zarr", "--concat", "time", "--append"]) == 0
+    assert "exist already" not in capsys.readouterr().out

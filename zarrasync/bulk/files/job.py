@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
+from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
 from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
@@ -223,9 +224,10 @@ class Job:
     def check(self, workers: FileWorkers) -> CheckReport:
         """Return every problem that ingesting the files into a new dataset would have. Nothing is written."""
         begin, report = clock.monotonic(), CheckReport(files=len(self._files), notes=list(self._notes))
-        self._parameters = replace(self._parameters, on_bad_file="skip")
+        parameters = replace(self._parameters, on_bad_file="skip", on_duplicate="skip", on_gap="report")
+        headers = workers.headers(self._files, self.reader, self.handle.config, self.reader.variables)
         try:
-            choice = self._choose(workers, self._files, Target(self.handle))
+            choice = choose_files(headers, Target(self.handle), parameters)
         except SourceFilesError as error:
             report.bad_files = {**self._bad, **error.files}
         except (ShapeError, CodecError) as error:
@@ -235,9 +237,21 @@ class Job:
             if choice.plan is not None:
                 report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
                 report.notes += choice.plan.notes
+            report.left_out += self._refusals([own for own in headers if own.file.name not in report.bad_files])
         report.left_out += [f"{name}: {reason}" for name, reason in report.bad_files.items()]
         report.seconds = clock.monotonic() - begin
         return report
+
+    def _refusals(self, headers: Sequence[FileHeader]) -> Iterator[str]:
+        """Yield a message about each file whose labels an earlier one has, and about gaps, where these would be errors."""
+        own = self._parameters
+        for parameters in (replace(own, on_gap="report"), replace(own, on_duplicate="skip")):
+            try:
+                choose_files(headers, Target(self.handle), parameters)
+            except RepeatedLabelsError as error:
+                yield from error.files
+            except ShapeError as error:
+                yield str(error)
 
     # -------------------------------------------------------------- planning
 
@@ -334,8 +348,6 @@ class Job:
         report.files, report.rows, report.notes = len(plan.files), plan.rows, [*report.notes, *plan.notes]
         report.left_out += plan.left_out
         plan = replace(plan, left_out=report.left_out)
-        if not plan.rows and not plan.is_new:
-            report.notes.append("all rows exist already")
         job = PlannedJob(plan, target.handle, self._claim, self._wait, transaction=self._transaction)
         return job, report, files, target
 

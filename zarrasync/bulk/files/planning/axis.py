@@ -52,6 +52,18 @@ class Axis:
     near: tuple[tuple[Any, Any], ...] = ()
 
 
+class RepeatedLabelsError(ShapeError):
+    """Labels are in several files.
+
+    Attributes:
+        files: The message about each file whose labels an earlier one has.
+    """
+
+    def __init__(self, message: str, files: Sequence[str]) -> None:
+        super().__init__(message)
+        self.files = files
+
+
 def stack_rows(counts: Sequence[int], start: int = 0, places: Mapping[int, int] | None = None) -> Axis:
     """Return rows without labels, in the order of the files.
 
@@ -96,17 +108,19 @@ def merge_rows(
         show: Returns a label as a string, for messages.
 
     Raises:
-        ShapeError: If a label is repeated and ``on_duplicate`` is ``"error"``, or if a label is missing from the destination.
+        RepeatedLabelsError: If a label is in several files, and ``on_duplicate`` is ``"error"``.
+        ShapeError: If a label is in the destination, and ``on_duplicate`` is ``"error"``, or if one is missing there.
     """
     rows = _Rows([labels[0][:0] if existing is None else existing, *labels], ["the destination", *names], show)
     order = rows.sorted(last_first=on_duplicate == "replace")
     repeats = 1 + np.flatnonzero(rows.keys[order][1:] == rows.keys[order][:-1])
     if len(repeats) and on_duplicate == "error":
-        raise ShapeError(
+        raise RepeatedLabelsError(
             f"the label {rows.label(order[repeats[0]])} is in {rows.name(order[repeats[0] - 1])} and in "
             f"{rows.name(order[repeats[0]])}, and {_repeated(len(repeats))}; pass on_duplicate='skip' to keep the first "
             "of equal rows, or 'replace' to keep the last. The others are lost then; labels=None stores all rows in the order of "
-            "the files"
+            "the files",
+            _repeated_by_file(rows, order, repeats),
         )
     chosen = np.delete(order, repeats)
     keys = rows.keys[chosen]
@@ -151,6 +165,14 @@ def merge_rows(
 
 def _repeated(count: int) -> str:
     return f"{counted(count, 'label')} {'is' if count == 1 else 'are'} repeated"
+
+
+def _repeated_by_file(rows: _Rows, order: npt.NDArray[Any], repeats: npt.NDArray[Any]) -> list[str]:
+    later, first, counts = np.unique(rows.source[order[repeats]], return_index=True, return_counts=True)
+    return [
+        f"{rows.name(order[at])}: {_repeated(int(count))}, such as {rows.label(order[at])} of {rows.name(order[at - 1])}"
+        for _, at, count in zip(later, repeats[first], counts, strict=True)
+    ]
 
 
 class _Rows:

@@ -360,8 +360,12 @@ def _merge_region(variables: Variables, region: slice, length: int, labels: Labe
 
 
 def _observations(variables: Variables, axis: Axis) -> list[str]:
-    """Return messages about repeated rows, labels that nearly repeat each other, and gaps."""
-    parameters, notes = variables.parameters, []
+    """Return messages about files without rows, repeated rows, labels that nearly repeat each other, and gaps."""
+    parameters, counts, notes = variables.parameters, variables.row_counts, []
+    if empty := [header.file.name for header, count in zip(variables.headers, counts, strict=True) if not count]:
+        notes.append(f"no rows in {listed(empty)}")
+    if not axis.segments and any(counts):
+        notes.append("all rows exist already")
     if axis.duplicates:
         verb = "left out" if parameters.on_duplicate == "skip" else "left out for a later file"
         notes.append(f"{counted(axis.duplicates, 'repeated row')} {verb}")

@@ -128,6 +128,12 @@ async def test_reserved_rows_are_filled_in_any_order(api: Api, files: list[str])
     check("a.zarr", [*files[:10], files[11]])
 
 
+async def test_rows_between_the_reserved_ones_are_told(api: Api, files: list[str]):
+    """As when the first label has the wrong hour: all rows are right, and there are more of them than were meant."""
+    report = await api(api.ingest_files(files[:2], "a.zarr", reserve="2023-12-31T01/2024-01-10/8h", **options()))
+    assert "6 rows between the reserved ones, such as 2024-01-01T00:00:00" in report.notes
+
+
 @pytest.mark.parametrize(
     ("reserve", "count"),
     [

@@ -227,8 +227,12 @@ def _reserve(variables: Variables, labels: Labels) -> npt.NDArray[Any]:
     values, origin = reserved_labels(text, units)
     if units is not None and origin is not None:
         values = convert_times(values, origin, units, variables.dtype(dim), f"{dim!r} of reserve", {})
-    values = convert_values(values, own.dtype, f"{dim!r} of reserve")
-    return values[~np.isin(values, np.concatenate([*labels, own[:0] if stored is None else stored]))]
+    values, files = convert_values(values, own.dtype, f"{dim!r} of reserve"), np.concatenate(labels)
+    between = files[(files > values.min()) & (files < values.max()) & ~np.isin(files, values)]
+    if len(between):
+        example = show_label(variables, between[0])
+        variables.notes.append(f"{counted(len(between), 'row')} between the reserved ones, such as {example}")
+    return values[~np.isin(values, np.concatenate([files, own[:0] if stored is None else stored]))]
 
 
 def _check_late(variables: Variables, axis: Axis) -> None:

@@ -120,3 +120,15 @@ async def test_tasks_of_a_plan_name_bad_files(api: Api, tmp_path: Path, files: l
     with pytest.raises(SourceFilesError, match=r"04.nc.* chunk 2.0 is damaged"):
         await api(plan.run())
     await api(plan.abandon())
+
+
+def test_no_file_is_good(files: list[str], capsys: pytest.CaptureFixture[str]):
+    """Each has a reason of its own, and none hides the others."""
+    own = [name for name in files if name in REASONS and name not in ("04.nc", "07.nc")]
+    assert main(["ingest", "check", *own, "--concat", "time"]) == 3
+    printed = capsys.readouterr().out
+    assert "5 files checked" in printed
+    assert [name for name in ("01.nc", "02.nc", "03.nc", "06.nc") if f"{name}: " not in printed] == []
+    assert main(["ingest", *own, "out.zarr", "--concat", "time"]) == 1
+    error = capsys.readouterr().err
+    assert [name for name in ("01.nc", "02.nc", "03.nc", "06.nc") if f"{name}: " not in error] == []

@@ -15,7 +15,7 @@ from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
-from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files
+from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
@@ -226,14 +226,15 @@ class Job:
         begin, report = clock.monotonic(), CheckReport(files=len(self._files), notes=list(self._notes))
         parameters = replace(self._parameters, on_bad_file="skip", on_duplicate="skip", on_gap="report")
         headers = workers.headers(self._files, self.reader, self.handle.config, self.reader.variables)
+        report.bad_files = {**self._bad, **unread_files(headers)}
         try:
             choice = choose_files(headers, Target(self.handle), parameters)
         except SourceFilesError as error:
-            report.bad_files = {**self._bad, **error.files}
+            report.bad_files |= error.files
         except (ShapeError, CodecError) as error:
             report.left_out = [str(error)]
         else:
-            report.bad_files = {**self._bad, **choice.bad_files}
+            report.bad_files |= choice.bad_files
             if choice.plan is not None:
                 report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
                 report.notes += choice.plan.notes

@@ -69,10 +69,10 @@ def choose_files(
         try:
             _plan(choice, [headers[n] for n in good], target, parameters, prepare)
         except (ShapeError, CodecError) as error:
-            found = _find_unfit([headers[n] for n in good], target, parameters, prepare)
+            found, reasons = _find_unfit([headers[n] for n in good], target, parameters, prepare)
             is_feed = parameters.append and target.group is not None and parameters.on_bad_file == "skip"
-            if not found or (len(found) == len(good) and not is_feed):
-                failure = error
+            if not found or (len(found) == len(good) and len(reasons) == 1 and not is_feed):
+                failure = error  # which is not about single files
             bad.update((good[n], own) for n, own in found.items() if failure is None)
     good = [n for n in good if n not in bad]
     if bad and (parameters.on_bad_file == "error" or not (good or parameters.append)):
@@ -83,6 +83,11 @@ def choose_files(
     if bad and good:
         _plan(choice, [headers[n] for n in good], target, parameters, prepare)
     return choice
+
+
+def unread_files(headers: Sequence[FileHeader]) -> dict[str, str]:
+    """Return the reason for each file whose header cannot be read, by name."""
+    return {header.file.name: _reason(header, header.error) for header in headers if header.error is not None}
 
 
 def _reason(header: FileHeader, error: Exception) -> str:
@@ -113,15 +118,19 @@ def _plan(
 
 def _find_unfit(
     headers: Sequence[FileHeader], target: Target, parameters: Parameters, prepare: Callable[[FileHeader], None]
-) -> dict[int, Exception]:
-    """Return the files that do not fit into the destination, or the structure that most files have, with the reason."""
+) -> tuple[dict[int, Exception], set[str]]:
+    """Return the files that do not fit into the destination, or the structure that most files have.
+
+    Returns:
+        The error of each such file, and the different reasons without the names of files.
+    """
     own = replace(parameters, on_duplicate="skip", on_gap="ignore", region=None, reserve=None)
     common: list[FileHeader] = []
     if target.group is None:
         signatures = [_signature(header, parameters.dim) for header in headers]
         (most, _), *_ = Counter(signatures).most_common(1)
         common = [headers[signatures.index(most)]]
-    found: dict[int, Exception] = {}
+    found, reasons = dict[int, Exception](), set[str]()
     for number, header in enumerate(headers):
         prepare(header)
         pair, variables = [*common, header] if common != [header] else [header], None
@@ -137,7 +146,11 @@ def _find_unfit(
             found[number] = error
             if variables is not None and isinstance(error, ShapeError):
                 found[number] = with_dimensions(error, variables)
-    return found
+            text = str(found[number])
+            for item in pair:
+                text = text.replace(item.file.name, "")
+            reasons.add(text)
+    return found, reasons
 
 
 def _signature(header: FileHeader, dim: str) -> tuple[Any, ...]:

@@ -141,6 +141,18 @@ async def test_a_cell_without_values_is_the_missing_number(api: Api):
     assert sync.open_array(store, path="1")[...].tolist() == [[8]]
 
 
+@pytest.mark.parametrize("name", ["wind_from_direction", "solar_azimuth_angle", "longitude"])
+async def test_directions_have_no_mean(api: Api, name: str):
+    values = np.tile(np.array([[1.0, 359], [359, 1]]), (8, 8))
+    attributes = {"units": "degree", "standard_name": name}
+    sync.create_array(store := {}, path="a", data=values, dimension_names=("y", "x"), attributes=attributes)
+    report = await api(api.pyramid(store, path="a", dest=(dest := {}), levels=2))
+    assert report.method == "nearest"
+    assert {*np.unique(sync.open_array(dest, path="1")[...])} <= {1.0, 359.0}
+    with pytest.raises(UnsupportedOperation, match="directions: that of 359 and 1 degrees would be 180"):
+        await api(api.pyramid(store, path="a", dest={}, levels=2, method="mean"))
+
+
 def test_flags_get_their_most_frequent_value():
     for kind in ("flags", "flags without meanings"):
         write(store := {}, kind, 3)

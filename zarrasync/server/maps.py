@@ -187,8 +187,8 @@ class Maps:
         sizes = level.shape[-2:]
         axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
         presentation = await self._described.presentation(level.array)
-        is_category = presentation.encoding.flags is not None or pyramid.labels is not None
-        is_nearest = is_category or _is_magnified(level, steps)
+        has_means = presentation.encoding.has_means and pyramid.labels is None
+        is_nearest = not has_means or _is_magnified(level, steps)
         methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
         if request.resampling:
             methods = [request.resampling]

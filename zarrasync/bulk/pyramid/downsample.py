@@ -45,6 +45,10 @@ def check_method(method: str, encoding: CFEncoding) -> None:
         raise UnsupportedOperation(
             "the method 'mean' cannot reduce flags: a mean of codes is another code; use 'mode' or 'nearest'"
         )
+    if method == "mean" and encoding.is_direction:
+        raise UnsupportedOperation(
+            "the method 'mean' cannot reduce directions: that of 359 and 1 degrees would be 180; use 'nearest'"
+        )
 
 
 def downsample(values: Values, factors: Sequence[int], method: Method, encoding: CFEncoding | None = None) -> Values:

@@ -64,7 +64,7 @@ async def pyramid(
             elements.
         method: ``"mean"``, ``"mode"`` (the most frequent value), ``"nearest"``, ``"max"`` or ``"min"`` of the elements that
             become one, computed from what stored numbers mean by CF. ``"auto"``: ``"mode"`` for label images and for flags,
-            and ``"mean"`` for others.
+            ``"nearest"`` for directions, and ``"mean"`` for others.
         missing: The stored number of missing elements, or several ones. They are left out like NaN. ``"auto"``: the
             numbers that CF attributes and the format specify, and those outside the valid range; ``None``: none.
         axes: The names of all axes, such as ``"czyx"``, if the array has none or others should be written; or a

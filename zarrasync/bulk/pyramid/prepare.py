@@ -137,7 +137,8 @@ async def prepare(
     source = source.as_grid() if is_geo else source.as_image()
     encoding = source.encoding(request.missing, has_named_axes=is_geo)
     has_codes = source.meaning.labels is not None or encoding.flags is not None
-    method: Method = ("mode" if has_codes else "mean") if request.method == "auto" else request.method
+    usual: Method = "mode" if has_codes else "nearest" if encoding.is_direction else "mean"
+    method = usual if request.method == "auto" else request.method
     check_method(method, encoding)
     path = source.path if dest is None else _FIRST
     planned = plan_levels(path, source.array.shape, source.axes, request.levels, request.axes.factors, method)

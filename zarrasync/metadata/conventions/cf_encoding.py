@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from zarrasync.metadata.conventions.cf_times import (
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"
+_DIRECTION = re.compile(r"(_direction|azimuth_angle|longitude)\b")
+"""Standard names of angles that begin again after a full turn (CF standard name table)."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""
 
@@ -54,6 +57,7 @@ class CFEncoding:
         times: The units of times or durations; ``None`` for other values.
         flags: The meanings of numbers or of bits; ``None`` without any.
         is_boolean: Whether integers stand for booleans.
+        is_direction: Whether values are directions, such as wind directions: 359 and 1 degrees are neighbours.
     """
 
     dtype: np.dtype[Any]
@@ -66,6 +70,7 @@ class CFEncoding:
     times: TimeUnits | None = None
     flags: Flags | None = None
     is_boolean: bool = False
+    is_direction: bool = False
 
     @classmethod
     def from_attributes(
@@ -109,7 +114,13 @@ class CFEncoding:
             times=times,
             flags=flags_of(attributes, number_dtype),
             is_boolean=stored.kind in "iu" and attributes.get("dtype") == "bool",
+            is_direction=_DIRECTION.search(str(attributes.get("standard_name"))) is not None,
         )
+
+    @property
+    def has_means(self) -> bool:
+        """Whether a mean of values is a value of the same kind, unlike one of codes or of directions."""
+        return self.flags is None and not self.is_direction
 
     @property
     def is_packed(self) -> bool:

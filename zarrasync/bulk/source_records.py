@@ -27,8 +27,8 @@ def identify_source(url: str) -> SourceFile:
     if "://" in path:
         return SourceFile(path)
     if is_zarr(path) or os.path.isdir(path):
-        file = local_file(path) if os.path.exists(path) else SourceFile(os.path.abspath(path))
-        return SourceFile(file.url, identity=file.identity)
+        path, real = os.path.abspath(path), os.path.realpath(path)
+        return SourceFile(path, identity="" if real == path else real)
     return local_file(path)
 
 

@@ -315,6 +315,20 @@ async def test_flags_have_their_colours_and_are_not_averaged():
         assert colours == {(0, 0, 255), (0, 255, 0)}
 
 
+async def test_directions_are_not_averaged():
+    """The mean of 350 and 10 degrees would be a wind from the opposite side."""
+    values = np.tile(np.array([[350.0, 10], [10, 350]], "f4"), (90, 180))
+    store, _ = stored(
+        values[None], 89.5 - np.arange(180), 0.5 + np.arange(360), attributes={"standard_name": "wind_from_direction"}
+    )
+    async with serving(store) as client:
+        _, body, _ = await client.get(
+            "/tiles/WebMercatorQuad/0/0/0.png?variable=v&rescale=0,360&colormap_name=gray&tilesize=64"
+        )
+        shown = numbers(body)
+        assert {*np.unique(shown[~np.isnan(shown)])} <= {7.0, 246.0}
+
+
 async def test_values_outside_of_the_range_and_legends():
     """Own colours below and above, and legends with the colours of the pictures."""
     values = np.tile(np.linspace(-50, 150, 360, endpoint=False), (180, 1))[None].astype("f4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -269,3 +270,45 @@ def _nested(items: Any, depth: int) -> str:
     if not depth:
         return " ".join(repr(float(item)) for item in items)
     return ",".join(_nested(item, 0) if depth == 1 else f"({_nested(item, depth - 1)})" for item in items)
+
+
+def parse_features(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Parse a Feature or a FeatureCollection of GeoJSON.
+
+    Returns:
+        The document, and its features.
+
+    Raises:
+        BadQuery: If it is neither.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:  # also of the encoding
+        raise BadQuery(f"the body is not valid JSON: {error}") from None
+    kind = document.get("type") if isinstance(document, dict) else None
+    features = document.get("features") if kind == "FeatureCollection" else [document]
+    is_valid = kind in ("Feature", "FeatureCollection") and isinstance(features, list)
+    if not is_valid or not all(isinstance(item, dict) and item.get("type") == "Feature" for item in features):
+        raise BadQuery("the body must be a Feature or a FeatureCollection of GeoJSON")
+    if not all(isinstance(item.get("properties"), dict | None) for item in features):
+        raise BadQuery("the properties of a feature must be an object or null")
+    return document, features
+
+
+def region_of(feature: Mapping[str, Any], name: str) -> Region:
+    """Return the polygons of a feature.
+
+    Args:
+        feature: The feature.
+        name: What has the geometry, for messages.
+
+    Raises:
+        BadQuery: If its geometry is not a Polygon or a MultiPolygon.
+        TooMuch: If it has too many positions.
+    """
+    geometry = feature.get("geometry")
+    if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
+        raise BadQuery(f"{name} must be a Polygon or a MultiPolygon")
+    region = parse_coords(as_wkt(geometry, name), ("POLYGON", "MULTIPOLYGON"), name)
+    assert isinstance(region, Region)  # the kinds are those of regions
+    return region

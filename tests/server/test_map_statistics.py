@@ -167,7 +167,7 @@ async def test_polygons_over_the_ends_of_longitudes(west):
     # Over the antimeridian, over Greenwich, and beyond 180 degrees, as three polygons that are apart.
     for low, high in ((172.0, 195.0), (-188.0, -165.0), (-13.0, 27.0), (347.0, 387.0)):
         ring = [[low, -33.0], [high, -33.0], [high, 41.5], [low, 20.0], [low, -33.0]]
-        cells = sum(
+        cells: Any = sum(
             shares(
                 {"type": "Polygon", "coordinates": [[[px + turn, py] for px, py in ring]]}, x, np.arange(-90.0, 91, 10)
             )

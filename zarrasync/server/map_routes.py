@@ -53,6 +53,10 @@ _RESAMPLING = Parameter(
 _STYLE = (
     Parameter("rescale", "the values of the first and the last colour: 250,310; by default those of typical values"),
     Parameter("colormap_name", "the name of a colour map, or labels; by default that of flags, or viridis"),
+    Parameter(
+        "colormap",
+        'own colours as JSON: of values {"1": "#ff0000"}, of intervals [[[0, 5], [255, 0, 0, 255]]], or all 256 of a map',
+    ),
     Parameter("below", "the colour of lower values, such as transparent or #0000ff; by default the first colour"),
     Parameter("above", "the colour of higher values; by default the last colour"),
 )
@@ -303,8 +307,10 @@ def _map_request(request: Request) -> MapRequest:
     # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
     nodata = None if nodata is not None and math.isnan(nodata) else nodata
     colormap = query.get("colormap_name", "")[:64]
-    ends = query.get("below", ""), query.get("above", "")
-    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling)
+    ends, table = (query.get("below", ""), query.get("above", "")), query.get("colormap", "")
+    if table and colormap:
+        raise BadQuery("colormap and colormap_name exclude each other")
+    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling, table)
 
 
 def _label(text: str) -> tuple[str, Query]:

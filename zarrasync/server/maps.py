@@ -26,7 +26,7 @@ from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import stored_coordinate
 from zarrasync.server.described import Described
 from zarrasync.server.geometries import Region
-from zarrasync.server.images import LABELS, RGB, Style, render
+from zarrasync.server.images import CUSTOM, LABELS, RGB, Style, render
 from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
 from zarrasync.server.map_places import Place, pixels_of
@@ -59,6 +59,7 @@ class MapRequest:
         nodata: A value that is missing.
         resampling: The method by which elements become pixels; empty for the average where a pixel covers several
             elements and the limits allow to read them, or else the nearest one.
+        table: Own colours as JSON, instead of a colour map; see ``Colours``.
     """
 
     path: str
@@ -70,6 +71,7 @@ class MapRequest:
     above: str = ""
     nodata: float | None = None
     resampling: Resampling | Literal[""] = ""
+    table: str = ""
 
 
 class Maps:
@@ -119,8 +121,10 @@ class Maps:
             BadQuery: If the picture cannot have these colours.
         """
         default = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else _COLORMAP
-        cmap = request.colormap or default
-        colours = Colours(cmap, request.low, request.high, below=request.below, above=request.above)
+        cmap = request.colormap or (CUSTOM if request.table else default)
+        colours = Colours(
+            cmap, request.low, request.high, below=request.below, above=request.above, table=request.table
+        )
         return await self._planes.style(pyramid, colours)
 
     async def point(self, request: MapRequest, x: float, y: float, crs: str = CRS84) -> tuple[Any, str]:

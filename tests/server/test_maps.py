@@ -473,4 +473,17 @@ async def test_the_page_with_a_map(page):
         lat, lon = (float(part[:-2]) for part in where.split(", "))
         assert where.endswith("°E")
         assert float(value) == float(data[0].sel(lat=lat, lon=lon, method="nearest"))
+        await page.locator("#legend img").wait_for()
+        assert await page.locator("#legend").inner_text() == "0\n254"
+        assert (
+            await page.locator("#legend img").evaluate("(image) => image.decode().then(() => image.naturalWidth)")
+            == 256
+        )
+        # Coastlines change pixels of the picture, and can be hidden.
+        await page.mouse.move(0, 0)
+        with_lines = await page.locator("#canvas").screenshot()
+        await page.locator("#coast").uncheck()
+        await page.locator("#canvas[aria-busy=false]").wait_for()
+        await page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert await page.locator("#canvas").screenshot() != with_lines
     await runner.cleanup()

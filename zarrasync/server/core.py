@@ -363,7 +363,7 @@ class Core:
         return json_response(request, openapi(routes, request.root, __version__), self._max_age)
 
     async def _catalog(self, request: Request) -> Response:
-        return show_catalog(self.services)
+        return show_catalog(request, self.services)
 
     async def _stores(self, request: Request) -> Response:
         return json_response(request, {"stores": sorted(self.services)}, self._max_age)

@@ -195,11 +195,13 @@ class Window:
         if not places.is_cyclic:
             first, stop = np.clip(first, 0, size - 1), np.clip(stop, 1, size)
         widths = stop - first
+        begin, end = int(first[is_inside].min()), int(stop[is_inside].max())
+        needed = np.ones(end - begin, np.bool_)
         if (widths[is_inside] <= 2).all():  # single elements may be far from each other
-            unrolled = np.unique(np.concatenate([first[is_inside], stop[is_inside] - 1]))
-        else:
-            unrolled = np.arange(first[is_inside].min(), stop[is_inside].max())
-        start = np.minimum(np.searchsorted(unrolled, first), len(unrolled) - 1)
+            needed[:] = False
+            needed[first[is_inside] - begin] = needed[stop[is_inside] - 1 - begin] = True
+        unrolled = begin + np.flatnonzero(needed)
+        start = (np.cumsum(needed) - 1)[np.clip(first - begin, 0, len(needed) - 1)]
         return cls(unrolled % size, start, start + widths, fraction, is_inside)
 
 

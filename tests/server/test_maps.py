@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -23,6 +24,7 @@ from zarrasync import sync
 from zarrasync.server.maps import MapRequest
 
 pytestmark = pytest.mark.servers
+AXE = os.environ.get("ZARRASYNC_AXE", "")
 NODE_MODULES = os.environ.get("ZARRASYNC_NODE_MODULES", "")
 MERCATOR_EDGE = 20037508.342789244
 LEVELS = 254  # values of elements; each has its own grey
@@ -479,6 +481,10 @@ async def test_the_page_with_a_map(page):
             await page.locator("#legend img").evaluate("(image) => image.decode().then(() => image.naturalWidth)")
             == 256
         )
+        if AXE:
+            await page.evaluate(Path(AXE).read_text())
+            found = await page.evaluate("axe.run()")
+            assert [f"{item['id']}: {node['html']}" for item in found["violations"] for node in item["nodes"]] == []
         # Coastlines change pixels of the picture, and can be hidden.
         await page.mouse.move(0, 0)
         with_lines = await page.locator("#canvas").screenshot()

@@ -215,6 +215,14 @@ async def test_requests_that_fail(query, body, status, message):
         assert "POST" in told["message"]
 
 
+async def test_the_description_of_the_interface_has_the_document():
+    store, _ = grid(np.arange(38.25, 52, 0.5), np.arange(0.5, 24))
+    async with serving(store) as client:
+        told = (await client.json("/openapi.json"))["paths"]["/statistics"]["post"]
+        assert "application/geo+json" in told["requestBody"]["content"]
+        assert {"variable", "sel", "weights", "coord_crs"} <= {item["name"] for item in told["parameters"]}
+
+
 def test_the_share_of_cells_of_any_size():
     """Also of cells that are larger than polygons, beside them, and of polygons larger than the grid."""
     random = np.random.default_rng(11)

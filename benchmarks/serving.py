@@ -3,7 +3,7 @@
     python benchmarks/serving.py [--seconds N] [--clients N] [--only SETTING …] [--out DIRECTORY] [--write-docs]
 
 The services are FastAPI with zarr-python and, with the Python of another environment in the variable SERVING_PEERS,
-titiler-xarray and xpublish-edr. Each client requests tiles and chunks of one array on local files, or series and planes of
+titiler-xarray, xpublish-edr and xpublish-tiles. Each client requests tiles and chunks of one array on local files, or series and planes of
 another one, one after the other. Half of the requests for tiles and chunks are for a tenth of the array, as people look at
 some places more than at others. Values of each service are compared before its load. The lag is the time of a request
 that needs no data, during the load. Prints a table and writes serving.json and serving.md.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import serving_maps
 import serving_values
 from harness import make_parser, markdown_table, parse_publishable, save
 
@@ -34,7 +35,10 @@ SETTINGS = {
     "tiles": "tiles, no two alike",
     "chunks": "chunks alone",
     **serving_values.SETTINGS,
+    **serving_maps.SETTINGS,
 }
+PARTS: dict[str, Any] = {setting: part for part in (serving_values, serving_maps) for setting in part.SETTINGS}
+"""Modules with the requests of settings."""
 OURS = [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"]
 UVICORN = ["-m", "uvicorn", "--port", "0", "--no-access-log", "--log-level", "info"]
 PEERS = os.environ.get("SERVING_PEERS", "")
@@ -43,6 +47,7 @@ ENGINES = {
     "zarrasync without caches": [*OURS, "--cache", "0"],
     "FastAPI + zarr-python": [sys.executable, *UVICORN, "peer_service:app"],
     **({"xpublish-edr": [PEERS, *UVICORN, "peer_xpublish:app"]} if PEERS else {}),
+    **({"xpublish-tiles": [PEERS, *UVICORN, "peer_xpublish:app"]} if PEERS else {}),
     **({"titiler-xarray": [PEERS, *UVICORN, "peer_titiler:app"]} if PEERS else {}),
 }
 LAG_SECONDS = 0.05
@@ -108,17 +113,17 @@ class Client(asyncio.Protocol):
 
 def supports(engine: str, setting: str) -> bool:
     """Return whether an engine is measured in a setting."""
-    if setting in serving_values.SETTINGS:
-        return engine in serving_values.PATHS[setting]
+    if setting in PARTS:
+        return engine in PARTS[setting].PATHS[setting]
     return engine in ("zarrasync", "FastAPI + zarr-python")
 
 
 def paths(engine: str, setting: str, seed: int) -> Any:
     """Yield the paths that a client requests."""
     choose = random.Random(seed)
-    if setting in serving_values.SETTINGS:
+    if setting in PARTS:
         while True:
-            yield serving_values.request(engine, setting, choose)[0]
+            yield PARTS[setting].request(engine, setting, choose)[0]
     most = (SIDE // 256).bit_length() - 1
 
     def position(count: int) -> int:
@@ -209,8 +214,8 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
     servers = {engine: Server(engine, path) for engine in engines}
     try:
         for engine, server in servers.items():
-            if setting in serving_values.SETTINGS:
-                serving_values.verify(engine, server.url, setting)
+            if setting in PARTS:
+                PARTS[setting].verify(engine, server.url, setting)
             asyncio.run(load(engine, server.url, setting, 20, 2, 99))
         for number in range(rounds):
             for engine, server in servers.items():

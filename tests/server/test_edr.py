@@ -20,7 +20,8 @@ from tests.support.server_client import Client, serving
 from zarrasync import stores, sync
 from zarrasync.errors import UnsupportedOperation
 from zarrasync.server import Limits
-from zarrasync.server.edr_query import Points, Region, as_query_string, parse_coords, parse_heights
+from zarrasync.server.edr_query import as_query_string, parse_heights
+from zarrasync.server.geometries import Points, Region, parse_coords
 from zarrasync.server.limits import BadQuery, TooMuch
 
 RNG = np.random.default_rng(5)

@@ -394,3 +394,34 @@ async def test_zarrita_reads_older_formats_translated(page, zarr_format):
     told = await page.evaluate("window.read('/a', [[0, 6], 5])")
     assert told["data"] == values[:, 5].tolist()
     await runner.cleanup()
+
+
+async def test_the_first_picture_needs_few_requests_and_bytes(page, base):
+    """The modules are requested at once, compressed, and not again when the page is visited later."""
+
+    async def resources() -> list[Any]:
+        await settled(page)
+        await page.wait_for_load_state("networkidle")
+        return await page.evaluate(
+            "performance.getEntriesByType('resource').map((e) => [e.name, e.transferSize, e.initiatorType])"
+        )
+
+    address = f"{base}/waves/#path=field%2Fwave"
+    await page.goto(address)
+    first = await resources()
+    static = [(name, size) for name, size, _ in first if "/static/" in name]
+    others = [name for name, *_ in first if "/static/" not in name and "/api/tiles/" not in name]
+    assert len(static) == 12
+    assert sum(size for _, size in static) < 45_000
+    assert len(others) <= 7, others
+    linked = await page.evaluate("[...document.querySelectorAll('link[rel=modulepreload]')].map((link) => link.href)")
+    assert {name for name, _ in static} == {
+        *linked,
+        f"{base}/waves/static/viewer.js",
+        f"{base}/waves/static/viewer.css",
+    }
+    await page.goto("about:blank")
+    await page.goto(address)
+    again = [size for name, size, _ in await resources() if "/static/" in name]
+    assert len(again) == 12
+    assert sum(again) < 12 * 600  # headers: the files have not changed

@@ -275,7 +275,8 @@ class Core:
 
     async def _handle(self, route: Route, request: Request) -> Response:
         if request.method == "POST":
-            request = replace(request, query_string=await self._with_body(request))
+            body = await self._body(request)
+            request = replace(request, body=body) if route.has_document else _with_parameters(request, body)
         route.check(request)
         response: Response = await (
             self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
@@ -284,21 +285,19 @@ class Core:
             self._track(response)
         return response
 
-    async def _with_body(self, request: Request) -> str:
-        """Return the parameters in the URL and the body of a request as a query string.
+    async def _body(self, request: Request) -> bytes:
+        """Return the body of a request.
 
         Raises:
-            BadQuery: If the body is invalid or does not arrive in time.
+            BadQuery: If it does not arrive in time.
             TooMuch: If it is too large.
         """
         assert request.receive is not None
         try:
             async with asyncio.timeout(self.limits.head_timeout):
-                body = await request.receive(_MOST_BODY_BYTES)
+                return await request.receive(_MOST_BODY_BYTES)
         except TimeoutError:
             raise BadQuery(f"the body did not arrive within {self.limits.head_timeout:g} s") from None
-        in_body = as_query_string(body, request.headers.get("content-type", ""))
-        return "&".join(filter(None, (request.query_string, in_body)))
 
     def _track(self, response: Response) -> None:
         """Count the bytes of a large response until it is sent.
@@ -364,10 +363,20 @@ class Core:
         return json_response(request, openapi(routes, request.root, __version__), self._max_age)
 
     async def _catalog(self, request: Request) -> Response:
-        return show_catalog(self.services)
+        return show_catalog(request, self.services)
 
     async def _stores(self, request: Request) -> Response:
         return json_response(request, {"stores": sorted(self.services)}, self._max_age)
+
+
+def _with_parameters(request: Request, body: bytes) -> Request:
+    """Return a request with the parameters in its URL and in its body.
+
+    Raises:
+        BadQuery: If the body is invalid.
+    """
+    in_body = as_query_string(body, request.headers.get("content-type", ""))
+    return replace(request, query_string="&".join(filter(None, (request.query_string, in_body))))
 
 
 def _quick(name: str, template: str, handle: Handler, text: str, *content_types: str) -> Route:

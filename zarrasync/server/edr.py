@@ -34,7 +34,8 @@ from zarrasync.server.edr_documents import (
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis, collections_of, open_collection
 from zarrasync.server.edr_plan import Plan, Span, make_plan
 from zarrasync.server.edr_plan import Request as Wanted
-from zarrasync.server.edr_query import parse_box, parse_coords, parse_datetime, parse_heights
+from zarrasync.server.edr_query import parse_box, parse_datetime, parse_heights
+from zarrasync.server.geometries import parse_coords
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
 from zarrasync.server.messages import Request, Response
 from zarrasync.server.responses import accepts_gzip, cache_control, content_response, json_response

@@ -16,7 +16,7 @@ from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.edr_grid import GridAxis
-from zarrasync.server.edr_query import Points, Region
+from zarrasync.server.geometries import Points, Region
 from zarrasync.server.limits import BadQuery, Limits, TooMuch
 from zarrasync.server.places import Index, as_slice
 from zarrasync.server.selection import Selection, axis_of_points

@@ -1,154 +1,20 @@
-"""Parameters of OGC API EDR: geometries, boxes, times, heights, and parameters in the bodies of requests. No IO."""
+"""Parameters of OGC API EDR: boxes, times, heights, and parameters in the bodies of requests. No IO."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
-import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.server.geometries import Region, as_wkt
 from zarrasync.server.limits import BadQuery, TooMuch
 
-Floats = npt.NDArray[np.float64]
-
-_WKT = re.compile(r"\s*(?P<kind>[A-Za-z]+?)\s*(?P<more>ZM|Z|M)?\s*(?P<body>\(.*\))\s*", re.DOTALL | re.IGNORECASE)
-_INNERMOST = re.compile(r"\(([^()]*)\)")
-_SHAPES = {
-    "POINT": re.compile(r"@"),
-    "MULTIPOINT": re.compile(r"@|\(@(,@)*\)"),
-    "POLYGON": re.compile(r"\(@(,@)*\)"),
-    "MULTIPOLYGON": re.compile(r"\(\(@(,@)*\)(,\(@(,@)*\))*\)"),
-}
-"""The structure of each kind of geometry, with ``@`` for a list of positions in parentheses."""
-_MOST_POINTS = 100_000
 _MOST_HEIGHTS = 10_000
 _MOST_SHOWN = 60
-
-
-@dataclass(frozen=True)
-class Points:
-    """One or several points.
-
-    Attributes:
-        x: Their eastings or longitudes.
-        y: Their northings or latitudes.
-        z: Their heights; ``None`` without any.
-        is_single: Whether the geometry is a ``POINT``.
-    """
-
-    x: Floats
-    y: Floats
-    z: Floats | None = None
-    is_single: bool = True
-
-
-@dataclass(frozen=True)
-class Region:
-    """A box, and polygons in it.
-
-    Attributes:
-        west: The smallest x; larger than ``east`` if the box crosses the antimeridian.
-        south: The smallest y.
-        east: The largest x.
-        north: The largest y.
-        rings: The closed rings of the polygons, of shape ``(n, 2)``, also of holes; empty for all of the box.
-    """
-
-    west: float
-    south: float
-    east: float
-    north: float
-    rings: tuple[Floats, ...] = ()
-
-    def contains(self, x: Floats, y: Floats) -> npt.NDArray[np.bool_]:
-        """Return which cells have their centre in the polygons or on their boundary, of shape ``(len(y), len(x))``."""
-        inside = np.zeros((len(y), len(x)), np.bool_)
-        begin = np.concatenate([ring[:-1] for ring in self.rings])
-        end = np.concatenate([ring[1:] for ring in self.rings])
-        for row, height in enumerate(y):
-            crosses = (begin[:, 1] <= height) != (end[:, 1] <= height)
-            inside[row] = np.searchsorted(np.sort(_crossings(begin[crosses], end[crosses], height)), x) % 2
-            touches = (np.minimum(begin, end)[:, 1] <= height) & (height <= np.maximum(begin, end)[:, 1])
-            for first, last in zip(begin[touches], end[touches], strict=True):
-                inside[row] |= _on_edge(first, last, x, height)
-        return inside
-
-
-def _crossings(begin: Floats, end: Floats, height: float) -> Floats:
-    """Return the x at which edges cross a height."""
-    share = (height - begin[:, 1]) / (end[:, 1] - begin[:, 1])
-    return np.asarray(begin[:, 0] + share * (end[:, 0] - begin[:, 0]))
-
-
-def _on_edge(first: Floats, last: Floats, x: Floats, height: float) -> npt.NDArray[np.bool_]:
-    """Return which positions of a height lie on an edge that touches it."""
-    if first[1] == last[1]:
-        return np.asarray((min(first[0], last[0]) <= x) & (x <= max(first[0], last[0])))
-    return np.asarray(x == _crossings(first[None], last[None], height)[0])
-
-
-# ------------------------------------------------------------------ geometries
-
-
-def parse_coords(text: str, kinds: Sequence[str]) -> Points | Region:
-    """Parse a geometry in well-known text.
-
-    Args:
-        text: The geometry.
-        kinds: The allowed kinds, such as ``["POINT", "MULTIPOINT"]``.
-
-    Raises:
-        BadQuery: If it is not one of these geometries.
-        TooMuch: If it has too many positions.
-    """
-    match = _WKT.fullmatch(text)
-    kind = match["kind"].upper() if match is not None else ""
-    if match is None or kind not in kinds:
-        raise _wrong(text, kinds)
-    lists: list[str] = _INNERMOST.findall(match["body"])
-    if not _SHAPES[kind].fullmatch(re.sub(r"\s", "", _INNERMOST.sub("@", match["body"]))):
-        raise _wrong(text, kinds)
-    items = [_positions(item, (match["more"] or "").upper(), text, kinds) for item in lists]
-    if sum(map(len, items)) > _MOST_POINTS:
-        raise TooMuch(f"coords has more than {_MOST_POINTS:,} positions; request parts of them")
-    if kind.endswith("POINT"):
-        if (kind == "POINT" and len(items[0]) != 1) or len({item.shape[1] for item in items}) != 1:
-            raise _wrong(text, kinds)
-        positions = np.concatenate(items)
-        heights = positions[:, 2] if positions.shape[1] == 3 else None
-        return Points(positions[:, 0], positions[:, 1], heights, kind == "POINT")
-    rings = tuple(item[:, :2] for item in items)
-    for ring in rings:
-        if len(ring) < 4 or (ring[0] != ring[-1]).any():
-            raise BadQuery(
-                "each ring of a polygon in coords needs at least four positions, and ends with the first one"
-            )
-    every = np.concatenate(rings)
-    (west, south), (east, north) = every.min(0).tolist(), every.max(0).tolist()
-    return Region(west, south, east, north, rings)
-
-
-def _positions(text: str, more: str, whole: str, kinds: Sequence[str]) -> Floats:
-    try:
-        positions = np.array([item.split() for item in text.split(",")], np.float64)
-    except ValueError:  # no numbers, or lists of different lengths
-        raise _wrong(whole, kinds) from None
-    wanted = {"": (2, 3), "Z": (3,), "M": (3,), "ZM": (4,)}[more]
-    if positions.ndim != 2 or positions.shape[1] not in wanted or not np.isfinite(positions).all():
-        raise _wrong(whole, kinds)
-    return positions[:, : 2 if more == "M" else 3]
-
-
-def _wrong(text: str, kinds: Sequence[str]) -> BadQuery:
-    example = "POLYGON((5 45,10 45,10 48,5 48,5 45))" if kinds[0] == "POLYGON" else "POINT(8.5 47.4)"
-    found = repr(text[:_MOST_SHOWN]) if text else "nothing"
-    return BadQuery(f"coords must be a {' or '.join(kinds)} in well-known text, such as {example}; found {found}")
 
 
 def parse_box(text: str) -> tuple[Region, Query | None]:
@@ -237,28 +103,9 @@ def as_query_string(body: bytes, content_type: str) -> str:
 
 def _as_text(name: str, value: Any) -> str:
     if name == "coords" and isinstance(value, Mapping):
-        return _as_wkt(value)
+        return as_wkt(value)
     if isinstance(value, list) and name != "coords":
         return ",".join(_as_text(name, item) for item in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadQuery(f"{name[:_MOST_SHOWN]} must be a string, a number or a list of them")
     return str(value)
-
-
-def _as_wkt(geometry: Mapping[str, Any]) -> str:
-    depths = {"Point": 0, "MultiPoint": 1, "Polygon": 2, "MultiPolygon": 3}
-    kind = geometry.get("type")
-    if kind not in depths:
-        raise BadQuery(f"coords must be well-known text, or a geometry of GeoJSON: {', '.join(depths)}")
-    try:
-        return f"{kind}({_nested(geometry.get('coordinates'), depths[kind])})"
-    except (TypeError, ValueError):
-        raise BadQuery(f"the coordinates of the {kind} in coords are not valid GeoJSON") from None
-
-
-def _nested(items: Any, depth: int) -> str:
-    if not isinstance(items, list):
-        raise TypeError("not a list")
-    if not depth:
-        return " ".join(repr(float(item)) for item in items)
-    return ",".join(_nested(item, 0) if depth == 1 else f"({_nested(item, depth - 1)})" for item in items)

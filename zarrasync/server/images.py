@@ -23,6 +23,8 @@ LABELS = "labels"
 """The colour map of label images: a colour for each integer, and none for 0."""
 RGB = "rgb"
 """The colour map of images whose values are red, green and blue."""
+CUSTOM = "custom"
+"""The name of colour maps that requests contain."""
 Scale: TypeAlias = Literal["linear", "log", "diverging"]
 """The scale of colours: ``"diverging"`` has 0 in the middle, and equal steps on both sides."""
 _LOG_RANGE = 1000.0
@@ -45,6 +47,9 @@ class Style:
         labels: The colours of labels, if the colour map is the one of label images.
         below: The colour of lower values; ``None`` for the first colour.
         above: The colour of higher values; ``None`` for the last colour.
+        intervals: The values of ``colours``, each from the first end to before the second one, or one
+            value if both are equal; others are transparent.
+        colours: Own colours of intervals, or of a scale if there are no intervals.
     """
 
     cmap: str
@@ -54,6 +59,8 @@ class Style:
     labels: LabelColours = field(default_factory=LabelColours)
     below: RGBA | None = None
     above: RGBA | None = None
+    intervals: tuple[tuple[float, float], ...] = ()
+    colours: tuple[RGBA, ...] = ()
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -93,13 +100,14 @@ def _colours_of(name: str, count: int) -> bytes:
 def palette(style: Style) -> tuple[bytes, bytes]:
     """Return red, green and blue, and the opacity, of palette entries: the first and the last one may have own colours."""
     below, above = ([] if colour is None else [colour] for colour in (style.below, style.above))
-    colours = _colours_of(style.cmap, _COLOURS - len(below) - len(above))
-    entries = b"".join([bytes(3), *(bytes(item[:3]) for item in below), colours, *(bytes(item[:3]) for item in above)])
-    opacity = bytearray(b"\xff" * (1 + _COLOURS))
-    opacity[_TRANSPARENT] = 0
-    for entry, ends in ((1, below), (_COLOURS, above)):
-        opacity[entry] = ends[0][3] if ends else 255
-    return entries, bytes(opacity)
+    count = len(style.colours) if style.intervals else _COLOURS - len(below) - len(above)
+    if style.colours:
+        shown = [style.colours[round(place)] for place in np.linspace(0, len(style.colours) - 1, count)]
+    else:
+        named = np.frombuffer(_colours_of(style.cmap, count), np.uint8).reshape(-1, 3)
+        shown = [(red, green, blue, 255) for red, green, blue in named.tolist()]
+    entries = np.array([(0, 0, 0, 0), *below, *shown, *above], np.uint8)  # the first one is the transparent one
+    return entries[:, :3].tobytes(), entries[:, 3].tobytes()
 
 
 def render(values: npt.NDArray[Any], style: Style, size: tuple[int, int] | None = None) -> bytes:
@@ -174,6 +182,8 @@ def _deflate(data: npt.NDArray[np.uint8]) -> bytes:
 
 def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
     """Return values as numbers of palette entries: 1 to 255, or 0 for missing ones."""
+    if style.intervals:
+        return _interval_entries(values, style)
     begin, end = style.ends
     numbers, low, high = _as_floats(np.ma.getdata(values), begin, end)
     with np.errstate(all="ignore"):
@@ -193,6 +203,16 @@ def _palette_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.u
                 numbers[is_outside] = entry
         numbers[missing] = _TRANSPARENT
         return numbers.astype(np.uint8)
+
+
+def _interval_entries(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:
+    """Return values as numbers of palette entries of intervals: the first one that contains a value."""
+    numbers, entries = np.ma.getdata(values), np.full(values.shape, _TRANSPARENT, np.uint8)
+    for entry, (low, high) in reversed([*enumerate(style.intervals, 1)]):
+        value: float = int(low) if low.is_integer() else low  # integers are compared exactly
+        entries[numbers == value if low == high else (numbers >= low) & (numbers < high)] = entry
+    entries[np.ma.getmaskarray(values)] = _TRANSPARENT
+    return entries
 
 
 def _colours(values: npt.NDArray[Any], style: Style) -> npt.NDArray[np.uint8]:

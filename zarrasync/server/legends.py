@@ -39,6 +39,12 @@ def legend_facts(style: Style, labels: Labels | None, unit: str) -> dict[str, An
             for (value, name), colour in zip(names, colours, strict=False)
         ]
         return {"colormap": style.cmap, "labels": found}
+    if style.intervals:
+        steps = [
+            {"low": low, "high": high, "colour": colour}
+            for (low, high), colour in zip(style.intervals, colours, strict=True)
+        ]
+        return {"colormap": style.cmap, "unit": unit, "intervals": steps}
     low, high = style.positive if style.scale == "log" else style.ends
     ends = {
         name: None if colour is None else _css(colour)

@@ -10,24 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.server.places import AxisPlaces, Floats, Indices
+from zarrasync.server.places import AxisPlaces, Bounds, Floats, Indices
+from zarrasync.server.projections import CRS84, MERCATOR, RADIUS
 
-Bounds: TypeAlias = tuple[float, float, float, float]
-"""The least x, the least y, the greatest x and the greatest y."""
 Resampling: TypeAlias = Literal["nearest", "average", "bilinear"]
 
-CRS84 = "OGC:CRS84"
-"""Longitudes and latitudes in degrees."""
-MERCATOR = "EPSG:3857"
-"""The projection of most maps on the web, in metres."""
-
-_RADIUS = 6378137.0
-"""The radius of the sphere in the projection of maps on the web."""
-_HALF = math.pi * _RADIUS
+_HALF = math.pi * RADIUS
 _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
 _METRES_PER_DEGREE = _HALF / 180
 _MOST_ZOOM = 30
+_MOST_COVERED = 64
+"""The most elements along each axis whose average a pixel shows, if pixels are not in the rows and columns of the array."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,7 @@ class PixelGrid:
     """The pixels of a picture on a map.
 
     Attributes:
-        crs: The coordinate reference system: ``CRS84`` or ``MERCATOR``.
+        crs: The coordinate reference system.
         bounds: The area.
         width: The number of columns.
         height: The number of rows, the first of which is in the north.
@@ -118,29 +112,17 @@ class PixelGrid:
         """Return the coordinates of the centres of the rows from the north on, or of their edges."""
         return _spaced(self.bounds[3], self.bounds[1], self.height, edges=edges)
 
+    def framed(self) -> PixelGrid:
+        """Return the same pixels with one more on each side."""
+        west, south, east, north = self.bounds
+        across, down = (east - west) / self.width, (north - south) / self.height
+        bounds = west - across, south - down, east + across, north + down
+        return PixelGrid(self.crs, bounds, self.width + 2, self.height + 2)
+
 
 def _spaced(first: float, last: float, count: int, *, edges: bool) -> Floats:
     places = np.arange(count + 1.0) if edges else np.arange(count) + 0.5
     return first + (last - first) * (places / count)
-
-
-def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str) -> Floats:
-    """Return coordinates in another system. Between these two, each axis is converted independently.
-
-    Args:
-        values: The coordinates.
-        axis: The axis.
-        source: Their system: ``CRS84`` or ``MERCATOR``.
-        target: The other system.
-    """
-    if source == target:
-        return values
-    if axis == "x":
-        return values / _METRES_PER_DEGREE if target == CRS84 else values * _METRES_PER_DEGREE
-    if target == CRS84:
-        return np.degrees(np.arctan(np.sinh(values / _RADIUS)))
-    with np.errstate(divide="ignore"):
-        return _RADIUS * np.arcsinh(np.tan(np.radians(np.clip(values, -90.0, 90.0))))
 
 
 # ------------------------------------------------------------------ windows
@@ -166,7 +148,7 @@ class Window:
 
     @classmethod
     def of(cls, places: AxisPlaces, centres: Floats, edges: Floats, resampling: Resampling) -> Window:
-        """Return the elements of pixels.
+        """Return the elements of rows or columns of pixels.
 
         Args:
             places: The places of elements along the axis.
@@ -174,14 +156,27 @@ class Window:
             edges: The coordinates of the edges of the pixels.
             resampling: The method by which elements become pixels.
         """
-        middle = places.positions(centres)
+        least, greatest = places.bounds
+        ends = places.positions(edges if places.is_longitude else np.clip(edges, least, greatest))
+        return cls.at(places, places.positions(centres), (ends[:-1], ends[1:]), resampling)
+
+    @classmethod
+    def at(cls, places: AxisPlaces, middle: Floats, ends: tuple[Floats, Floats], resampling: Resampling) -> Window:
+        """Return the elements of pixels, in an array of any shape.
+
+        Args:
+            places: The places of elements along the axis.
+            middle: The positions of the centres of the pixels; NaN outside of the array.
+            ends: The positions between which each pixel lies.
+            resampling: The method by which elements become pixels.
+        """
         is_inside = np.isfinite(middle)
-        fraction: Floats = np.zeros(len(middle))
+        fraction: Floats = np.zeros(middle.shape)
         safe = np.where(is_inside, middle, 0.5)
         first = np.floor(safe).astype(np.intp)
         stop = first + 1
         if resampling == "average":
-            first, stop = _covered(places, edges, first)
+            first, stop = _covered(*ends, first)
         elif resampling == "bilinear":
             first = np.floor(safe - 0.5).astype(np.intp)
             fraction = safe - 0.5 - first
@@ -200,20 +195,19 @@ class Window:
         if not places.is_cyclic:
             first, stop = np.clip(first, 0, size - 1), np.clip(stop, 1, size)
         widths = stop - first
+        begin, end = int(first[is_inside].min()), int(stop[is_inside].max())
+        needed = np.ones(end - begin, np.bool_)
         if (widths[is_inside] <= 2).all():  # single elements may be far from each other
-            unrolled = np.unique(np.concatenate([first[is_inside], stop[is_inside] - 1]))
-        else:
-            unrolled = np.arange(first[is_inside].min(), stop[is_inside].max())
-        start = np.minimum(np.searchsorted(unrolled, first), len(unrolled) - 1)
+            needed[:] = False
+            needed[first[is_inside] - begin] = needed[stop[is_inside] - 1 - begin] = True
+        unrolled = begin + np.flatnonzero(needed)
+        start = (np.cumsum(needed) - 1)[np.clip(first - begin, 0, len(needed) - 1)]
         return cls(unrolled % size, start, start + widths, fraction, is_inside)
 
 
-def _covered(places: AxisPlaces, edges: Floats, nearest: Indices) -> tuple[Indices, Indices]:
+def _covered(one: Floats, other: Floats, nearest: Indices) -> tuple[Indices, Indices]:
     """Return the first element of each pixel and the one after the last: those whose centres it covers, or the nearest."""
-    least, greatest = places.bounds
-    clipped = edges if places.is_longitude else np.clip(edges, least, greatest)
-    positions = places.positions(clipped)
-    begin, end = np.minimum(positions[:-1], positions[1:]), np.maximum(positions[:-1], positions[1:])
+    begin, end = np.minimum(one, other), np.maximum(one, other)
     is_known = np.isfinite(begin) & np.isfinite(end)
     first = np.where(is_known, np.ceil(np.where(is_known, begin, 0) - 0.5), nearest).astype(np.intp)
     stop = np.where(is_known, np.ceil(np.where(is_known, end, 0) - 0.5), nearest + 1).astype(np.intp)
@@ -228,24 +222,29 @@ def resample(
 
     Args:
         values: The values of the elements of two windows, of shape (rows, columns). NaN and masked ones are missing.
-        rows: The elements of the rows of pixels.
-        columns: The elements of the columns of pixels.
+        rows: The elements of the rows of pixels, or of each pixel.
+        columns: The elements of the columns of pixels, or of each pixel.
         resampling: The method by which elements become pixels.
 
     Returns:
         Values of shape (height, width), masked outside of the array and where all values are missing.
     """
-    outside = ~(rows.is_inside[:, None] & columns.is_inside)
+    down = (slice(None), None) if rows.first.ndim == 1 else ...
+    outside = ~(rows.is_inside[down] & columns.is_inside)
     if not values.size:
         return np.ma.masked_array(np.zeros(outside.shape, values.dtype), mask=True)
     if resampling == "nearest":
-        return np.ma.masked_array(np.ma.asarray(values)[rows.first[:, None], columns.first], outside, keep_mask=True)
+        return np.ma.masked_array(np.ma.asarray(values)[rows.first[down], columns.first], outside, keep_mask=True)
     missing = np.ma.getmaskarray(values)
     numbers = np.ma.getdata(values).astype(np.float64)
     missing = missing | np.isnan(numbers)
     weights, numbers = (~missing).astype(np.float64), np.where(missing, 0.0, numbers)
     combine = _sums if resampling == "average" else _between
-    total, weight = (combine(combine(item, rows, 0), columns, 1) for item in (numbers, weights))
+    if rows.first.ndim == 2:
+        each = _box_sums if resampling == "average" else _between_four
+        total, weight = (each(item, rows, columns) for item in (numbers, weights))
+    else:
+        total, weight = (combine(combine(item, rows, 0), columns, 1) for item in (numbers, weights))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.ma.masked_array(total / weight, outside | (weight <= 0.5 * (resampling == "bilinear")))
 
@@ -268,4 +267,31 @@ def _between(values: Floats, window: Window, axis: int) -> Floats:
     fraction = np.where(last > window.first, window.fraction, 0.0).reshape(shape)
     below, above = np.take(values, window.first, axis=axis), np.take(values, last, axis=axis, mode="clip")
     result: Floats = below * (1 - fraction) + above * fraction
+    return result
+
+
+def _box_sums(values: Floats, rows: Window, columns: Window) -> Floats:
+    """Return the sums of the elements in the box of each pixel, of some evenly spaced ones if there are many."""
+    heights, widths = (np.maximum(window.stop - window.first, 1) for window in (rows, columns))
+    down, across = (-(-sizes // _MOST_COVERED) for sizes in (heights, widths))
+    heights, widths = -(-heights // down), -(-widths // across)
+    total: Floats = np.zeros(rows.first.shape)
+    for row in range(int(heights.max())):
+        for column in range(int(widths[heights > row].max())):
+            chosen = np.nonzero((heights > row) & (widths > column) & rows.is_inside)
+            at = rows.first[chosen] + row * down[chosen], columns.first[chosen] + column * across[chosen]
+            total[chosen] += values[at]
+    return total
+
+
+def _between_four(values: Floats, rows: Window, columns: Window) -> Floats:
+    """Return the values between four elements of each pixel."""
+    lasts = [np.maximum(window.stop - 1, window.first) for window in (rows, columns)]
+    shares = [
+        np.where(last > window.first, window.fraction, 0.0) for last, window in zip(lasts, (rows, columns), strict=True)
+    ]
+    result: Floats = np.zeros(rows.first.shape)
+    for row, down in ((rows.first, 1 - shares[0]), (lasts[0], shares[0])):
+        for column, across in ((columns.first, 1 - shares[1]), (lasts[1], shares[1])):
+            result += down * across * values[np.minimum(row, len(values) - 1), np.minimum(column, values.shape[1] - 1)]
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, get_args
 from urllib.parse import quote, urlencode
 from xml.sax.saxutils import escape, quoteattr
@@ -14,21 +15,16 @@ import numpy as np
 from zarrasync.display.values import strict
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.server.geometries import parse_features, region_of
 from zarrasync.server.legends import legend_facts, legend_picture
 from zarrasync.server.limits import BadQuery, Unsupported
-from zarrasync.server.map_grid import (
-    CRS84,
-    MATRIX_SETS,
-    MERCATOR,
-    Bounds,
-    PixelGrid,
-    Resampling,
-    TileMatrixSet,
-    converted,
-)
+from zarrasync.server.map_grid import MATRIX_SETS, PixelGrid, Resampling, TileMatrixSet
+from zarrasync.server.map_statistics import StatisticsOptions, Weights
 from zarrasync.server.maps import MapRequest
 from zarrasync.server.messages import Handler, Request, Response
 from zarrasync.server.pages import show_map
+from zarrasync.server.places import Bounds
+from zarrasync.server.projections import CRS84, MERCATOR, bounds_in, converted, parse_crs
 from zarrasync.server.query import integer_of, number_of
 from zarrasync.server.responses import content_response, json_response
 from zarrasync.server.routes import Parameter, Route
@@ -39,7 +35,7 @@ _METHODS = get_args(LabelMethod)
 _MOST_PIXELS = 2048
 """The most rows or columns of a picture."""
 _PREVIEW = 1024
-_CRS = {"epsg:4326": CRS84, "epsg:3857": MERCATOR}
+_LONLAT = "epsg:4326"
 _LAST_ZOOM = 22
 _VARIABLE = Parameter("variable", "the path of an array or a pyramid, whose last two axes are on the earth")
 _SEL = Parameter(
@@ -57,6 +53,10 @@ _RESAMPLING = Parameter(
 _STYLE = (
     Parameter("rescale", "the values of the first and the last colour: 250,310; by default those of typical values"),
     Parameter("colormap_name", "the name of a colour map, or labels; by default that of flags, or viridis"),
+    Parameter(
+        "colormap",
+        'own colours as JSON: of values {"1": "#ff0000"}, of intervals [[[0, 5], [255, 0, 0, 255]]], or all 256 of a map',
+    ),
     Parameter("below", "the colour of lower values, such as transparent or #0000ff; by default the first colour"),
     Parameter("above", "the colour of higher values; by default the last colour"),
 )
@@ -65,12 +65,26 @@ _SIZE = Parameter("tilesize", "the pixels of a tile along each side", kind="inte
 _SIDES = (
     Parameter("width", "the number of columns", kind="integer"),
     Parameter("height", "the number of rows", kind="integer"),
-    Parameter("dst_crs", "the system of the picture", choices=tuple(_CRS)),
+    Parameter("dst_crs", "the reference system of the picture", default=_LONLAT),
 )
-_COORD_CRS = Parameter("coord_crs", "the system of the bounds", choices=tuple(_CRS))
+_COORD_CRS = Parameter("coord_crs", "the reference system of the coordinates in the request", default=_LONLAT)
+_GEOJSON = "application/geo+json"
 _IMAGES = {"png": "image/png", "webp": "image/webp"}
 _URNS = {MERCATOR: "urn:ogc:def:crs:EPSG::3857", CRS84: "urn:ogc:def:crs:OGC:1.3:CRS84"}
-_BINS = Parameter("histogram_bins", "the number of bins of the histogram", kind="integer", default="10")
+_STATISTICS = (
+    Parameter("histogram_bins", "the number of bins of the histogram", kind="integer", default="10"),
+    Parameter(
+        "histogram_range", "the first and the last edge of the bins; by default the least and the greatest value"
+    ),
+    Parameter("categorical", "whether the histogram has the count of each value", choices=("false", "true")),
+    Parameter("p", "a percentile; by default 2 and 98; may be repeated", kind="integer", repeats=True),
+    Parameter(
+        "weights",
+        "of polygons: the weight of a cell is its share in them, or the area of that share in square metres",
+        choices=get_args(Weights),
+    ),
+)
+_ONLY_POLYGONS = ("coord_crs", "weights")
 _FORMAT = Parameter("tile_format", "the format of tiles", choices=tuple(_IMAGES))
 
 
@@ -104,14 +118,29 @@ class MapRoutes:
             Route("tilejson", "/{tms}/tilejson.json", self.tilejson, "Tiles as TileJSON", described),
             Route("map", "/{tms}/map.html", show_map, "A page with a map", tile_parameters, ("text/html",)),
             Route("wmts", "/WMTSCapabilities.xml", self.wmts, "Tiles as WMTS", described, ("application/xml",)),
-            Route("point", "/point/{lon},{lat}", self.point, "The value at a point", (_VARIABLE, _SEL, _NODATA)),
+            Route(
+                "point",
+                "/point/{lon},{lat}",
+                self.point,
+                "The value at a point",
+                (_VARIABLE, _SEL, _NODATA, _COORD_CRS),
+            ),
             *(
                 Route(f"legend{n}", path, self.legend, "Colours and their values", (_VARIABLE, *_STYLE, *size), kinds)
                 for n, (path, size, kinds) in enumerate(
                     (("/legend.json", (), ("application/json",)), ("/legend.png", _SIDES[:2], ("image/png",)))
                 )
             ),
-            Route("statistics", "/statistics", self.statistics, "Statistics of a plane", (_VARIABLE, _SEL, _BINS)),
+            Route(
+                "statistics",
+                "/statistics",
+                self.statistics,
+                "Statistics of a plane, or of polygons: a Feature or a FeatureCollection of GeoJSON",
+                (_VARIABLE, _SEL, _NODATA, *_STATISTICS, _COORD_CRS),
+                ("application/json", _GEOJSON),
+                methods=("GET", "HEAD", "POST"),
+                has_document=True,
+            ),
             Route("info", "/info", self.info, "Bounds, size and attributes", (_VARIABLE, _SEL)),
         )
 
@@ -126,8 +155,7 @@ class MapRoutes:
     async def bbox(self, request: Request) -> Response:
         """Return the picture of an area."""
         bounds = tuple(number_of(request.parameters[name], name) for name in ("minx", "miny", "maxx", "maxy"))
-        crs = _CRS[request.query.get("coord_crs", "epsg:4326")]
-        return await self._area(request, bounds, crs)  # type: ignore[arg-type]  # there are four
+        return await self._area(request, bounds, _crs(request, "coord_crs"))  # type: ignore[arg-type]  # there are four
 
     async def preview(self, request: Request) -> Response:
         """Return the picture of all."""
@@ -135,20 +163,19 @@ class MapRoutes:
         return await self._area(request, (await self._maps.place(pyramid)).bounds, CRS84)
 
     async def _area(self, request: Request, bounds: Bounds, crs: str) -> Response:
-        target = _CRS[request.query.get("dst_crs", "epsg:4326")]
-        xs, ys = (
-            converted(np.array(values), axis, crs, target)  # type: ignore[arg-type]
-            for axis, values in (("x", bounds[::2]), ("y", bounds[1::2]))
-        )
-        if target == MERCATOR:
-            least, greatest = MATRIX_SETS["WebMercatorQuad"].bounds[1::2]
-            ys = np.clip(ys, least, greatest)
-        if not (xs[0] < xs[1] and ys[0] < ys[1]):
+        target = _crs(request, "dst_crs")
+        if not (bounds[0] < bounds[2] and bounds[1] < bounds[3]):
             raise BadQuery(
                 "the bounds must be the least x, the least y, the greatest x and the greatest y, such as 5,45,10,48; found "
                 + ",".join(f"{bound:g}" for bound in bounds)
             )
-        area = float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])
+        west, south, east, north = await self._service.chunks.compute(partial(bounds_in, bounds, crs, target))
+        if target == MERCATOR:
+            least, greatest = MATRIX_SETS["WebMercatorQuad"].bounds[1::2]
+            south, north = max(south, least), min(north, greatest)
+        if not south < north:
+            raise BadQuery(f"the area {','.join(f'{bound:g}' for bound in bounds)} is outside of the map")
+        area = west, south, east, north
         return await self._picture(request, PixelGrid(target, area, *_size(request, area)))
 
     async def _picture(self, request: Request, grid: PixelGrid) -> Response:
@@ -179,31 +206,32 @@ class MapRoutes:
         """Return the value at a point."""
         longitude, latitude = (number_of(request.parameters[name], name) for name in ("lon", "lat"))
         wanted = _map_request(request)
-        value, unit = await self._maps.point(wanted, longitude, latitude)
+        value, unit = await self._maps.point(wanted, longitude, latitude, _crs(request, "coord_crs"))
         body = {"coordinates": [longitude, latitude], "values": [value], "band_names": [wanted.path], "unit": unit}
         return json_response(request, strict(body), self._max_age)
 
     async def statistics(self, request: Request) -> Response:
-        """Return statistics of a plane, from a sample of its chunks if it is large."""
-        wanted = _map_request(request)
-        index = await self._maps.index(wanted)
-        bins = integer_of(request.query, "histogram_bins", 10, 1, 1024)
-        facts = await self._service.statistics(wanted.path, index=",".join(map(str, index)), bins=bins)
-        count, invalid = facts["count"], facts["invalid"]
-        edges = [] if facts["low"] is None else np.linspace(facts["low"], facts["high"], bins + 1).tolist()
-        body = {
-            "min": facts["minimum"],
-            "max": facts["maximum"],
-            "mean": facts["mean"],
-            "std": facts["std"],
-            "count": count - invalid,
-            "masked_pixels": invalid,
-            "valid_percent": 100 * (count - invalid) / count if count else 0.0,
-            "histogram": [facts["histogram"], edges],
-            "is_sample": count < facts["total"],
-            "unit": facts["unit"],
-        }
-        return json_response(request, {wanted.path: body}, self._max_age)
+        """Return statistics of a plane, from a sample of its chunks if it is large, or of the polygons in the body."""
+        wanted, options = _map_request(request), _statistics_options(request)
+        if request.method == "POST":
+            return await self._zonal_statistics(request, wanted, options)
+        for name in _ONLY_POLYGONS:
+            if name in request.query:
+                raise BadQuery(f"{name} needs polygons: send them as GeoJSON in a POST request")
+        body = {wanted.path: await self._maps.statistics(wanted, options)}
+        return json_response(request, strict(body), self._max_age)
+
+    async def _zonal_statistics(self, request: Request, wanted: MapRequest, options: StatisticsOptions) -> Response:
+        """Return the GeoJSON of a request with statistics in the properties of each feature."""
+        crs, compute = _crs(request, "coord_crs"), self._service.chunks.compute
+        document, features = await compute(partial(parse_features, request.body))
+        for number, feature in enumerate(features):
+            region = await compute(partial(region_of, feature, f"the geometry of feature {number}"))
+            facts = await self._maps.statistics(wanted, options, region, crs)
+            feature["properties"] = {**(feature.get("properties") or {}), "statistics": {wanted.path: facts}}
+        response = await compute(lambda: json_response(request, strict(document), 0))
+        response.headers |= {"Content-Type": _GEOJSON, "Cache-Control": "no-store"}
+        return response
 
     async def info(self, request: Request) -> Response:
         """Return the bounds, the size and the attributes of an array."""
@@ -279,8 +307,10 @@ def _map_request(request: Request) -> MapRequest:
     # NaN is missing anyway, and not equal to itself, which would keep pictures from being found in the cache.
     nodata = None if nodata is not None and math.isnan(nodata) else nodata
     colormap = query.get("colormap_name", "")[:64]
-    ends = query.get("below", ""), query.get("above", "")
-    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling)
+    ends, table = (query.get("below", ""), query.get("above", "")), query.get("colormap", "")
+    if table and colormap:
+        raise BadQuery("colormap and colormap_name exclude each other")
+    return MapRequest(_variable(request), tuple(labels.items()), colormap, low, high, *ends, nodata, resampling, table)
 
 
 def _label(text: str) -> tuple[str, Query]:
@@ -297,13 +327,36 @@ def _label(text: str) -> tuple[str, Query]:
     return name, Query(parse_label(label), method or None)
 
 
-def _range(text: str) -> tuple[float | None, float | None]:
+def _range(text: str, name: str = "rescale") -> tuple[float | None, float | None]:
     if not text:
         return None, None
     parts = text.split(",")
     if len(parts) != 2:
-        raise BadQuery(f"rescale must be two numbers, such as 250,310; found {text[:40]!r}")
-    return number_of(parts[0], "rescale"), number_of(parts[1], "rescale")
+        raise BadQuery(f"{name} must be two numbers, such as 250,310; found {text[:40]!r}")
+    return number_of(parts[0], name), number_of(parts[1], name)
+
+
+def _statistics_options(request: Request) -> StatisticsOptions:
+    """Return the options of statistics.
+
+    Raises:
+        BadQuery: If a parameter is invalid.
+    """
+    query = request.query
+    bins = integer_of(query, "histogram_bins", 10, 1, 1024)
+    low, high = _range(query.get("histogram_range", ""), "histogram_range")
+    percentiles = tuple(integer_of({"p": value}, "p", 0, 0, 100) for name, value in request.items if name == "p")
+    if low is not None and high is not None and low > high:
+        raise BadQuery(f"histogram_range must increase, found {query['histogram_range'][:40]!r}")
+    limits = None if low is None or high is None else (low, high)
+    weights: Any = query.get("weights", "coverage")
+    is_categorical = query.get("categorical", "false") == "true"
+    return StatisticsOptions(tuple(dict.fromkeys(percentiles)) or (2, 98), bins, limits, is_categorical, weights)
+
+
+def _crs(request: Request, name: str) -> str:
+    """Return the reference system that a parameter names, by default longitudes and latitudes."""
+    return parse_crs(request.query.get(name, _LONLAT), name)
 
 
 def _matrix_set(request: Request) -> TileMatrixSet:

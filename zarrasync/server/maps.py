@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,30 +19,29 @@ from zarrasync.metadata.conventions import CRS, Axis, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.horizontal import is_geographic
 from zarrasync.model.paths import join
+from zarrasync.nodes.access import array_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import stored_coordinate
 from zarrasync.server.described import Described
-from zarrasync.server.images import LABELS, RGB, Style, render
-from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
-from zarrasync.server.map_grid import (
-    CRS84,
-    MERCATOR,
-    Bounds,
-    PixelGrid,
-    Resampling,
-    Window,
-    converted,
-    resample,
-)
+from zarrasync.server.geometries import Region
+from zarrasync.server.images import CUSTOM, LABELS, RGB, Style, render
+from zarrasync.server.limits import TooMuch, Unsupported
+from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
+from zarrasync.server.map_places import Place, pixels_of
+from zarrasync.server.map_statistics import StatisticsOptions, Zone, band_statistics
 from zarrasync.server.places import AxisPlaces, as_slice
 from zarrasync.server.planes import Planes
+from zarrasync.server.projections import CRS84, crs_name, crs_of_grid_mapping, is_separable, transformed, units_per
 from zarrasync.server.pyramid import Level, Pyramid
 from zarrasync.server.query import Colours
 
-_WEB_CODES = {"EPSG:4326": CRS84, "OGC:CRS84": CRS84, "EPSG:3857": MERCATOR, "EPSG:900913": MERCATOR}
 _COLORMAP = "viridis"
+_CELL_BYTES = 16
+"""Memory for a cell of polygons whose statistics are requested: its value and its weight."""
+_IDENTIFIER = re.compile(r'(?:AUTHORITY|ID)\["(\w+)","?(\w+)"?\]\]$', re.IGNORECASE)
+"""The authority and the code at the end of well-known text."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class MapRequest:
         nodata: A value that is missing.
         resampling: The method by which elements become pixels; empty for the average where a pixel covers several
             elements and the limits allow to read them, or else the nearest one.
+        table: Own colours as JSON, instead of a colour map; see ``Colours``.
     """
 
     path: str
@@ -68,31 +71,7 @@ class MapRequest:
     above: str = ""
     nodata: float | None = None
     resampling: Resampling | Literal[""] = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The place of an array on the earth.
-
-    Attributes:
-        crs: The coordinate reference system of its axes: ``CRS84`` or ``MERCATOR``.
-        x: The places of its columns.
-        y: The places of its rows.
-    """
-
-    crs: str
-    x: AxisPlaces
-    y: AxisPlaces
-
-    @property
-    def bounds(self) -> Bounds:
-        """The covered longitudes and latitudes. Longitudes are from -180 to 180 if all are covered."""
-        west, east = (float(converted(np.array(v), "x", self.crs, CRS84)) for v in self.x.bounds)
-        south, north = (float(converted(np.array(v), "y", self.crs, CRS84)) for v in self.y.bounds)
-        if self.x.is_cyclic or east - west >= 360:
-            return -180.0, south, 180.0, north
-        turns = 360.0 * np.floor((west + 180) / 360)
-        return west - turns, south, east - turns, north
+    table: str = ""
 
 
 class Maps:
@@ -130,7 +109,7 @@ class Maps:
         key = ("map", versions, index, style, grid, request.nodata, request.resampling)
 
         async def make() -> bytes:
-            values = await self._values(pyramid, index, grid, request)
+            values = await self._values(pyramid, index, grid, request, style)
             return await self._chunks.compute(lambda: render(values, style))
 
         return await self._planes.tiles.get(key, make)
@@ -141,14 +120,21 @@ class Maps:
         Raises:
             BadQuery: If the picture cannot have these colours.
         """
-        cmap = request.colormap or (LABELS if pyramid.labels is not None else _COLORMAP)
-        if cmap == RGB:
-            raise BadQuery("maps do not support the colour map rgb")
-        colours = Colours(cmap, request.low, request.high, below=request.below, above=request.above)
+        default = RGB if pyramid.has_colours else LABELS if pyramid.labels is not None else _COLORMAP
+        cmap = request.colormap or (CUSTOM if request.table else default)
+        colours = Colours(
+            cmap, request.low, request.high, below=request.below, above=request.above, table=request.table
+        )
         return await self._planes.style(pyramid, colours)
 
-    async def point(self, request: MapRequest, longitude: float, latitude: float) -> tuple[Any, str]:
+    async def point(self, request: MapRequest, x: float, y: float, crs: str = CRS84) -> tuple[Any, str]:
         """Return the value of the element at a point, ``None`` if it is missing, and its unit.
+
+        Args:
+            request: The variable.
+            x: The longitude, or the easting in another system.
+            y: The latitude, or the northing.
+            crs: The coordinate reference system of the point.
 
         Raises:
             NodeNotFoundError: If the array does not exist.
@@ -156,12 +142,13 @@ class Maps:
         """
         pyramid = await self._planes.pyramid(request.path)
         place, index = await self.place(pyramid), await self.index(request)
-        (row,), beyond_y = place.y.cells(converted(np.array([latitude]), "y", CRS84, place.crs))
-        (column,), beyond_x = place.x.cells(converted(np.array([longitude]), "x", CRS84, place.crs))
+        east, north = transformed(np.array([x]), np.array([y]), crs, place.crs)
+        (row,), beyond_y = place.y.cells(north)
+        (column,), beyond_x = place.x.cells(east)
         if beyond_x.any() or beyond_y.any():
+            where = f"longitude {x:g} and latitude {y:g}" if crs == CRS84 else f"x {x:g} and y {y:g} of {crs}"
             raise SelectionError(
-                f"{request.path!r} does not cover longitude {longitude:g} and latitude {latitude:g}; bounds: "
-                f"{', '.join(f'{number:g}' for number in place.bounds)}",
+                f"{request.path!r} does not cover {where}; bounds: {', '.join(f'{number:g}' for number in place.bounds)}",
                 shape=pyramid.shape,
             )
         finest = pyramid.levels[0]
@@ -173,35 +160,71 @@ class Maps:
         )
         return value, presentation.unit
 
+    async def statistics(
+        self, request: MapRequest, options: StatisticsOptions, region: Region | None = None, crs: str = CRS84
+    ) -> dict[str, Any]:
+        """Return statistics of the cells in polygons, or of a sample of all cells.
+
+        Args:
+            request: The variable.
+            options: Which statistics.
+            region: The polygons; ``None`` for all of the plane, of which a sample of chunks is read if it is large.
+            crs: The coordinate reference system of the polygons.
+
+        Returns:
+            The statistics by their names, with the unit and whether they are those of a sample.
+
+        Raises:
+            BadQuery: If the polygons overlap, or their reference system does not suit the array.
+            NodeNotFoundError: If the array does not exist.
+            SelectionError: If the array has no place on the earth, although there are polygons.
+            TooMuch: If the polygons contain more cells than the limits allow.
+        """
+        pyramid, index = await self._planes.pyramid(request.path), await self.index(request)
+        if region is None:
+            view, zone = self._planes.sample(pyramid, index), None
+        else:
+            place = await self.place(pyramid)
+            zone = await self._chunks.compute(partial(Zone.of, place, region, crs))
+            view = pyramid.levels[0].select((*index, as_slice(zone.rows), as_slice(zone.columns)))
+            self._chunks.check(view, itemsize=_CELL_BYTES)
+        presentation = await self._described.presentation(array_of(view))
+        weigh = partial(_weighted, presentation, request.nodata, zone, options)
+        facts = await self._chunks.read(view, weigh)
+        is_sample = region is None and view.size < math.prod(pyramid.shape)
+        return {**facts, "description": request.path, "unit": presentation.unit, "is_sample": is_sample}
+
     async def index(self, request: MapRequest) -> tuple[int, ...]:
         """Return the positions of labels on the axes outside of the plane; by default 0."""
         return await self._planes.index(await self._planes.pyramid(request.path), labels=dict(request.labels))
 
     async def _values(
-        self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest
+        self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest, style: Style
     ) -> npt.NDArray[Any]:
         place = await self.place(pyramid)
-        centres, edges = _coordinates(grid, place.crs, edges=False), _coordinates(grid, place.crs, edges=True)
-        steps = _steps(place, edges)
-        level = pyramid.coarsest([float(np.median(item)) for item in steps])
-        sizes = level.shape[-2:]
-        axes = [places.scaled(size) for places, size in zip((place.y, place.x), sizes, strict=True)]
+        find = partial(pixels_of, place, grid)
+        pixels = find() if is_separable(grid.crs, place.crs) else await self._chunks.compute(find)
+        level = pyramid.coarsest([float(np.median(item)) for item in pixels.steps])
         presentation = await self._described.presentation(level.array)
         has_means = presentation.encoding.has_means and pyramid.labels is None
-        is_nearest = not has_means or _is_magnified(level, steps)
+        is_nearest = not has_means or _is_magnified(level, pixels.steps)
         methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
         if request.resampling:
             methods = [request.resampling]
+        leading: list[Any] = [*level.index(index)]
+        if style.cmap == RGB:
+            leading[pyramid.channel] = slice(0, pyramid.samples)
         for method in methods:
-            windows = [Window.of(*item, method) for item in zip(axes, centres, edges, strict=True)]
+            windows = pixels.windows(level.shape[-2:], method)
             if not all(len(window.elements) for window in windows):
                 break
-            key = (*level.index(index), *(as_slice(window.elements) for window in windows))
-            view = level.select(key)
+            view = level.select((*leading, *(as_slice(window.elements) for window in windows)))
             if method != methods[-1] and not self._allows(view):
                 continue
-            return await self._chunks.read(view, partial(_resampled, presentation, request.nodata, windows, method))
-        return np.ma.masked_array(np.zeros((grid.height, grid.width), np.float32), mask=True)
+            draw = partial(_resampled, presentation, pyramid, request.nodata, windows, method)
+            return await self._chunks.read(view, draw)
+        samples = (pyramid.samples,) if style.cmap == RGB else ()
+        return np.ma.masked_array(np.zeros((*samples, grid.height, grid.width), np.float32), mask=True)
 
     def _allows(self, view: AsyncSelection) -> bool:
         try:
@@ -227,40 +250,44 @@ class Maps:
     async def _place(self, pyramid: Pyramid) -> Place:
         array, (rows, columns) = pyramid.levels[0].array, (await self._planes.axes(pyramid))[-2:]
         crs = CRS84 if is_geographic(rows, columns) else await self._crs(array, rows, columns)
-        is_degrees = crs == CRS84
-        group = self._hierarchy.relative_path(array).rpartition("/")[0]
-        y = await self._centres(group, rows, pyramid.shape[0])
-        x = await self._centres(group, columns, pyramid.shape[1])
-        return Place(
+        group, is_degrees = self._hierarchy.relative_path(array).rpartition("/")[0], crs == CRS84
+        scales = [1.0 if is_degrees else units_per(axis.unit, crs) for axis in (rows, columns)]
+        y = scales[0] * await self._centres(group, rows, pyramid.shape[0])
+        x = scales[1] * await self._centres(group, columns, pyramid.shape[1])
+        place = Place(
             crs,
             AxisPlaces.of(x, columns.name, is_longitude=is_degrees),
             AxisPlaces.of(y, rows.name, is_latitude=is_degrees),
         )
+        await self._chunks.compute(lambda: place.bounds)  # the first transformation of a system takes long
+        return place
 
     async def _crs(self, array: AsyncArray, rows: Axis, columns: Axis) -> str:
+        """Return the reference system of an array: its own one, or that of its grid mapping."""
         path = self._hierarchy.relative_path(array)
         meaning = await self._described.meaning(path)
-        crs = meaning.crs
+        crs, attributes = meaning.crs, dict[str, Any]()
         for link in meaning.links:
             if crs is None and link.kind == "grid mapping":
                 try:
                     node = await self._hierarchy.node(join(path.rpartition("/")[0], link.path))
                 except NodeNotFoundError:
                     continue
-                crs = meaning_of(node.metadata).crs
-        if crs is None:
+                crs, attributes = meaning_of(node.metadata).crs, dict(node.attrs)
+        if crs is None and "grid_mapping_name" not in attributes:
             raise SelectionError(
                 f"{array.name} has no place on a map: its last two axes {rows.name!r} and {columns.name!r} need latitudes and "
                 "longitudes (with the units degrees_north and degrees_east), or the array a coordinate reference system",
                 shape=array.shape,
             )
-        code = _code(crs)
-        if code not in _WEB_CODES:
-            raise Unsupported(
-                f"{array.name} has the coordinate reference system {crs.label}; maps support longitudes and latitudes "
-                "(EPSG:4326) and EPSG:3857"
-            )
-        return _WEB_CODES[code]
+        label = crs.label if crs is not None else attributes["grid_mapping_name"]
+        try:
+            find = partial(crs_name, _notation(crs)) if crs is not None else partial(crs_of_grid_mapping, attributes)
+            return await self._chunks.compute(find)
+        except Unsupported as error:
+            raise Unsupported(f"{array.name} has the coordinate reference system {label}; {error}") from None
+        except ValueError as error:
+            raise SelectionError(f"the reference system of {array.name}: {error}", shape=array.shape) from None
 
     async def _centres(self, group: str, axis: Axis, size: int) -> npt.NDArray[np.float64]:
         """Return the coordinates of the centres of elements: stored ones, or those that conventions specify."""
@@ -277,23 +304,6 @@ class Maps:
         return axis.coordinates(size)
 
 
-def _coordinates(grid: PixelGrid, crs: str, *, edges: bool) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the coordinates of the rows and the columns of pixels in another system."""
-    rows, columns = grid.rows(edges=edges), grid.columns(edges=edges)
-    return converted(rows, "y", grid.crs, crs), converted(columns, "x", grid.crs, crs)
-
-
-def _steps(
-    place: Place, edges: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-) -> list[npt.NDArray[np.float64]]:
-    """Return the elements of the finest level that pixels cover, for rows and columns inside of the array."""
-    steps = [
-        np.abs(np.diff(places.positions(pixels))) for places, pixels in zip((place.y, place.x), edges, strict=True)
-    ]
-    known = [item[np.isfinite(item)] for item in steps]
-    return [item if len(item) else np.ones(1) for item in known]
-
-
 def _is_magnified(level: Level, steps: Sequence[npt.NDArray[np.float64]]) -> bool:
     """Return whether all pixels are smaller than elements, so that their average is the nearest element."""
     return all(item.max() < factor for item, factor in zip(steps, level.factors[-2:], strict=True))
@@ -306,26 +316,38 @@ def _with_nodata(presentation: Presentation, nodata: float | None, stored: npt.N
     return values if nodata is None else np.ma.masked_equal(values, nodata)
 
 
+def _weighted(
+    presentation: Presentation,
+    nodata: float | None,
+    zone: Zone | None,
+    options: StatisticsOptions,
+    stored: npt.NDArray[Any],
+) -> dict[str, Any]:
+    values = _with_nodata(presentation, nodata, stored)
+    weights = np.ones(values.shape) if zone is None else zone.weights(options.weights)
+    return band_statistics(values, weights, options)
+
+
 def _resampled(
     presentation: Presentation,
+    pyramid: Pyramid,
     nodata: float | None,
     windows: Sequence[Window],
     method: Resampling,
     stored: npt.NDArray[Any],
 ) -> npt.NDArray[Any]:
-    return resample(_with_nodata(presentation, nodata, stored), windows[0], windows[1], method)
+    values = pyramid.turned(_with_nodata(presentation, nodata, stored))
+    if values.ndim == 2:
+        return resample(values, windows[0], windows[1], method)
+    return np.ma.stack([resample(sample, windows[0], windows[1], method) for sample in values])
 
 
-def _code(crs: CRS) -> str:
-    """Return the authority and the code of a coordinate reference system; empty if they are unknown."""
-    if crs.code:
-        return crs.code.upper()
+def _notation(crs: CRS) -> str:
+    """Return a reference system in a notation that is known: its code if it has one."""
     identifier: Mapping[str, Any] = (crs.projjson or {}).get("id") or {}
-    if identifier:
-        return f"{identifier.get('authority')}:{identifier.get('code')}".upper()
-    tail = crs.wkt.replace(" ", "").upper()[-40:]
-    for name in _WEB_CODES:
-        authority, _, code = name.partition(":")
-        if tail.endswith((f'AUTHORITY["{authority}","{code}"]]', f'ID["{authority}",{code}]]')):
-            return name
-    return ""
+    if crs.code or identifier:
+        return crs.code or f"{identifier.get('authority')}:{identifier.get('code')}"
+    if crs.projjson:
+        return json.dumps(crs.projjson)
+    found = _IDENTIFIER.search(re.sub(r"\s", "", crs.wkt)[-40:])
+    return f"{found[1]}:{found[2]}" if found is not None else crs.wkt

@@ -37,6 +37,7 @@ class Request:
         version: The version of HTTP.
         parameters: Parts of the path, by the names in a route's template.
         scheme: ``"http"`` or ``"https"``, as clients see it.
+        body: The body of a POST request whose route has a document.
         receive: Returns the body, unless it has more bytes than a limit, which is an error.
     """
 
@@ -51,6 +52,7 @@ class Request:
     version: tuple[int, int] = (1, 1)
     parameters: Mapping[str, str] = field(default_factory=dict)
     scheme: str = "http"
+    body: bytes = b""
     receive: Callable[[int], Awaitable[bytes]] | None = None
 
     @property

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions.horizontal import CIRCLE
 
+Bounds: TypeAlias = tuple[float, float, float, float]
+"""The least x, the least y, the greatest x and the greatest y."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]
 Index: TypeAlias = slice | Indices

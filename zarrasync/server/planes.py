@@ -79,20 +79,24 @@ class Planes:
         self, pyramid: Pyramid, index: tuple[int, ...], bins: int = 64, *, decode: bool
     ) -> tuple[Summary, Presentation]:
         """Return statistics of a plane, from the coarsest level with enough elements, and how the values are shown."""
-        large = [level for level in pyramid.levels if math.prod(level.shape[-2:]) >= _SAMPLE_CELLS // 4]
-        level = large[-1] if large else pyramid.levels[0]
+        level = _sampled_level(pyramid)
         presentation = await self._described.presentation(level.array, decode=decode)
         total = math.prod(pyramid.shape)
 
         async def compute() -> Summary:
-            cache_share = max(self._chunks.cache.max_bytes // 4, _LEAST_SAMPLE_BYTES)
-            limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
-            key = in_array([*level.index(index), None, None], level.order)
-            view = sample(level.array, key, limit, _SAMPLE_CELLS)
+            view = self.sample(pyramid, index)
             return await self._chunks.read(view, partial(_summarize, presentation, total, bins))
 
         key = ("stats", self._hierarchy.version_key(level.array), level.order, total, index, bins, decode)
         return await self._hierarchy.cached(key, compute), presentation
+
+    def sample(self, pyramid: Pyramid, index: tuple[int, ...]) -> AsyncSelection:
+        """Return elements of a plane for statistics: all, or those of some chunks of the coarsest level with enough elements."""
+        level = _sampled_level(pyramid)
+        cache_share = max(self._chunks.cache.max_bytes // 4, _LEAST_SAMPLE_BYTES)
+        limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)
+        key = in_array([*level.index(index), None, None], level.order)
+        return sample(level.array, key, limit, _SAMPLE_CELLS)
 
     async def _typical_summary(self, pyramid: Pyramid, *, decode: bool) -> Summary:
         """Return statistics of the first of three planes with finite values."""
@@ -285,6 +289,12 @@ class Planes:
         encoding = (await self._described.presentation(arrays[0])).encoding
         labels = meaning.labels or flag_labels(encoding.flags)
         return Pyramid.of(arrays, meaning.axes, labels, plane_of(plane, arrays[0].ndim))
+
+
+def _sampled_level(pyramid: Pyramid) -> Level:
+    """Return the coarsest level with enough elements for statistics."""
+    large = [level for level in pyramid.levels if math.prod(level.shape[-2:]) >= _SAMPLE_CELLS // 4]
+    return large[-1] if large else pyramid.levels[0]
 
 
 def _origin(axes: Sequence[Axis]) -> str:

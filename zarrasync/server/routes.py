@@ -81,6 +81,7 @@ class Route:
         is_limited: Whether requests wait for the others in the queue.
         methods: The methods, besides ``OPTIONS``.
         is_ogc: Whether errors also have the members of OGC API.
+        has_document: Whether the body of a POST request is a document, and not parameters.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Route:
     is_limited: bool = True
     methods: tuple[str, ...] = ("GET", "HEAD")
     is_ogc: bool = False
+    has_document: bool = False
 
     @property
     def allowed(self) -> str:
@@ -197,6 +199,10 @@ def openapi(routes: Iterable[Route], root: str, version: str) -> dict[str, Any]:
             }
             post = {**operation, "operationId": f"{operation['operationId']}_post", "requestBody": body}
             paths[route.template]["post"] = {**post, "parameters": in_path}
+            if route.has_document:
+                document = {"schema": {"type": "object"}}
+                post["requestBody"] = {"content": {"application/geo+json": document, "application/json": document}}
+                paths[route.template]["post"] = post
     schema = {
         "type": "object",
         "required": ["error", "message"],

@@ -19,8 +19,8 @@ async function load() {
 /** Whether the axes of a plane have coordinates with equal steps on the earth. */
 export const isOnEarth = ({ is_map: isMap, axes }) => isMap && axes.slice(-2).every(({ step }) => step);
 
-/** Returns coastlines in columns and rows of a plane; null if they cannot be loaded, as the plane can be shown without them. */
-export async function coastlines([down, across], isFlipped) {
+/** Returns coastlines as a path; null if they cannot be loaded, as a plane can be shown without them. `place` returns the column and the row of a longitude and a latitude. */
+export async function coastlines(place, turns = [0]) {
   try {
     lines = await (lines ?? (lines = load()));
   } catch {
@@ -29,14 +29,20 @@ export async function coastlines([down, across], isFlipped) {
     return null;
   }
   const path = new Path2D();
-  const column = (longitude) => (longitude - across.origin) / across.step + 0.5;
-  const row = (latitude) => (latitude - down.origin) / down.step + 0.5;
-  for (const turn of [-360, 0, 360]) // the first longitude may be -180 or 0
+  for (const turn of turns)
     for (const line of lines)
       for (let n = 0; n < line.length; n += 2) {
-        const place = [column(line[n] + turn), isFlipped ? down.size - row(line[n + 1]) : row(line[n + 1])];
-        if (n) path.lineTo(...place);
-        else path.moveTo(...place);
+        const point = place(line[n] + turn, line[n + 1]);
+        if (n) path.lineTo(...point);
+        else path.moveTo(...point);
       }
   return path;
+}
+
+/** Returns coastlines over a plane with equal steps. */
+export function coastlinesOver([down, across], isFlipped) {
+  const column = (longitude) => (longitude - across.origin) / across.step + 0.5;
+  const row = (latitude) => (latitude - down.origin) / down.step + 0.5;
+  const place = (longitude, latitude) => [column(longitude), isFlipped ? down.size - row(latitude) : row(latitude)];
+  return coastlines(place, [-360, 0, 360]); // the first longitude may be -180 or 0
 }

@@ -2,7 +2,7 @@
 
 import { Plane } from "./canvas.js";
 import { Chart } from "./chart.js";
-import { coastlines, isOnEarth } from "./coast.js";
+import { coastlinesOver, isOnEarth } from "./coast.js";
 import * as code from "./code.js";
 import { isServed, urlOf } from "./host.js";
 import { ask, byId, coordinate, draw, isLabelled, latest, make, notice, numberTicks, sliders, symbol, ticks, titled, trimmed, withUnit } from "./page.js";
@@ -312,7 +312,7 @@ function refresh() {
   plane.show({
     name: `${state.path}?${state.plane}`, rows, columns, tile: view.tile, minZoom: view.min_zoom, maxZoom: view.max_zoom,
     url: tiles(query), over: labelTiles(rows, columns),
-    lines: state.coast && isOnEarth(view) ? coastlines(view.axes.slice(-2), state.flip) : null,
+    lines: state.coast && isOnEarth(view) ? coastlinesOver(view.axes.slice(-2), state.flip) : null,
   });
   rulers();
   bar();

@@ -1,8 +1,9 @@
 // A map of one array, for pages that embed it, and to look at tiles without other programs.
 
 import { Plane } from "./canvas.js";
+import { coastlines } from "./coast.js";
 import { request } from "./host.js";
-import { byId, latest, notice, trimmed, withUnit } from "./page.js";
+import { byId, latest, make, notice, trimmed, withUnit } from "./page.js";
 
 const DEEPER = 3; // zooms beyond the one at which pixels are elements
 const name = location.pathname.split("/").at(-2);
@@ -42,7 +43,27 @@ const read = latest(async (signal, zoom, element) => {
   }
 });
 
+/** Shows which colours stand for which values. */
+async function legend() {
+  const parameters = new URLSearchParams([...new URLSearchParams(query)].filter(([key]) => ["variable", "sel", "rescale", "colormap_name", "colormap", "below", "above"].includes(key)));
+  const answer = await request(`legend.json?${parameters}`);
+  if (!answer.ok) return;
+  const told = await answer.json();
+  if (told.colormap === "rgb") return;
+  const marked = (colour, text) => {
+    const mark = make("i");
+    mark.style.background = colour;
+    return make("span", {}, mark, text);
+  };
+  const named = told.labels?.map(({ value, name: text, colour }) => marked(colour, text || `${value}`));
+  const steps = told.intervals?.map(({ low, high, colour }) => marked(colour, low === high ? `${low}` : `${low} to ${high}`));
+  const scale = () => [`${trimmed(told.low, 5)}`, make("img", { src: `../legend.png?${parameters}`, alt: `the colour map ${told.colormap}` }), withUnit(trimmed(told.high, 5), told.unit)];
+  byId("legend").replaceChildren(...(named ?? steps ?? scale()));
+  byId("legend").hidden = false;
+}
+
 async function begin() {
+  legend();
   const answer = await request(`${name}/tilejson.json${query}`);
   const told = await answer.json();
   if (!answer.ok) return notice(told.message);
@@ -57,7 +78,16 @@ async function begin() {
     const scale = 0.96 * Math.min(plane.width / (last.column - first.column), plane.height / (last.row - first.row));
     plane.view = { row: (first.row + last.row) / 2, column: (first.column + last.column) / 2, scale };
   };
-  plane.show({ name, rows: side, columns: world * side, tile: 256, minZoom: 0, maxZoom: zoom, url });
+  const show = () => {
+    const place = (longitude, latitude) => {
+      const { column, row } = pixel([longitude, latitude], zoom);
+      return [column, row];
+    };
+    const lines = byId("coast").checked ? coastlines(place) : null;
+    plane.show({ name, rows: side, columns: world * side, tile: 256, minZoom: 0, maxZoom: zoom, url, lines });
+  };
+  show();
+  byId("coast").addEventListener("change", show);
   requestAnimationFrame(() => requestAnimationFrame(all));
   byId("in").addEventListener("click", () => plane.zoomBy(2));
   byId("out").addEventListener("click", () => plane.zoomBy(0.5));

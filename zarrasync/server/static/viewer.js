@@ -155,12 +155,13 @@ function asked() {
 }
 
 /** Shows the node and view of an address, unless another address is followed meanwhile. */
-const follow = latest(async (signal, told) => {
+const follow = latest(async (_, told) => {
   clearTimeout(remembering); // the address is that of the next view
   remembering = null;
   const path = told.get("path") ?? "";
-  await tree.reveal(path);
-  if (!signal.aborted) await pick(path, told);
+  const revealed = tree.reveal(path); // meanwhile, as it requests each group above the node
+  await pick(path, told);
+  await revealed;
 });
 
 // ------------------------------------------------------------ start

@@ -1,0 +1,148 @@
+"""The places of arrays on the earth, and the pixels of pictures in units of their elements. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.server.map_grid import PixelGrid, Resampling, Window
+from zarrasync.server.places import AxisPlaces, Bounds, Floats
+from zarrasync.server.projections import CRS84, bounds_in, converted, is_separable, transformed
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The place of an array on the earth.
+
+    Attributes:
+        crs: The coordinate reference system of its axes: a code, or well-known text.
+        x: The places of its columns.
+        y: The places of its rows.
+    """
+
+    crs: str
+    x: AxisPlaces
+    y: AxisPlaces
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The covered longitudes and latitudes. Longitudes are from -180 to 180 if all are covered."""
+        (west, east), (south, north) = self.x.bounds, self.y.bounds
+        west, south, east, north = bounds_in((west, south, east, north), self.crs, CRS84)
+        if self.x.is_cyclic or east - west >= 360:
+            return -180.0, south, 180.0, north
+        turns = 360.0 * np.floor((west + 180) / 360)
+        return west - turns, south, east - turns, north
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedPixels:
+    """Pixels in the rows and columns of an array.
+
+    Attributes:
+        place: The place of the array.
+        centres: The coordinates of the centres of the pixels, along rows and columns.
+        edges: The coordinates of their edges.
+    """
+
+    place: Place
+    centres: tuple[Floats, Floats]
+    edges: tuple[Floats, Floats]
+
+    @classmethod
+    def of(cls, place: Place, grid: PixelGrid) -> AlignedPixels:
+        """Return the pixels of a picture."""
+
+        def coordinates(*, edges: bool) -> tuple[Floats, Floats]:
+            rows, columns = grid.rows(edges=edges), grid.columns(edges=edges)
+            return converted(rows, "y", grid.crs, place.crs), converted(columns, "x", grid.crs, place.crs)
+
+        return cls(place, coordinates(edges=False), coordinates(edges=True))
+
+    @property
+    def steps(self) -> list[Floats]:
+        """The elements of the finest level that pixels cover along each axis, of those inside of the array."""
+        axes = zip((self.place.y, self.place.x), self.edges, strict=True)
+        return [_known(np.abs(np.diff(places.positions(pixels)))) for places, pixels in axes]
+
+    def windows(self, sizes: Sequence[int], method: Resampling) -> list[Window]:
+        """Return the elements of a level with these sizes that pixels show, along each axis."""
+        axes = [places.scaled(size) for places, size in zip((self.place.y, self.place.x), sizes, strict=True)]
+        return [Window.of(*item, method) for item in zip(axes, self.centres, self.edges, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class TurnedPixels:
+    """Pixels that are not in the rows and columns of an array, because its reference system is another one.
+
+    Attributes:
+        place: The place of the array.
+        positions: The positions of the centres of the pixels along each axis; NaN outside of the array.
+        extents: How many elements of the finest level each pixel covers along each axis.
+    """
+
+    place: Place
+    positions: tuple[Floats, Floats]
+    extents: tuple[Floats, Floats]
+
+    @classmethod
+    def of(cls, place: Place, grid: PixelGrid) -> TurnedPixels:
+        """Return the pixels of a picture."""
+        framed = grid.framed()
+        x, y = np.meshgrid(framed.columns(), framed.rows())
+        x, y = transformed(x, y, grid.crs, place.crs)
+        inner = (slice(1, -1), slice(1, -1))
+        positions = [places.positions(values[inner]) for places, values in ((place.y, y), (place.x, x))]
+        outside = np.isnan(positions[0]) | np.isnan(positions[1])
+        extents = []
+        for places, values, middle in zip((place.y, place.x), (y, x), positions, strict=True):
+            middle[outside] = np.nan
+            steps = (values[1:-1, 2:] - values[1:-1, :-2]) / 2, (values[2:, 1:-1] - values[:-2, 1:-1]) / 2
+            if places.is_longitude:
+                steps = _shortest(steps[0]), _shortest(steps[1])
+            numbers = np.where(outside, 0, np.clip(np.nan_to_num(middle), 0, len(places) - 1)).astype(np.intp)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                covered = np.hypot(*steps) / np.abs(np.diff(places.edges))[numbers]
+            extents.append(np.clip(np.nan_to_num(covered), 0, len(places)))
+        return cls(place, (positions[0], positions[1]), (extents[0], extents[1]))
+
+    @property
+    def steps(self) -> list[Floats]:
+        """The elements of the finest level that pixels cover along each axis, of those inside of the array."""
+        return [
+            _known(np.where(np.isnan(middle), np.nan, extent))
+            for middle, extent in zip(self.positions, self.extents, strict=True)
+        ]
+
+    def windows(self, sizes: Sequence[int], method: Resampling) -> list[Window]:
+        """Return the elements of a level with these sizes that pixels show, along each axis."""
+        whole = self.place.y, self.place.x
+        scales = [size / len(places) for places, size in zip(whole, sizes, strict=True)]
+        axes = [places.scaled(size) for places, size in zip(whole, sizes, strict=True)]
+        positions, extents = (
+            [scale * item for scale, item in zip(scales, items, strict=True)]
+            for items in (self.positions, self.extents)
+        )
+        return [
+            Window.at(axis, middle, (middle - extent / 2, middle + extent / 2), method)
+            for axis, middle, extent in zip(axes, positions, extents, strict=True)
+        ]
+
+
+def pixels_of(place: Place, grid: PixelGrid) -> AlignedPixels | TurnedPixels:
+    """Return the pixels of a picture in units of the elements of an array."""
+    return (AlignedPixels if is_separable(grid.crs, place.crs) else TurnedPixels).of(place, grid)
+
+
+def _shortest(steps: Floats) -> Floats:
+    """Return differences of longitudes the shorter way round."""
+    return (steps + CIRCLE / 2) % CIRCLE - CIRCLE / 2
+
+
+def _known(steps: Floats) -> Floats:
+    found = steps[np.isfinite(steps)]
+    return found if found.size else np.ones(1)

@@ -1,0 +1,192 @@
+"""Coordinate reference systems of maps: longitudes and latitudes, Web Mercator, and all others if pyproj is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from zarrasync.server.limits import BadQuery, Unsupported
+from zarrasync.server.places import Bounds, Floats
+
+CRS84 = "OGC:CRS84"
+"""Longitudes and latitudes in degrees."""
+MERCATOR = "EPSG:3857"
+"""The projection of most maps on the web, in metres."""
+RADIUS = 6378137.0
+"""The radius of the sphere in the projection of maps on the web."""
+
+_METRES_PER_DEGREE = np.pi * RADIUS / 180
+_BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
+_CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
+_DENSITY = 21
+"""The points along each side of an area, whose extent in another system is that of these points."""
+_METRES = {
+    **dict.fromkeys(("m", "metre", "meter", "metres", "meters"), 1.0),
+    **dict.fromkeys(("km", "kilometre", "kilometer", "kilometres", "kilometers"), 1000.0),
+}
+_INSTALL = "reference systems other than EPSG:4326 and EPSG:3857 need pyproj: pip install 'zarrasync[maps]'"
+
+
+def parse_crs(text: str, name: str) -> str:
+    """Return the reference system that a parameter names: ``CRS84``, ``MERCATOR``, or an authority and a code.
+
+    Args:
+        text: An authority and a code, such as ``epsg:32632``.
+        name: The name of the parameter, for messages.
+
+    Raises:
+        BadQuery: If it is not the code of a reference system.
+        Unsupported: If pyproj is needed, and not installed.
+    """
+    if not _CODE.fullmatch(text):
+        raise BadQuery(f"{name} must be the code of a reference system, such as epsg:32632; found {text[:40]!r}")
+    try:
+        return crs_name(text)
+    except Unsupported as error:
+        raise Unsupported(f"{name} is {text}; {error}") from None
+    except ValueError:
+        raise BadQuery(
+            f"{name} must be the code of a reference system, such as epsg:32632; {text} is unknown"
+        ) from None
+
+
+@lru_cache(maxsize=256)
+def crs_name(text: str) -> str:
+    """Return the name of a reference system for ``transformed``.
+
+    Args:
+        text: An authority and a code, well-known text, or PROJJSON.
+
+    Raises:
+        Unsupported: If pyproj is needed, and not installed.
+        ValueError: If it is not a reference system.
+    """
+    if text.upper() in _BUILT_IN:
+        return _BUILT_IN[text.upper()]
+    pyproj = _pyproj()
+    try:
+        found: str = pyproj.CRS.from_user_input(text).to_string()
+    except pyproj.exceptions.ProjError as error:
+        raise ValueError(f"{text[:80]!r} is not a reference system: {error}") from None
+    return _BUILT_IN.get(found, found)
+
+
+def crs_of_grid_mapping(attributes: Mapping[str, Any]) -> str:
+    """Return the reference system that the CF attributes of a grid mapping specify, as well-known text.
+
+    Raises:
+        Unsupported: If pyproj is not installed.
+        ValueError: If they are not those of a grid mapping.
+    """
+    pyproj = _pyproj()
+    try:
+        wkt: str = pyproj.CRS.from_cf(dict(attributes)).to_wkt()
+    except (pyproj.exceptions.ProjError, KeyError, TypeError) as error:
+        raise ValueError(f"{attributes.get('grid_mapping_name')!r} is not a supported grid mapping: {error}") from None
+    return wkt
+
+
+def units_per(unit: str, crs: str) -> float:
+    """Return how many units of a reference system coordinates with an own unit have: 1000 for kilometres.
+
+    Raises:
+        Unsupported: If they cannot be compared.
+    """
+    metres, name = (None, "degree") if crs == CRS84 else (1.0, "metre") if crs == MERCATOR else _unit_of(crs)
+    plain = unit.lower().replace("_", " ")
+    if plain in ("", name.lower()) or (metres is None and plain.startswith("degree")):
+        return 1.0
+    if metres is None or plain not in _METRES:
+        raise Unsupported(f"the coordinates have the unit {unit!r}, and their reference system {crs[:60]} has {name!r}")
+    return _METRES[plain] / metres
+
+
+@lru_cache(maxsize=256)
+def _unit_of(crs: str) -> tuple[float | None, str]:
+    """Return the metres of the unit of a system, ``None`` for degrees, and its name."""
+    found = _pyproj().CRS.from_user_input(crs)
+    axis = found.axis_info[0] if found.axis_info else None
+    if axis is None:
+        raise Unsupported(f"the reference system {crs[:60]} has no axes")
+    return None if found.is_geographic else axis.unit_conversion_factor, axis.unit_name
+
+
+# ------------------------------------------------------------------ coordinates
+
+
+def is_separable(source: str, target: str) -> bool:
+    """Return whether each axis can be converted independently, by ``converted``."""
+    return source == target or {source, target} <= {CRS84, MERCATOR}
+
+
+def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str) -> Floats:
+    """Return coordinates along one axis in another system.
+
+    Args:
+        values: The coordinates.
+        axis: The axis.
+        source: Their system.
+        target: The other system. ``is_separable`` must be true of both.
+    """
+    if source == target:
+        return values
+    if axis == "x":
+        return values / _METRES_PER_DEGREE if target == CRS84 else values * _METRES_PER_DEGREE
+    if target == CRS84:
+        return np.degrees(np.arctan(np.sinh(values / RADIUS)))
+    with np.errstate(divide="ignore"):
+        return RADIUS * np.arcsinh(np.tan(np.radians(np.clip(values, -90.0, 90.0))))
+
+
+def transformed(x: Floats, y: Floats, source: str, target: str) -> tuple[Floats, Floats]:
+    """Return the coordinates of points in another system; NaN where they have none.
+
+    Args:
+        x: Eastings or longitudes of any shape.
+        y: Northings or latitudes of the same shape.
+        source: Their system.
+        target: The other system.
+
+    Raises:
+        Unsupported: If pyproj is needed, and not installed.
+    """
+    if is_separable(source, target):
+        return converted(x, "x", source, target), converted(y, "y", source, target)
+    found = _transformer(source, target).transform(x, y)
+    return tuple(np.where(np.isfinite(item), item, np.nan) for item in found)  # type: ignore[return-value]  # two
+
+
+def bounds_in(bounds: Bounds, source: str, target: str) -> Bounds:
+    """Return the bounds of an area in another system. Those over the antimeridian end beyond 180 degrees.
+
+    Raises:
+        BadQuery: If the other system does not contain the area.
+        Unsupported: If pyproj is needed, and not installed.
+    """
+    if is_separable(source, target):
+        west, east = (float(converted(np.array(value), "x", source, target)) for value in bounds[::2])
+        south, north = (float(converted(np.array(value), "y", source, target)) for value in bounds[1::2])
+        return west, south, east, north
+    west, south, east, north = _transformer(source, target).transform_bounds(*bounds, densify_pts=_DENSITY)
+    if not np.isfinite([west, south, east, north]).all():
+        raise BadQuery(
+            f"the area {','.join(f'{bound:g}' for bound in bounds)} of {source[:60]} is not within {target[:60]}"
+        )
+    return west, south, east + 360.0 * (east < west and target == CRS84), north
+
+
+@lru_cache(maxsize=64)
+def _transformer(source: str, target: str) -> Any:
+    return _pyproj().Transformer.from_crs(source, target, always_xy=True)
+
+
+def _pyproj() -> Any:
+    try:
+        import pyproj
+    except ImportError:
+        raise Unsupported(_INSTALL) from None
+    return pyproj

@@ -318,7 +318,7 @@ async def test_wrong_requests():
             f"{ROOT}/cube?bbox=1,20,3,10": (400, "south"),
             "/edr/collections/members/position?coords=POINT(8 47)": (400, "as in number=0"),
             "/edr/collections/members/position?coords=POINT(8 47)&select=level=0": (400, "no coordinate 'level'"),
-            f"{ROOT}/position?{at}&parameter-name=wind&select=level=0": (400, "use coords, datetime, z"),
+            f"{ROOT}/position?{at}&parameter-name=wind&select=level=0": (400, "use coords, datetime or z"),
             "/edr/collections/nothing": (404, "no array or group"),
             "/edr/collections/nothing/position?coords=POINT(8 47)": (404, "no array or group"),
         }.items():

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from zarrasync import config
 from zarrasync._util.advice import suggest
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix

@@ -14,7 +14,7 @@ from io import BufferedReader
 from typing import Any
 
 from zarrasync._concurrency import clock
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.memory import check_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.temporary_names import temporary_path
 

@@ -15,7 +15,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.cancel import shielded
 from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.retry import RetryCounts
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarrasync import config
 from zarrasync._util import json
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.memory import check_budget
 from zarrasync._util.redact import redact
 from zarrasync.errors import MetadataError, Problem, StoreError
 from zarrasync.stores.fsspec import http

@@ -14,7 +14,7 @@ from fsspec.core import split_protocol
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.reference import ReferenceFileSystem, ReferenceNotReachable
 
-from zarrasync._util.output_budget import BudgetExceeded, reason_of
+from zarrasync._util.memory import BudgetExceeded, reason_of
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.memory import check_budget
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError

@@ -1,14 +1,17 @@
-"""Node handles: the location and the format of an array or a group."""
+"""Node handles: the location and the format of an array or a group, and their methods that integrations register."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
+from zarrasync._util import plugins
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
@@ -195,3 +198,28 @@ class NodeHandle:
             return False
         listing = await self.store.list_dir(prefix)
         return listing.keys == (copies,) and not listing.prefixes
+
+
+async def call_method(target: Any, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
+    """Call a function that an integration has registered as a method, on a thread because it blocks.
+
+    Args:
+        target: The node or the selection.
+        kind: Its kind, with which the name of the entry point begins.
+        name: The name of the method.
+        extra: The extra that installs its requirements.
+        options: Its arguments.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        function = await compute(partial(plugins.find, plugins.METHODS, f"{kind}_{name}"))
+    except ImportError as error:
+        raise ImportError(f"{name}() cannot be imported: {error}; pip install 'zarrasync[{extra}]'") from error
+    if function is None:
+        raise ImportError(
+            f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
+        )
+    call = partial(function, target, **options)
+    return call() if driven() else await run_in_new_thread(call)

@@ -22,9 +22,9 @@ from zarrasync.indexing import parse
 from zarrasync.indexing.labels import LabelMethod, Position
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.create import parse_sizes
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize

@@ -17,8 +17,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
-from zarrasync.metadata.create import DEFAULT, check_matches, check_options
+from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike, check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of, parent_attributes

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from zarrasync._util import plugins
-from zarrasync.metadata.conventions import cf, ome, zarr_conventions
+from zarrasync.metadata.conventions import cf_attributes, ome, zarr_conventions
 from zarrasync.metadata.conventions.meaning import Axis, Meaning, Violation, merge
 from zarrasync.metadata.conventions.xarray_properties import DIMENSIONS
 from zarrasync.metadata.node_metadata import ArrayMetadata, NodeMetadata
@@ -22,7 +22,7 @@ Interpret: TypeAlias = Callable[[Mapping[str, Any]], Meaning | None]
 _CONVENTIONS: list[tuple[tuple[str, ...], Interpret]] = [
     (ome.ATTRIBUTES, ome.interpret_ome),
     (zarr_conventions.ATTRIBUTES, zarr_conventions.interpret_zarr_conventions),
-    (cf.ATTRIBUTES, cf.interpret_cf),
+    (cf_attributes.ATTRIBUTES, cf_attributes.interpret_cf),
 ]
 
 

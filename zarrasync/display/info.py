@@ -14,7 +14,7 @@ from zarrasync.display.meaning import encoding_facts, meaning_facts
 from zarrasync.display.text import printable, size_text
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
-from zarrasync.metadata.conventions.cf_arrays import encoding_of
+from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.stores import Store
 

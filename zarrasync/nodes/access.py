@@ -15,9 +15,9 @@ from zarrasync.errors import ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.registry import encoding_of, may_be_bounds, parent_of
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray

@@ -20,9 +20,9 @@ from zarrasync.indexing.parse import orthogonal
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
-from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
+from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import CHANGES, slot_of

@@ -14,7 +14,7 @@ from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedByFormat, U
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
-from zarrasync.metadata.conventions.ome_versions import convert_ome
+from zarrasync.metadata.conventions.ome import convert_ome
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of

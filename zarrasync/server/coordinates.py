@@ -17,7 +17,7 @@ from zarrasync.display.tables import Column
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of
-from zarrasync.metadata.conventions.horizontal import HORIZONTAL, role_of
+from zarrasync.metadata.conventions.meaning import HORIZONTAL, role_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.metadata.conventions.meaning import CIRCLE
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.intp]

@@ -9,7 +9,7 @@ import pytest
 
 import zarrasync
 from zarrasync.metadata.conventions import Axis
-from zarrasync.metadata.conventions.horizontal import is_geographic, is_longitude, role_of
+from zarrasync.metadata.conventions.meaning import is_geographic, is_longitude, role_of
 
 EAST = [f"{word}{end}" for word in ("degree", "degrees") for end in ("_east", "_E", "E", " east")]
 

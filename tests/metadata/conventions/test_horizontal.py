@@ -56,4 +56,4 @@ def test_no_other_module_knows_the_units():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in ("degrees_east", "grid_latitude", "projection_y_coordinate")
     }
-    assert spelled == {"metadata/conventions/horizontal.py", "metadata/conventions/zarr_conventions.py"}
+    assert spelled == {"metadata/conventions/meaning.py", "metadata/conventions/zarr_conventions.py"}

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.metadata.conventions.cf_times import CALENDAR, CALENDARS, UNITS, units_of
-from zarrasync.metadata.conventions.meaning import CRS, Link, Meaning
-from zarrasync.metadata.conventions.reader import Reader, is_number
+from zarrasync.metadata.conventions.meaning import CRS, Link, Meaning, Reader, is_number
 
 FILL = "_FillValue"
 MISSING_VALUE = "missing_value"

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.metadata.conventions.meaning import RGBA, Labels, Link, Meaning, merge
+from zarrasync.metadata.conventions.meaning import RGBA, Labels, Link, Meaning, Reader, merge, short
 from zarrasync.metadata.conventions.ome_images import interpret_image, interpret_scene, with_channels
-from zarrasync.metadata.conventions.reader import Reader, short
 from zarrasync.metadata.format import Format
 
 ATTRIBUTES = ("ome", "multiscales", "plate", "well", "labels", "image-label", "bioformats2raw.layout")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning
+from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, Reader
 from zarrasync.metadata.conventions.ome_transforms import (
     Transformation,
     chain,
@@ -15,7 +15,6 @@ from zarrasync.metadata.conventions.ome_transforms import (
     located_axes,
     read_transformation,
 )
-from zarrasync.metadata.conventions.reader import Reader
 
 _NESTED_KEYS = ("0.2", "0.3", "0.4")
 """Versions in which chunks are in nested directories."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from zarrasync.display.text import printable
 from zarrasync.metadata.conventions import Meaning
-from zarrasync.metadata.conventions.cf_attributes import Flags
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_flags import Flags
 
 _MOST = 12
 """Number of axes or levels that are listed."""

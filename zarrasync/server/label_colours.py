@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.metadata.conventions import RGBA, Labels
-from zarrasync.metadata.conventions.cf_attributes import Flags
+from zarrasync.metadata.conventions.cf_flags import Flags
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio as a fraction of 64 bits. Its multiples are spread evenly, so hues of successive labels are far apart."""

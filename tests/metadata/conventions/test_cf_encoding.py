@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from zarrasync.errors import EncodingError
-from zarrasync.metadata.conventions.cf_attributes import Flags, inherited_attributes, parents_of_bounds, without_nan
+from zarrasync.metadata.conventions.cf_attributes import inherited_attributes, parents_of_bounds, without_nan
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.cf_flags import Flags
 
 PACKED = {"scale_factor": 0.01, "add_offset": 0.0, "_FillValue": -32767}
 

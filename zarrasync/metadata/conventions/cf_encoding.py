@@ -15,8 +15,6 @@ from zarrasync.metadata.conventions.cf_attributes import (
     MISSING_NUMBERS,
     OFFSET,
     SCALE,
-    Flags,
-    flags_of,
     inherited_attributes,
     numbers_with_sign,
     scalar_in,
@@ -24,6 +22,7 @@ from zarrasync.metadata.conventions.cf_attributes import (
     unit_of,
     valid_range,
 )
+from zarrasync.metadata.conventions.cf_flags import Flags, flags_of
 from zarrasync.metadata.conventions.cf_times import (
     TimeUnits,
     are_dates,

@@ -15,10 +15,10 @@ from typing import Any, Never, Self
 from zarrasync._util import json as _json
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.metadata.extensions import StorageTransformer
 from zarrasync.model.chunk_grids import MAX_LISTED_CHUNKS, Edges, Grid, grid_of
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
-from zarrasync.model.storage_transformers import StorageTransformer
 
 _MAX_AXES = 64
 _MAX_CHUNK = 1 << 62

@@ -27,23 +27,21 @@ from zarrasync.codecs import (
     registered,
 )
 from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.draft_entry_point import (
+from zarrasync.formats.draft_dialects import (
     SEED,
     SPECIFICATION,
     Y2022,
     check_extensions,
+    codec_uri,
     list_member,
     parse_attributes,
-    refuse_unknown_members,
-    take_filters,
-)
-from zarrasync.formats.draft_names import (
-    codec_uri,
     parse_codec_uri,
     parse_fill_value,
     parse_type,
+    refuse_unknown_members,
     render_fill_value,
     render_type,
+    take_filters,
 )
 from zarrasync.formats.numpy_documents import fortran_order, parse_fill, render_fill, stored_dtype, to_numcodecs
 from zarrasync.metadata.document import DocumentChecker

@@ -28,8 +28,7 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
-from zarrasync.indexing.selectors import Stride
-from zarrasync.indexing.transform import Transform
+from zarrasync.indexing.transform import Stride, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
 from zarrasync.nodes.metadata_cell import MetadataCell

@@ -38,9 +38,8 @@ from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.display.explanation import Explanation
+from zarrasync.display.explanation import Explanation, PlanExplanation
 from zarrasync.display.info import Info, Tree
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata

@@ -61,7 +61,7 @@ from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.jobs.plan import Task
-from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.explanation import PlanExplanation
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run

@@ -16,7 +16,7 @@ from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, add_raw, count, levels, open_node, options, presented_arrays, select
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
-from zarrasync.display.meaning import encoding_facts
+from zarrasync.display.info import encoding_facts
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import chunk_shapes, printable, size_text
 from zarrasync.errors import UnsupportedOperation

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
-from zarrasync.display.meaning import encoding_facts, meaning_facts
+from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Shown
 from zarrasync.display.tables import Column, Table
 from zarrasync.display.text import chunk_shapes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.conventions import MULTISCALES, geo_attributes
 from zarrasync import sync
 from zarrasync._util import plugins
-from zarrasync.display.meaning import encoding_facts, meaning_facts
+from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.metadata import GroupMetadata
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, cf_attributes, meaning_of, ome, zarr_conventions
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zarrasync.display import values as value_text
-from zarrasync.display.tables import Column, Table
+from zarrasync.display.values import Column, Table
 
 BIG = np.random.default_rng(3).normal(280, 5, (3, 70, 311)).astype("f4")
 BIG[0, 0, :2] = np.nan, np.inf

@@ -13,8 +13,8 @@ from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
 from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Shown
-from zarrasync.display.tables import Column, Table
 from zarrasync.display.text import chunk_shapes
+from zarrasync.display.values import Column, Table
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.projection import in_c_order
 from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of

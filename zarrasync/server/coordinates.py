@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation, with_short_dates
-from zarrasync.display.tables import Column
+from zarrasync.display.values import Column
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of

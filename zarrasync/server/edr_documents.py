@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
-from zarrasync.display.tables import Column, Table
+from zarrasync.display.values import Column, Table
 from zarrasync.metadata.conventions import FILL
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis
 from zarrasync.server.edr_plan import Plan, Span

@@ -17,11 +17,11 @@ from zarrasync.cli.arguments import (
     add_layout,
     destination,
     executor_of,
+    open_in_hierarchy,
     options,
 )
 from zarrasync.cli.console import Console
 from zarrasync.cli.monitoring import add_monitoring, monitored
-from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted, size_text
 from zarrasync.errors import ZarrError
 from zarrasync.formats import may_be_zarr

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from zarrasync import config, sync
 from zarrasync._concurrency.bridge import run
 from zarrasync._util.redact import redact
-from zarrasync.cli.arguments import Commands, options
+from zarrasync.cli.arguments import Commands, hierarchy_of, open_group, options, split_url
 from zarrasync.cli.console import Console
-from zarrasync.cli.places import hierarchy_of, open_group, split_url
 from zarrasync.errors import NodeExistsError, ZarrError
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.move import move_values

@@ -21,9 +21,8 @@ import zarrasync
 from zarrasync import config
 from zarrasync.cli import attributes, completion, ingest, inspect, modify, move, pyramid, serve
 from zarrasync.cli.arguments import CommandFunction, CommandParser, Commands, RedactingParser
-from zarrasync.cli.console import Console
+from zarrasync.cli.console import Console, error_line, for_shell, options_of, secrets_of, typed_places
 from zarrasync.cli.ingest_plans import is_plan_command, make_plan_parser
-from zarrasync.cli.messages import error_line, for_shell, options_of, secrets_of, typed_places
 from zarrasync.display.text import counted, printable
 
 __all__ = ["main", "make_parser"]

@@ -25,7 +25,6 @@ from zarrasync.model.paths import check_key, check_keys, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.cloud.buckets import UnretriedTwin, is_usable, open_bucket
 from zarrasync.stores.cloud.identity import bucket_of, is_viewer_lasting, kind_of, service_of, viewer_of
-from zarrasync.stores.cloud.object_urls import is_anonymous, url_access
 from zarrasync.stores.cloud.obstore_reads import (
     look_up,
     read,
@@ -34,7 +33,7 @@ from zarrasync.stores.cloud.obstore_reads import (
     retry_count,
     version_field,
 )
-from zarrasync.stores.cloud.presigned import PresignedRequests
+from zarrasync.stores.cloud.presigned import PresignedRequests, is_anonymous, url_access
 from zarrasync.stores.cloud.regions import (
     find_region,
     in_region,

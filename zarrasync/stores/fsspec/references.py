@@ -1,4 +1,9 @@
-"""fsspec's filesystem of references, which reaches nothing that its reader has not chosen."""
+"""fsspec's filesystem of references, which reaches nothing that its reader has not chosen, and its documents.
+
+Documents have the format of kerchunk. Version 0 maps keys to references. Version 1 has them in a member, and templates for
+the beginnings of URLs in another one. A reference is the value itself (a string), or a list of a URL, and of offset and size
+for a part of that file.
+"""
 
 from __future__ import annotations
 

@@ -23,10 +23,9 @@ from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store, stored_coords
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
-from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.nodes.walk import Listings, nodes_below, walk, walk_listed, warn_of_failures
 from zarrasync.stores import Store, resolve
 

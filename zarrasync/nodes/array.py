@@ -33,9 +33,8 @@ from zarrasync.nodes.coordinates import Labelled, parse_queries, selected, wante
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.like_numpy import NotAwaited
-from zarrasync.nodes.node import NodeHandle, call_method, run_on_store
+from zarrasync.nodes.node import NodeHandle, call_method, run_on_store, stored_coords, stored_sizes
 from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
-from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
 

@@ -27,7 +27,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import ancestors
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.documents import Metadata, put_documents
 from zarrasync.nodes.erase import erase_node, is_of_job, leftover_chunks

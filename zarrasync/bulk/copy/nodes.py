@@ -19,7 +19,7 @@ from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import consolidate
+from zarrasync.nodes.consolidated_updates import consolidate
 from zarrasync.nodes.create import check_creatable, create_node
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.documents import Metadata

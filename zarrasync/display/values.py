@@ -176,7 +176,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class ElementTable:
     """A table with a row for each element of an array, in C order.
 
     Attributes:
@@ -268,7 +268,7 @@ class ParquetPieces:
         self.closed, self._position, self._pieces = False, 0, list[bytes]()
         self._writer: Any = None
 
-    def add(self, table: Table) -> bytes:
+    def add(self, table: ElementTable) -> bytes:
         """Return the bytes of the rows of a table.
 
         Raises:

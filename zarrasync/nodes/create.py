@@ -126,8 +126,8 @@ class _Creation:
     @property
     def ancestors(self) -> list[str]:
         """The paths above the node, except groups that are known to exist."""
-        paths, known = ancestors(self.handle.path), self.handle.ancestor_group
-        return paths if known is None else paths[: paths.index(known)] if known in paths else paths[:-1]
+        paths, existing = ancestors(self.handle.path), self.handle.ancestor_group
+        return paths if existing is None else paths[: paths.index(existing)] if existing in paths else paths[:-1]
 
 
 def _possible_formats(format_: Format) -> list[Format]:

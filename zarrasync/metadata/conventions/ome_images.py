@@ -204,8 +204,8 @@ def _read_edge(
             path = reader.path({"path": path}, "path", place)
             links += [Link(path, kind, place, system=name)] if path else []
         elif name not in systems:
-            names = ", ".join(systems) or "none"
-            reader.error(place, f"there is no coordinate system {name!r}; known: {names}")
+            listed = ", ".join(systems) or "none"
+            reader.error(place, f"there is no coordinate system {name!r}; known: {listed}")
     _warn_of_names(item, location, reader)
     source, target = ends
     found = read_transformation(item, len(source) or count_inputs(item) or len(target), location, reader)

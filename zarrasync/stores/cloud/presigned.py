@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
-from zarrasync.stores.cloud.regions import region_of
+from zarrasync.stores.cloud.buckets import region_of
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.responses import Response, UnsupportedResponse, parse_value, raise_if_transient, range_header
 from zarrasync.stores.http.session import Client, supports

@@ -1,4 +1,4 @@
-"""The two dialects of the draft of format 3: the entry point that selects one, members of documents, data types, codecs, and fill values."""
+"""The dialects of the draft of format 3: the entry point that selects one, extensions, data types, codecs, fill values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Transforms: maps from the coordinates of a result to the coordinates of an array, and layouts of their results in memory.
 
 Each kind of indexing (basic, orthogonal, coordinate, mask, block) has a parser in ``parse`` that returns a transform.
-Indexing a lazy view again composes two transforms.
+Indexing a lazy view again composes two transforms. A negative step is a ``Stride`` with a negative step: its elements are read
+in ascending order, and placed in descending order.
 
 Chunks are copied axis by axis, but NumPy's indexing rules determine the order of a result's dimensions. The buffer of a
 ``Layout`` connects both. Its first dimension is for all axes that are gathered together point by point, if any. One

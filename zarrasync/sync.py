@@ -38,14 +38,12 @@ from zarrasync.bulk.reports import CopyReport, Report
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync.codecs import Codec
 from zarrasync.config import Config
-from zarrasync.display.explanation import Explanation
+from zarrasync.display.explanation import Explanation, PlanExplanation
 from zarrasync.display.info import Info, Tree
-from zarrasync.display.plan_explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
-from zarrasync.metadata.create import DEFAULT
+from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.model.dtypes import DataType
 from zarrasync.nodes import array as _array

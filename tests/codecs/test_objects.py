@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync.codecs.objects import check_msgpack
 from zarrasync.errors import CodecError, MetadataError, UnknownCodecError
 

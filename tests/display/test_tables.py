@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zarrasync.display import values as value_text
-from zarrasync.display.tables import Column, Table
+from zarrasync.display.values import Column, ElementTable
 
 BIG = np.random.default_rng(3).normal(280, 5, (3, 70, 311)).astype("f4")
 BIG[0, 0, :2] = np.nan, np.inf
@@ -72,8 +72,8 @@ def test_integers_as_strings(encoder: str):
     assert json.loads(b"".join(value_text.json_pieces(small, quote_int64=True))) == [1, 2]
 
 
-def make_table() -> Table:
-    return Table(
+def make_table() -> ElementTable:
+    return ElementTable(
         [Column("time", TIMES), Column("lat", np.linspace(-3, 3, 70)), Column("lon, east", np.arange(311))],
         [Column("t2m", BIG)],
     )
@@ -95,12 +95,12 @@ def test_csv_has_a_row_for_each_element(encoder: str):
 
 def test_csv_of_text():
     names = np.array(["a", 'say "é"', "1,2", "", None, "two\nlines"], object)
-    table = Table([Column("n", np.arange(6))], [Column("name", names)])
+    table = ElementTable([Column("n", np.arange(6))], [Column("name", names)])
     rows = list(csv.reader(io.StringIO(b"".join(table.csv_pieces()).decode(), newline="")))
     assert rows == [["n", "name"], *([str(n), name or ""] for n, name in enumerate(names))]
-    assert b"".join(Table([], [Column("v", np.array(2.5))]).csv_pieces()) == b"v\n2.5\n"
-    assert b"".join(Table([Column("x", np.zeros(0))], [Column("v", np.zeros(0))]).csv_pieces()) == b"x,v\n"
-    own = Table([Column("x", np.arange(2))], [Column("x", np.array([5, 6]))])  # a coordinate
+    assert b"".join(ElementTable([], [Column("v", np.array(2.5))]).csv_pieces()) == b"v\n2.5\n"
+    assert b"".join(ElementTable([Column("x", np.zeros(0))], [Column("v", np.zeros(0))]).csv_pieces()) == b"x,v\n"
+    own = ElementTable([Column("x", np.arange(2))], [Column("x", np.array([5, 6]))])  # a coordinate
     assert b"".join(own.csv_pieces()) == b"x\n5\n6\n"
 
 
@@ -115,5 +115,5 @@ def test_arrow_and_parquet():
         np.testing.assert_array_equal(found.column("t2m").to_numpy(), BIG.reshape(-1))
         times = found.column("time").to_numpy().reshape(BIG.shape)[:, 0, 0]
         np.testing.assert_array_equal(times, TIMES)
-    text = Table([Column("n", np.arange(2))], [Column("s", np.array(["é", None], object))])
+    text = ElementTable([Column("n", np.arange(2))], [Column("s", np.array(["é", None], object))])
     assert pyarrow.ipc.open_stream(text.arrow()).read_all().column("s").to_pylist() == ["é", None]

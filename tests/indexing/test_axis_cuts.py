@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from zarrasync.indexing import parse
 from zarrasync.indexing.axis_cuts import count_touched, cut_axis, partly_touched, touched
 from zarrasync.indexing.key_items import expand_key
+from zarrasync.indexing.projection import indices_of, length
 from zarrasync.indexing.regions import Coverage, partial_chunks, touched_chunks
-from zarrasync.indexing.selectors import indices_of, length
 from zarrasync.indexing.split import split_chunks
 from zarrasync.model.chunk_grids import Grid, GridAxis, ListedAxis, RegularAxis
 

@@ -177,7 +177,7 @@ async def test_storage_transformers_of_others(api: Api, zarr_format: Any):
     from dataclasses import replace
 
     from zarrasync.formats import by_name
-    from zarrasync.model import storage_transformers
+    from zarrasync.metadata import extensions
 
     store: dict[str, bytes] = {}
     array = await api(api.create_array(store, shape=4, dtype="u1", chunks=2, zarr_format=zarr_format, compressors=None))
@@ -195,7 +195,7 @@ async def test_storage_transformers_of_others(api: Api, zarr_format: Any):
         await api(array.update_attributes({"x": 1}))
         assert (await api(api.load(store))).tolist() == [1, 2, 3, 4]
     finally:
-        storage_transformers._registered.clear()
+        extensions._transformers.clear()
 
 
 def test_extensions_are_found_by_entry_points(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from zarrasync import sync
 from zarrasync._concurrency import clock
 from zarrasync.cli import main
 from zarrasync.stores import LocalStore
-from zarrasync.stores.temporary_names import is_abandoned, temporary_path
+from zarrasync.stores.local_files import is_abandoned, temporary_path
 
 WRITER = """
 import sys

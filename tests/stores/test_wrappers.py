@@ -19,8 +19,8 @@ from tests.support.api import Api
 from zarrasync import stores, sync
 from zarrasync.errors import ReadOnlyError, ShapeError, StoreError
 from zarrasync.stores.base import Transaction
-from zarrasync.stores.bounded import BoundedStore
 from zarrasync.stores.counting import Event, Latencies
+from zarrasync.stores.remote import BoundedStore
 from zarrasync.stores.values import KeyIndex
 from zarrasync.stores.wrappers import AliasStore, ListedStore
 from zarrasync.testing import FaultyStore, LatencyStore

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zarrasync import stores, sync
-from zarrasync.stores.temporary_names import temporary_path
+from zarrasync.stores.local_files import temporary_path
 
 __all__ = ["DyingStore", "die_at", "dying_store", "in_child", "names"]
 

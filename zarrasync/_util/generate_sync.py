@@ -61,7 +61,7 @@ from zarrasync.bulk import manifest as _manifest
 from zarrasync.bulk.jobs import plan as _plan
 from zarrasync.bulk import plans as _plans
 from zarrasync.bulk.jobs.plan import Task
-from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.explanation import PlanExplanation
 from zarrasync.bulk.pyramid import functions as _pyramid
 from zarrasync.bulk.validate import functions as _validate
 from zarrasync._concurrency.bridge import iterate, run
@@ -73,7 +73,7 @@ from zarrasync.bulk.pyramid.downsample import Method
 from zarrasync.bulk.pyramid import PyramidAxes, PyramidReport
 from zarrasync.bulk.pyramid.prepare import Convention
 from zarrasync.bulk.reports import CopyReport, Report
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
+from zarrasync.metadata.create import ChunksLike, ShapeLike, ShardsLike
 from zarrasync.model.dtypes import DataType
 from zarrasync.metadata.extensions import register_codec, register_data_type, register_storage_transformer
 from zarrasync.nodes.access import SourceLike, resolve_source, store_of

@@ -127,13 +127,13 @@ def redacted_errors(*options: Mapping[str, Any] | None) -> Iterator[None]:
     Raises:
         StoreError: Instead of an error whose message cannot be changed.
     """
-    known = dict(enumerate(options))
+    secrets = dict(enumerate(options))
     try:
         yield
     except Exception as error:
-        if _without_secrets(error, known, set()):
+        if _without_secrets(error, secrets, set()):
             raise
-        raise StoreError(f"{type(error).__name__}: {redact(str(error), known)}") from None
+        raise StoreError(f"{type(error).__name__}: {redact(str(error), secrets)}") from None
 
 
 def _without_secrets(error: BaseException, options: Mapping[Any, Any], seen: set[int]) -> bool:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from zarrasync.stores.temporary_names import is_process_gone, process_name
+from zarrasync.stores.local_files import is_process_gone, process_name
 
 _PREFIX = "zarrasync-scratch-"
 """How the names of folders begin. The name of their process follows."""

@@ -11,9 +11,8 @@ from typing import Any, Never
 
 from zarrasync._concurrency.bridge import run
 from zarrasync._util.advice import suggest
-from zarrasync.cli.arguments import Commands, open_node
+from zarrasync.cli.arguments import Commands, open_in_hierarchy, open_node
 from zarrasync.cli.console import Console
-from zarrasync.cli.places import open_in_hierarchy
 from zarrasync.display.text import counted
 from zarrasync.nodes.access import replace_attributes
 

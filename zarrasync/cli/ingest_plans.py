@@ -42,6 +42,13 @@ def make_plan_parser() -> argparse.ArgumentParser:
     """Return the parser of the commands for plans, which follow the word ``ingest``."""
     parser = RedactingParser(prog="zarrasync ingest", description="Ingest files as tasks that run anywhere.")
     commands = Commands(parser.add_subparsers(dest="action", required=True, parser_class=CommandParser))
+    _add_plan(commands)
+    _add_check(commands)
+    _add_actions(commands)
+    return parser
+
+
+def _add_plan(commands: Commands) -> None:
     plan = commands(
         "plan",
         "write a plan, whose tasks any process or machine can run",
@@ -58,6 +65,9 @@ def make_plan_parser() -> argparse.ArgumentParser:
     add_layout(plan, "keep", "3")
     plan.set_defaults(compressor="auto")
     plan.add_argument("--variable", action="append", default=[], help="write only this variable (may be repeated)")
+
+
+def _add_check(commands: Commands) -> None:
     check = commands(
         "check",
         "list the problems of files, and write nothing",
@@ -76,6 +86,10 @@ def make_plan_parser() -> argparse.ArgumentParser:
         compressor="auto",
     )
     check.add_argument("--variable", action="append", default=[], help="check only this variable (may be repeated)")
+
+
+def _add_actions(commands: Commands) -> None:
+    """Add the commands for existing plans: run, finish, abandon."""
     run = commands(
         "run",
         "run tasks of a plan: those that are not finished, or some of them",
@@ -118,7 +132,6 @@ def make_plan_parser() -> argparse.ArgumentParser:
     for command in (run, finish):
         command.add_argument("--verify", action="store_true", help="read all values back and compare them")
         add_monitoring(command)
-    return parser
 
 
 def _check(args: argparse.Namespace, console: Console) -> int:

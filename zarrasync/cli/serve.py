@@ -16,7 +16,6 @@ from typing import Any
 
 from zarrasync import sync
 from zarrasync._util.redact import redact
-from zarrasync.cli import bench
 from zarrasync.cli.arguments import Commands, add_several, count, options, port
 from zarrasync.cli.console import Console
 
@@ -26,7 +25,7 @@ _ENDINGS = (".zarr", ".zip", ".json", ".parquet")
 
 
 def add(command: Commands) -> None:
-    """Add the commands for the network: serve, bench."""
+    """Add the command."""
     serve = command(
         "serve",
         "serve hierarchies over HTTP: a viewer, Zarr for other programs, values and tiles",
@@ -53,7 +52,6 @@ def add(command: Commands) -> None:
     serve.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time per request (default: 60)")
     serve.add_argument("--spans", action="store_true", help="make OpenTelemetry spans")
     serve.add_argument("--log", action="store_true", help="log each request as a line of JSON on the error stream")
-    bench.add(command)
 
 
 def _add_address(serve: argparse.ArgumentParser) -> None:

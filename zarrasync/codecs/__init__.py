@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from zarrasync.codecs.axes import ReshapeCodec, TransposeCodec
+from zarrasync.codecs.array_codecs import BitroundCodec, PackbitsCodec, ReshapeCodec, ScaleOffsetCodec, TransposeCodec
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.blosc import BloscCodec
 from zarrasync.codecs.bytes import BytesCodec
@@ -15,7 +15,6 @@ from zarrasync.codecs.cast_value import CastValueCodec
 from zarrasync.codecs.chain import BoundChain, CodecChain
 from zarrasync.codecs.containers import ConditionalCodec, N5Codec
 from zarrasync.codecs.crc32c import Crc32cCodec
-from zarrasync.codecs.element_codecs import BitroundCodec, PackbitsCodec, ScaleOffsetCodec
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.numcodecs import NumcodecsArray, NumcodecsBytes, adapt
 from zarrasync.codecs.objects import OBJECT_CODECS, ObjectCodec, VlenBytesCodec, VlenUtf8Codec

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._util.output_budget import OutputBudget
+from zarrasync._util.memory import OutputBudget
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.chunk_properties import (
     ArrayStep,

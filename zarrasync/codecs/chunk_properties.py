@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync._util.output_budget import OutputBudget, expansion_budget
+from zarrasync._util.memory import OutputBudget, expansion_budget
 from zarrasync.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
 from zarrasync.codecs.partial import BoundArrayBytes
 from zarrasync.codecs.spec import Array, ArraySpec, as_bytes_view

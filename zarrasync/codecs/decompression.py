@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync._concurrency.fork import reentrant_lock
-from zarrasync._util.output_budget import check_budget, reason_of
+from zarrasync._util.memory import check_budget, reason_of
 from zarrasync.codecs.base import Codec, Decoder, Out
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import ChecksumError, UnknownCodecError

@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from zarrasync._kernel.structs import DELTA, GZIP, LZ4, SHUFFLE, ZLIB
-from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
+from zarrasync._util.memory import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import (
     ArrayArrayCodec,
     ArrayBytesCodec,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from zarrasync._util.output_budget import BudgetExceeded, check_budget, reason_of
+from zarrasync._util.memory import BudgetExceeded, check_budget, reason_of
 from zarrasync.codecs.base import ArrayBytesCodec, Codec
 from zarrasync.codecs.chunk_properties import memory_size, variable_budget
 from zarrasync.codecs.numcodecs import numcodecs_codec

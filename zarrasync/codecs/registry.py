@@ -8,7 +8,7 @@ from typing import Any
 from zarrasync._util import plugins
 from zarrasync._util.advice import suggest
 from zarrasync._util.json import to_plain
-from zarrasync.codecs.axes import ReshapeCodec, TransposeCodec
+from zarrasync.codecs.array_codecs import BitroundCodec, PackbitsCodec, ReshapeCodec, ScaleOffsetCodec, TransposeCodec
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec, rejection_of
 from zarrasync.codecs.blosc import BloscCodec
 from zarrasync.codecs.bytes import BytesCodec
@@ -17,7 +17,6 @@ from zarrasync.codecs.chain import CodecChain
 from zarrasync.codecs.containers import ConditionalCodec, N5Codec
 from zarrasync.codecs.crc32c import Crc32cCodec
 from zarrasync.codecs.decompression import numcodecs_module
-from zarrasync.codecs.element_codecs import BitroundCodec, PackbitsCodec, ScaleOffsetCodec
 from zarrasync.codecs.gzip import GzipCodec
 from zarrasync.codecs.numcodecs import adapt, normalize_config
 from zarrasync.codecs.objects import VlenBytesCodec, VlenUtf8Codec

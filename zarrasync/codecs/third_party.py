@@ -14,7 +14,7 @@ import numpy as np
 
 from zarrasync._concurrency.offload import run_to_end
 from zarrasync._util.json import to_plain
-from zarrasync._util.output_budget import check_budget, reason_of
+from zarrasync._util.memory import check_budget, reason_of
 from zarrasync.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec, Decoder, Out
 from zarrasync.codecs.partial import BoundArrayBytes, BoundWhole
 from zarrasync.codecs.spec import Array, ArraySpec, Buffer

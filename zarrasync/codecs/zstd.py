@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zarrasync._kernel.structs import ZSTD
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.memory import check_budget
 from zarrasync.codecs.base import BytesBytesCodec, Decoder, KernelStep, Out, check_integer
 from zarrasync.codecs.decompression import checked_decoder, numcodecs_module, with_size_header
 from zarrasync.codecs.spec import Buffer

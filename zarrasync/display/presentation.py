@@ -123,13 +123,13 @@ class Presentation:
     def dates(self, numbers: Sequence[float | None]) -> tuple[list[str | None], str]:
         """Return statistics of times as dates; otherwise ``None`` for each, and the reason."""
         nothing: list[str | None] = [None] * len(numbers)
-        known = [number for number in numbers if number is not None]
-        if not known or not self.has_dates or self.encoding.times is None:
+        present = [number for number in numbers if number is not None]
+        if not present or not self.has_dates or self.encoding.times is None:
             return nothing, ""
         try:
             texts = (
                 str(with_short_dates(_as_iso(numbers_to_dates(np.asarray([number]), self.encoding.times)))[0])
-                for number in known
+                for number in present
             )
             return [None if number is None else next(texts) for number in numbers], ""
         except CodecError as error:

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from zarrasync.display.job_progress import JobProgress, Monitor
-from zarrasync.display.monitors import default_monitor
+from zarrasync.display.job_progress import JobProgress, Monitor, default_monitor
 from zarrasync.display.report import JobReport
 from zarrasync.display.text import counted, size_text
 from zarrasync.transfer.threads import Progress

@@ -9,7 +9,7 @@ from functools import cache
 
 from zarrasync.errors import MetadataError
 from zarrasync.formats.draft import Draft
-from zarrasync.formats.draft_entry_point import SEED, Y2022
+from zarrasync.formats.draft_dialects import SEED, Y2022
 from zarrasync.formats.parsed_cache import parse
 from zarrasync.formats.v2 import V2
 from zarrasync.formats.v3 import V3

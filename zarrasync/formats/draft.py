@@ -24,7 +24,7 @@ from zarrasync.formats.draft_arrays import (
     render_array,
     unsupported,
 )
-from zarrasync.formats.draft_entry_point import (
+from zarrasync.formats.draft_dialects import (
     ENTRY_POINT_KEY,
     SEED,
     Y2022,

@@ -27,31 +27,28 @@ from zarrasync.codecs import (
     registered,
 )
 from zarrasync.errors import MetadataError, UnknownCodecError, UnsupportedByFormat, ZarrError
-from zarrasync.formats.draft_entry_point import (
+from zarrasync.formats.draft_dialects import (
     SEED,
     SPECIFICATION,
     Y2022,
     check_extensions,
+    codec_uri,
     list_member,
     parse_attributes,
-    refuse_unknown_members,
-    take_filters,
-)
-from zarrasync.formats.draft_names import (
-    codec_uri,
     parse_codec_uri,
     parse_fill_value,
     parse_type,
+    refuse_unknown_members,
     render_fill_value,
     render_type,
+    take_filters,
 )
 from zarrasync.formats.numpy_documents import fortran_order, parse_fill, render_fill, stored_dtype, to_numcodecs
 from zarrasync.metadata.document import DocumentChecker
+from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
 from zarrasync.metadata.node_metadata import ArrayMetadata, SourceDocuments
-from zarrasync.model import storage_transformers
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType, is_raw
-from zarrasync.model.storage_transformers import StorageTransformer
 
 REQUIRED_MEMBERS = {
     SEED: ("shape", "data_type", "chunk_grid", "chunk_memory_layout", "fill_value", "extensions", "attributes"),
@@ -223,7 +220,7 @@ def _parse_transformers(
             shards = _parse_shards(checker, f"{member}.configuration.chunks_per_shard", options, chunks)
         else:
             try:
-                transformers.append(storage_transformers.parse(uri, options))
+                transformers.append(parse_storage_transformer(uri, options))
             except MetadataError as error:
                 checker.add_error(member, error)
     return shards, tuple(transformers)

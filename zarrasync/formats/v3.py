@@ -28,13 +28,13 @@ from zarrasync.errors import InvalidKeyError, MetadataError, Problem, UnknownCod
 from zarrasync.formats.parsed_cache import parse_similar
 from zarrasync.metadata.conventions.xarray_properties import UNNAMED
 from zarrasync.metadata.document import DocumentChecker, document_key, named_extension, with_shape
+from zarrasync.metadata.extensions import StorageTransformer, parse_storage_transformer
 from zarrasync.metadata.format import Documents, Format, Kind, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata, GroupMetadata, SourceDocuments
-from zarrasync.model import dtypes, fill_values, storage_transformers
+from zarrasync.model import dtypes, fill_values
 from zarrasync.model.chunk_grids import Edges, expand_sizes
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.paths import join
-from zarrasync.model.storage_transformers import StorageTransformer
 
 _REQUIRED = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 _OPTIONAL = ("attributes", "storage_transformers", "dimension_names")
@@ -168,7 +168,7 @@ def _parse_transformers(checker: DocumentChecker, value: Any) -> tuple[StorageTr
             checker.add(member, f"expected an object with a name, found {item!r}")
             continue
         try:
-            transformers.append(storage_transformers.parse(name, configuration))
+            transformers.append(parse_storage_transformer(name, configuration))
         except MetadataError as error:
             if not (isinstance(item, Mapping) and item.get("must_understand") is False):
                 checker.add_error(member, error)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.indexing.selectors import IntArray, Selector, reorder
+from zarrasync.indexing.projection import IntArray, Selector, reorder
 from zarrasync.model.chunk_grids import GridAxis, ListedAxis, RegularAxis
 
 Touched: TypeAlias = range | IntArray

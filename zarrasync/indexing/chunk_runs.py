@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.indexing.axis_cuts import cut_axis, group_points
-from zarrasync.indexing.projection import Projection, assign, numpy_index
-from zarrasync.indexing.selectors import IntArray, indices_of, length, section
+from zarrasync.indexing.projection import IntArray, Projection, assign, indices_of, length, numpy_index, section
 from zarrasync.model.chunk_grids import Grid
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride
+from zarrasync.indexing.projection import IntArray
+from zarrasync.indexing.transform import AxisMap, Const, Gather, Stride
 
 Shape = tuple[int, ...]
 

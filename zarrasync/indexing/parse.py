@@ -28,8 +28,8 @@ from zarrasync.indexing.key_items import (
     resolve_integer,
     resolve_slice,
 )
-from zarrasync.indexing.selectors import AxisMap, Const, Gather, IntArray, Stride
-from zarrasync.indexing.transform import Transform
+from zarrasync.indexing.projection import IntArray
+from zarrasync.indexing.transform import AxisMap, Const, Gather, Stride, Transform
 from zarrasync.model.chunk_grids import Grid
 
 Shape = tuple[int, ...]

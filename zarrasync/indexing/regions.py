@@ -21,8 +21,7 @@ from zarrasync.indexing.axis_cuts import (
     sizes_of,
     touched,
 )
-from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray, Selector
+from zarrasync.indexing.projection import IntArray, Projection, Selector
 from zarrasync.model.chunk_grids import Grid, GridAxis
 
 _MOST_DRAWN = 1 << 16

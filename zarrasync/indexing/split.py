@@ -8,8 +8,7 @@ from itertools import product
 
 from zarrasync.indexing.axis_cuts import cut_axis
 from zarrasync.indexing.chunk_runs import ChunkRun, split_walked
-from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray, Selector, indices_of, reorder
+from zarrasync.indexing.projection import IntArray, Projection, Selector, indices_of, reorder
 from zarrasync.model.chunk_grids import Grid, RegularAxis
 
 _new = tuple.__new__

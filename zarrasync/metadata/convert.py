@@ -12,8 +12,8 @@ from zarrasync.codecs import ArraySpec, NumcodecsBytes, ZstdCodec
 from zarrasync.codecs.chunk_properties import is_fill
 from zarrasync.codecs.numcodecs import ARRAY_ARRAY
 from zarrasync.errors import MetadataError, UnsupportedByFormat
-from zarrasync.metadata.chunk_shapes import plan_chunk_shapes
 from zarrasync.metadata.conventions import DIMENSIONS, XarrayProperties, convert_properties
+from zarrasync.metadata.create import plan_chunk_shapes
 from zarrasync.metadata.format import Format, RequestedCodecs
 from zarrasync.metadata.node_metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import Edges

@@ -72,11 +72,11 @@ class DocumentChecker:
             value = [c if n or type(c) is not int else c or 1 for c, n in zip(value, shape, strict=True)]
         return self.sizes(member, value, 1)
 
-    def attributes(self, value: Any, member: str = "attributes") -> dict[str, Any]:
+    def attributes(self, value: Any) -> dict[str, Any]:
         """Return an object of attributes."""
         if isinstance(value, dict):
             return value
-        self.add(member, f"expected an object, found {value!r}")
+        self.add("attributes", f"expected an object, found {value!r}")
         return {}
 
     def raise_problems(self) -> None:

@@ -1,20 +1,48 @@
-"""Registration of codecs, data types and storage transformers of other packages.
+"""Registration of codecs, data types and storage transformers of other packages, and parsing of storage transformers.
 
 Packages can also provide them as entry points of the groups ``zarrasync.codecs`` (a class), ``zarrasync.data_types`` and
 ``zarrasync.storage_transformers`` (functions of the configuration). Entry points are loaded when a document contains an
 unknown name.
+
+Storage transformers wrap the store of an array's chunks. The array's metadata names them. Sharding, which is a storage
+transformer in the draft of format 3, is a codec here. Wrappers that do not change stored values (caches, counters) are not
+part of the metadata: users open a wrapped store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from zarrasync import codecs
+from zarrasync._util import plugins
 from zarrasync.codecs import Codec
-from zarrasync.model import dtypes, storage_transformers
+from zarrasync.errors import MetadataError
+from zarrasync.model import dtypes
 from zarrasync.model.dtypes import DataType
-from zarrasync.model.storage_transformers import StorageTransformer
+
+
+class StorageTransformer(Protocol):
+    """A transformer between an array and its store.
+
+    See section "Storage transformers" of the Zarr v3 core specification.
+
+    Attributes:
+        name: The name in v3 documents, or the URI in documents of the draft.
+    """
+
+    name: str
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return the ``configuration`` member of documents."""
+        ...
+
+    def wrap(self, store: Any) -> Any:
+        """Return a store that keeps transformed values in ``store``. Keys are relative to the array."""
+        ...
+
+
+_transformers: dict[str, Callable[[Mapping[str, Any]], StorageTransformer]] = {}
 
 
 def register_codec(codec: type[Codec]) -> None:
@@ -71,6 +99,27 @@ def register_storage_transformer(name: str, make: Callable[[Mapping[str, Any]], 
 
     Args:
         name: The name in documents, or the URI in documents of the v3 draft.
-        make: A function that returns the storage transformer for a configuration.
+        make: A function that returns the storage transformer for a configuration. If the configuration is invalid, the
+            function raises ``ValueError``, ``TypeError`` or ``KeyError``.
     """
-    storage_transformers.register(name, make)
+    _transformers[name] = make
+    plugins.count_registration()
+
+
+def parse_storage_transformer(name: str, configuration: Mapping[str, Any]) -> StorageTransformer:
+    """Return the storage transformer for a name and a configuration in a document.
+
+    Raises:
+        MetadataError: If the transformer is not registered, or the configuration is invalid.
+    """
+    make = _transformers.get(name) or plugins.find(plugins.TRANSFORMERS, name)
+    if make is None:
+        names = ", ".join(map(repr, _transformers)) or "none"
+        raise MetadataError(f"unknown storage transformer {name!r}; registered storage transformers: {names}")
+    try:
+        transformer: StorageTransformer = make(configuration)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MetadataError(
+            f"storage transformer {name!r}: invalid configuration {dict(configuration)!r}: {error}"
+        ) from error
+    return transformer

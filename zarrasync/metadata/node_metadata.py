@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, product
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from zarrasync._util import json as _json
-from zarrasync._util.frozen import freeze
 from zarrasync.codecs import ArraySpec, BoundChain, CodecChain, ShardingCodec
 from zarrasync.errors import MetadataError, ShapeError
+from zarrasync.metadata.extensions import StorageTransformer
 from zarrasync.model.chunk_grids import MAX_LISTED_CHUNKS, Edges, Grid, grid_of
 from zarrasync.model.chunk_keys import ChunkKeyEncoding
 from zarrasync.model.dtypes import DataType
-from zarrasync.model.storage_transformers import StorageTransformer
 
 _MAX_AXES = 64
 _MAX_CHUNK = 1 << 62
@@ -256,3 +255,44 @@ class ArrayMetadata(NodeMetadata):
             for sizes, n in zip(self.edges, shape, strict=True)
         )
         return replace(self, shape=shape, edges=edges)
+
+
+_MESSAGE = (
+    "attributes are read-only here, because storing them takes a request; call `await node.update_attributes({...})`, "
+    "or assign a whole value with `node.attrs[name] = value` in the synchronous API"
+)
+
+
+def _refuse(self: object, *args: Any, **kwargs: Any) -> Never:
+    raise TypeError(_MESSAGE)
+
+
+class FrozenDict(dict[str, Any]):
+    """A read-only dict. It is equal to a plain dict with the same items. Copies and pickles are plain dicts."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A read-only list. It is equal to a plain list with the same items. Copies and pickles are plain lists."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """Return a JSON value with read-only dicts and lists at all levels."""
+    if isinstance(value, dict):
+        return value if type(value) is FrozenDict else FrozenDict({name: freeze(item) for name, item in value.items()})
+    if isinstance(value, list):
+        return value if type(value) is FrozenList else FrozenList([freeze(item) for item in value])
+    return value

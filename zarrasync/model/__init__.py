@@ -1,1 +1,1 @@
-"""The parts of metadata: data types, fill values, chunk grids, chunk keys, storage transformers."""
+"""The parts of metadata: data types, fill values, chunk grids, chunk keys."""

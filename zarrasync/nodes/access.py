@@ -15,18 +15,17 @@ from zarrasync.errors import ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.conventions.registry import encoding_of, may_be_bounds, parent_of
 from zarrasync.nodes import append_resize
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.group import AsyncGroup, make_node
-from zarrasync.nodes.node import NodeHandle, run_on_store
+from zarrasync.nodes.node import NodeHandle, run_on_store, stored_coords
 from zarrasync.nodes.open_nodes import ConfigLike
 from zarrasync.nodes.selection import AsyncSelection
-from zarrasync.nodes.stored_chunks import stored_coords
 from zarrasync.nodes.walk import Listings, nodes_below, walk, walk_listed, warn_of_failures
 from zarrasync.stores import Store, resolve
 

@@ -28,13 +28,11 @@ from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import compute
 from zarrasync.errors import ShapeError, StoreError, WriteConflictError
 from zarrasync.indexing import parse
-from zarrasync.indexing.selectors import Stride
-from zarrasync.indexing.transform import Transform
+from zarrasync.indexing.transform import Stride, Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import coords_outside
 from zarrasync.nodes.metadata_cell import MetadataCell
-from zarrasync.nodes.node import NodeHandle
-from zarrasync.nodes.stored_chunks import stored_coords
+from zarrasync.nodes.node import NodeHandle, stored_coords
 from zarrasync.transfer import Chunks
 from zarrasync.transfer.chunk_cache import cache_for
 from zarrasync.transfer.unaligned import check_append

@@ -22,9 +22,9 @@ from zarrasync.indexing import parse
 from zarrasync.indexing.labels import LabelMethod, Position
 from zarrasync.indexing.transform import Transform, identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.chunk_shapes import parse_sizes
 from zarrasync.metadata.conventions import Meaning, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
+from zarrasync.metadata.create import parse_sizes
 from zarrasync.model.chunk_grids import Grid
 from zarrasync.model.paths import join
 from zarrasync.nodes.append_resize import Append, check_append_shape, chunks_at, resize
@@ -33,10 +33,8 @@ from zarrasync.nodes.coordinates import Labelled, parse_queries, selected, wante
 from zarrasync.nodes.decoded import AsyncDecodedArray, decoded_at
 from zarrasync.nodes.find import find_all
 from zarrasync.nodes.like_numpy import NotAwaited
-from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.registered import call_method
+from zarrasync.nodes.node import NodeHandle, call_method, run_on_store, stored_coords, stored_sizes
 from zarrasync.nodes.selection import Accessor, AsyncSelection, SelectedArray, select
-from zarrasync.nodes.stored_chunks import stored_coords, stored_sizes
 from zarrasync.transfer.chunk_cache import ChunkCache, cache_for
 
 

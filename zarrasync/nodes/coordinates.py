@@ -20,9 +20,9 @@ from zarrasync.indexing.parse import orthogonal
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Axis, Meaning, axes_of, axis_names, meaning_of
-from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
+from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.stores import Store
 from zarrasync.transfer.chunks import CHANGES, slot_of
@@ -149,13 +149,13 @@ def wanted_axes(
         for axis, size in zip(cache.axes(name, array.metadata), array.metadata.shape, strict=True):
             if axis.name:
                 axes.setdefault(axis.name, []).append((size, axis))
-    known = axes.keys() | {name for name, array in coordinates.items() if array.metadata.ndim == 1}
+    names = axes.keys() | {name for name, array in coordinates.items() if array.metadata.ndim == 1}
     found: dict[str, Labelled] = {}
     for name, query in queries.items():
         coordinate = coordinates.get(name)
         dim = name if coordinate is None else _dimension_of(name, coordinate.metadata)
         if dim not in axes:
-            hint = suggest(name, known, f"its coordinates are {', '.join(sorted(known)) or 'none'}")
+            hint = suggest(name, names, f"its coordinates are {', '.join(sorted(names)) or 'none'}")
             raise LabelError(f"{where} has no coordinate {name!r}; {hint}", name=name)
         if (other := next((other for other, item in found.items() if item.dim == dim), None)) is not None:
             raise LabelError(
@@ -231,21 +231,21 @@ class CoordinateCache:
         """
         changes = CHANGES[self._slot]
         is_fresh = changes == self._changes
-        known = self._arrays if is_fresh else {}
-        unknown = None if names is None else [name for name in names if name not in known]
+        arrays = self._arrays if is_fresh else {}
+        unknown = None if names is None else [name for name in names if name not in arrays]
         if unknown or (unknown is None and not is_fresh):
             found = await find(unknown)
-            known = {**known, **dict.fromkeys(unknown or ()), **found}
-            self._arrays, self._changes, self._axes = known, changes, {}
-        return {name: array for name, array in known.items() if array is not None}
+            arrays = {**arrays, **dict.fromkeys(unknown or ()), **found}
+            self._arrays, self._changes, self._axes = arrays, changes, {}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def axes(self, name: str, metadata: ArrayMetadata) -> tuple[Axis, ...]:
         """Return the axes of an array of the group, by its own metadata and the conventions that the group follows."""
-        known = self._axes.get(name)
-        if known is None or known[0] is not metadata:
+        cached = self._axes.get(name)
+        if cached is None or cached[0] is not metadata:
             meaning = self.above.for_member(name, meaning_of(metadata), is_array=True)
-            known = self._axes[name] = metadata, axes_of(metadata, meaning.axes)
-        return known[1]
+            cached = self._axes[name] = metadata, axes_of(metadata, meaning.axes)
+        return cached[1]
 
     async def positions(self, axes: Mapping[str, Labelled], format_: Format) -> dict[str, Position]:
         """Return the positions that labels select, by dimension. Missing coordinates are read at the same time.
@@ -263,10 +263,10 @@ class CoordinateCache:
     async def _coordinate(self, name: str, item: Labelled, format_: Format) -> Coordinate | None:
         array = item.coordinate
         if array is None:
-            known = self._computed.get(item.dim)
-            if known is None or known[:2] != (item.axis, item.size):
-                known = self._computed[item.dim] = item.axis, item.size, _computed(item)
-            return known[2]
+            cached = self._computed.get(item.dim)
+            if cached is None or cached[:2] != (item.axis, item.size):
+                cached = self._computed[item.dim] = item.axis, item.size, _computed(item)
+            return cached[2]
         entry, metadata = self._entries.get(array.path), array.metadata
         if entry is None or entry.metadata is not metadata or CHANGES[entry.slot] != entry.changes:
             slot = slot_of(array.store, array.path)

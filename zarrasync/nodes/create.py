@@ -27,7 +27,7 @@ from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.create import check_options, plan_array
 from zarrasync.model.paths import ancestors
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.decoded import AsyncDecodedArray
 from zarrasync.nodes.documents import Metadata, put_documents
 from zarrasync.nodes.erase import erase_node, is_of_job, leftover_chunks
@@ -126,8 +126,8 @@ class _Creation:
     @property
     def ancestors(self) -> list[str]:
         """The paths above the node, except groups that are known to exist."""
-        paths, known = ancestors(self.handle.path), self.handle.ancestor_group
-        return paths if known is None else paths[: paths.index(known)] if known in paths else paths[:-1]
+        paths, existing = ancestors(self.handle.path), self.handle.ancestor_group
+        return paths if existing is None else paths[: paths.index(existing)] if existing in paths else paths[:-1]
 
 
 def _possible_formats(format_: Format) -> list[Format]:

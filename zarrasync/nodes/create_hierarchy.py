@@ -14,7 +14,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.access import handle_of, with_handle
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.create import create_array_at, plan_with_data
 from zarrasync.nodes.find import load_node
 from zarrasync.nodes.group import AsyncGroup, create_group_at, make_node

@@ -18,10 +18,10 @@ from zarrasync.errors import ShapeError
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.indexing.transform import identity
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions.cf_arrays import encoding_of, may_be_bounds, parent_of
 from zarrasync.metadata.conventions.cf_attributes import parents_of_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 from zarrasync.metadata.conventions.cf_flags import STRINGS
+from zarrasync.metadata.conventions.registry import encoding_of, may_be_bounds, parent_of
 from zarrasync.metadata.format import Format
 from zarrasync.nodes.like_numpy import NotAwaited
 from zarrasync.nodes.node import NodeHandle

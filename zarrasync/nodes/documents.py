@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from zarrasync._concurrency.gather import gather
-from zarrasync._util.output_budget import BudgetExceeded, OutputBudget
+from zarrasync._util.memory import BudgetExceeded, OutputBudget
 from zarrasync.config import Config
 from zarrasync.errors import MetadataError, NodeTypeError, StoreError, UnsupportedOperation, ZarrError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata

@@ -12,7 +12,7 @@ from zarrasync import formats
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import Store
 from zarrasync.stores.values import KeyIndex

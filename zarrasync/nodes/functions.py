@@ -17,13 +17,12 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._util.advice import OVERWRITE_BY_MODE, in_terms_of
 from zarrasync.errors import NodeNotFoundError
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.chunk_shapes import ChunksLike, ShapeLike, ShardsLike
-from zarrasync.metadata.create import DEFAULT, check_matches, check_options
+from zarrasync.metadata.create import DEFAULT, ChunksLike, ShapeLike, ShardsLike, check_matches, check_options
 from zarrasync.model.dtypes import DataType
 from zarrasync.model.paths import normalize_path
 from zarrasync.nodes.access import all_members, handle_of, parent_attributes
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import consolidate
+from zarrasync.nodes.consolidated_updates import consolidate
 from zarrasync.nodes.create import create_array_at, plan_with_data
 from zarrasync.nodes.create_hierarchy import check_array_paths, create_all, plan_hierarchy
 from zarrasync.nodes.decoded import AsyncDecodedArray

@@ -27,8 +27,7 @@ from zarrasync.nodes.documents import Metadata, check_partial, wrong_kind
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.find import add_members, find
 from zarrasync.nodes.move import move_node
-from zarrasync.nodes.node import NodeHandle, run_on_store
-from zarrasync.nodes.registered import call_method
+from zarrasync.nodes.node import NodeHandle, call_method, run_on_store
 from zarrasync.nodes.selection import AsyncSelection, SelectedArray
 from zarrasync.nodes.walk import walk, warn_of_failures
 

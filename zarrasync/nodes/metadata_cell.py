@@ -13,7 +13,7 @@ from zarrasync._concurrency.retry import ConflictBackoff
 from zarrasync._util.json import is_same_document
 from zarrasync.errors import ConditionsUnsupported, WriteConflictError
 from zarrasync.metadata import ArrayMetadata, GroupMetadata, SourceDocuments
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import put_documents, wrong_kind
 from zarrasync.nodes.find import load_node
 from zarrasync.nodes.node import NodeHandle

@@ -19,7 +19,7 @@ from zarrasync.config import Config
 from zarrasync.display.text import counted
 from zarrasync.errors import NodeExistsError, NodeNotFoundError, UnsupportedOperation, WriteConflictError
 from zarrasync.model.paths import ancestors, join
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.erase import MOVES
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import Request, Store

@@ -1,23 +1,32 @@
-"""Node handles: the location and the format of an array or a group."""
+"""Node handles: the location and the format of an array or a group, their stored chunks, and methods that integrations register."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from zarrasync import config, formats
-from zarrasync._concurrency.offload import run_in_worker
+from zarrasync._concurrency.drive import driven
+from zarrasync._concurrency.offload import compute, run_in_new_thread, run_in_worker
+from zarrasync._util import plugins
+from zarrasync.codecs.chunk_properties import is_fill
+from zarrasync.codecs.spec import Array
 from zarrasync.errors import InvalidKeyError, MetadataError
 from zarrasync.formats import Format
+from zarrasync.indexing.split import split_chunks
+from zarrasync.indexing.transform import Transform
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.paths import join, normalize_path
 from zarrasync.nodes.consolidated import Consolidated
 from zarrasync.nodes.documents import fetch_documents
 from zarrasync.stores import PrefixStore, Store
-from zarrasync.stores.values import KeyIndex
+from zarrasync.stores.values import KeyIndex, Request
 from zarrasync.stores.wrappers import AliasStore, ListedStore
+from zarrasync.transfer import Chunks
 
 JOB_FOLDER = ".ingest"
 """The folder next to a node in which jobs keep their state while they run."""
@@ -195,3 +204,78 @@ class NodeHandle:
             return False
         listing = await self.store.list_dir(prefix)
         return listing.keys == (copies,) and not listing.prefixes
+
+
+async def call_method(target: Any, kind: str, name: str, extra: str, options: Mapping[str, Any]) -> Any:
+    """Call a function that an integration has registered as a method, on a thread because it blocks.
+
+    Args:
+        target: The node or the selection.
+        kind: Its kind, with which the name of the entry point begins.
+        name: The name of the method.
+        extra: The extra that installs its requirements.
+        options: Its arguments.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        function = await compute(partial(plugins.find, plugins.METHODS, f"{kind}_{name}"))
+    except ImportError as error:
+        raise ImportError(f"{name}() cannot be imported: {error}; pip install 'zarrasync[{extra}]'") from error
+    if function is None:
+        raise ImportError(
+            f"no installed package provides {name}(); install it again with pip install 'zarrasync[{extra}]'"
+        )
+    call = partial(function, target, **options)
+    return call() if driven() else await run_in_new_thread(call)
+
+
+async def stored_coords(chunks: Chunks) -> set[tuple[int, ...]]:
+    """Return the grid coordinates of all stored values, including those outside the array's shape.
+
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+    """
+    store, metadata = chunks.store, chunks.metadata
+    keys = await run_on_store(partial(store.list_prefix, ""), store)
+    return {coords for key in keys if (coords := metadata.keys.decode(key, metadata.ndim)) is not None}
+
+
+async def stored_sizes(chunks: Chunks) -> dict[tuple[int, ...], int]:
+    """Return the encoded sizes in bytes of the stored values inside the array's shape, by their grid coordinates.
+
+    Raises:
+        UnsupportedOperation: If the store cannot list.
+    """
+    store, metadata = chunks.store, chunks.metadata
+    listed = await run_on_store(partial(store.list_sizes, ""), store)
+    decoded = ((metadata.keys.decode(key, metadata.ndim), size) for key, size in listed.items())
+    return {coords: size for coords, size in decoded if coords is not None and coords in metadata.grid}
+
+
+async def check_separator(chunks: Chunks, transform: Transform, result: Array) -> None:
+    """Warn if the first read of an array gave only fill values because its keys have the other separator.
+
+    Another value proves the separator. Otherwise, the key of the first chunk with the other separator is requested.
+
+    Args:
+        chunks: The array's chunks.
+        transform: The selection that was read.
+        result: The values.
+    """
+    chunks.unproven.clear()
+    metadata = chunks.metadata
+    spec = metadata.chain.spec
+    if not result.size or not is_fill(result, spec.fill_value if result.dtype.kind in "TO" else spec.scalar):
+        return
+    first = split_chunks(transform.layout.projection(), metadata.grid)[0]
+    key = metadata.keys.with_other_separator().encode(first.coords)
+    (value,) = await run_on_store(partial(chunks.store.fetch, [Request(key, 0, 1)]), chunks.store)
+    if value is not None:
+        warnings.warn(
+            f"{chunks.name} reads as fill values: its metadata does not contain the separator of chunk keys, which implies "
+            f"{metadata.keys.separator!r}, but the key {chunks.full_key(key)!r} exists; add the separator '/' to the "
+            "array's metadata document",
+            stacklevel=2,
+        )

@@ -25,8 +25,7 @@ from zarrasync.indexing.transform import Transform, compose
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import GridAxis, RegularAxis, lazy_product
 from zarrasync.nodes.like_numpy import NotAwaited, memory_of
-from zarrasync.nodes.registered import call_method
-from zarrasync.nodes.stored_chunks import check_separator
+from zarrasync.nodes.node import call_method, check_separator
 from zarrasync.stores import Store
 from zarrasync.transfer.unaligned import check_assignment
 

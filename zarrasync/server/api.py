@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
-from zarrasync.display.meaning import encoding_facts, meaning_facts
+from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Shown
-from zarrasync.display.tables import Column, Table
 from zarrasync.display.text import chunk_shapes
+from zarrasync.display.values import Column, ElementTable
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.projection import in_c_order
 from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
@@ -337,12 +337,12 @@ def _type_name(selection: Selection, shown: Shown) -> str:
     return "string" if shown.values.dtype.kind == "O" else str(shown.values.dtype)
 
 
-def _as_table(render: Callable[[Table], Iterable[bytes]]) -> Callable[..., Rendered]:
+def _as_table(render: Callable[[ElementTable], Iterable[bytes]]) -> Callable[..., Rendered]:
     """Return a function that renders a selection and its coordinates as a table."""
 
     def rendered(selection: Selection, axes: list[Column], query: Query, stored: npt.NDArray[Any]) -> Rendered:
         values = Column(selection.array.basename or "value", selection.presentation.show(stored).values)
-        return {}, render(Table(axes, [values]))
+        return {}, render(ElementTable(axes, [values]))
 
     return rendered
 
@@ -369,7 +369,7 @@ def _png(selection: Selection, axes: list[Column], query: Query, stored: npt.NDA
 
 _RENDERERS: dict[str, Callable[[Selection, list[Column], Query, npt.NDArray[Any]], Rendered]] = {
     "json": _json,
-    "csv": _as_table(Table.csv_pieces),
+    "csv": _as_table(ElementTable.csv_pieces),
     "arrow": _as_table(lambda table: [table.arrow()]),
     "parquet": _as_table(lambda table: [table.parquet()]),
     "npy": _npy,

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation, with_short_dates
-from zarrasync.display.tables import Column
+from zarrasync.display.values import Column
 from zarrasync.errors import NodeNotFoundError, ZarrError
 from zarrasync.indexing.labels import Position
 from zarrasync.metadata.conventions import Axis, axes_of
-from zarrasync.metadata.conventions.horizontal import HORIZONTAL, role_of
+from zarrasync.metadata.conventions.meaning import HORIZONTAL, role_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.chunk_reader import ChunkReader

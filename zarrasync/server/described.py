@@ -9,8 +9,8 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ZarrError
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions import Meaning, meaning_of
-from zarrasync.metadata.conventions.cf_arrays import may_be_bounds
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.metadata.conventions.registry import may_be_bounds
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import array_encoding
 from zarrasync.nodes.array import AsyncArray

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from zarrasync._concurrency.gather import gather
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
-from zarrasync.display.tables import ParquetPieces
+from zarrasync.display.values import ParquetPieces
 from zarrasync.server.compression import compressor
 from zarrasync.server.edr_documents import (
     CONFORMANCE,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
-from zarrasync.display.tables import Column, Table
+from zarrasync.display.values import Column, ElementTable
 from zarrasync.metadata.conventions import FILL
 from zarrasync.server.edr_grid import CRS84, Collection, GridAxis
 from zarrasync.server.edr_plan import Plan, Span
@@ -264,7 +264,7 @@ def _systems(plan: Plan, crs: str, present: Iterable[str]) -> list[dict[str, Any
 # ------------------------------------------------------------------ other formats
 
 
-def table(plans: Sequence[Plan], span: Span, blocks: Sequence[Values]) -> Table:
+def table(plans: Sequence[Plan], span: Span, blocks: Sequence[Values]) -> ElementTable:
     """Return the rows of some times: a column for each coordinate, the number of the point, and one for each parameter."""
     plan = plans[0]
     axes, columns = [], []
@@ -277,7 +277,9 @@ def table(plans: Sequence[Plan], span: Span, blocks: Sequence[Values]) -> Table:
         else:
             values = plan.coordinates[role]
             axes.append(Column(plan.axis(role).name, values[span[0] : span[1]] if role == "t" else values))
-    return Table(axes, [*columns, *(Column(item.name, block) for item, block in zip(plans, blocks, strict=True))])
+    return ElementTable(
+        axes, [*columns, *(Column(item.name, block) for item, block in zip(plans, blocks, strict=True))]
+    )
 
 
 def features(plans: Sequence[Plan], blocks: Sequence[Values], url: str) -> list[dict[str, Any]]:

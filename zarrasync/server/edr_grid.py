@@ -15,7 +15,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.display.presentation import Presentation
 from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
 from zarrasync.metadata.conventions.cf_labels import Coordinate, Query
-from zarrasync.metadata.conventions.horizontal import is_latitude, is_longitude, role_of
+from zarrasync.metadata.conventions.meaning import is_latitude, is_longitude, role_of
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.server.limits import BadQuery, NotFound, Unsupported
 from zarrasync.server.places import AxisPlaces, Index

@@ -17,7 +17,7 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.errors import NodeNotFoundError, SelectionError
 from zarrasync.metadata.conventions import CRS, Axis, meaning_of
 from zarrasync.metadata.conventions.cf_labels import Query
-from zarrasync.metadata.conventions.horizontal import is_geographic
+from zarrasync.metadata.conventions.meaning import is_geographic
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import array_of
 from zarrasync.nodes.array import AsyncArray

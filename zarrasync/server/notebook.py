@@ -20,7 +20,7 @@ from IPython.display import display, update_display
 
 from zarrasync._concurrency.bridge import start
 from zarrasync.errors import SelectionError, ZarrError
-from zarrasync.indexing.selectors import Const, Stride
+from zarrasync.indexing.transform import Const, Stride
 from zarrasync.metadata.conventions import meaning_of
 from zarrasync.nodes.access import transform_of
 from zarrasync.nodes.array import AsyncArray

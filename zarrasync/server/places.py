@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.metadata.conventions.meaning import CIRCLE
 
 Bounds: TypeAlias = tuple[float, float, float, float]
 """The least x, the least y, the greatest x and the greatest y."""

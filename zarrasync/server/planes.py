@@ -17,7 +17,7 @@ from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
 from zarrasync.metadata.conventions import Axis, Labels
 from zarrasync.metadata.conventions.cf_labels import Query
-from zarrasync.metadata.conventions.horizontal import is_geographic
+from zarrasync.metadata.conventions.meaning import is_geographic
 from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
 from zarrasync.server.cache import Cache

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync import stores
-from zarrasync.display.tables import Column
+from zarrasync.display.values import Column
 from zarrasync.errors import NodeNotFoundError, SelectionError, StoreError
 from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query

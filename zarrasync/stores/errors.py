@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from zarrasync._util.output_budget import BudgetExceeded, reason_of
+from zarrasync._util.memory import BudgetExceeded, reason_of
 from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.stores.base import Store

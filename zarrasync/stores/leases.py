@@ -21,7 +21,7 @@ from zarrasync._concurrency.offload import run_in_worker
 from zarrasync._concurrency.retry import ConflictBackoff, pause
 from zarrasync.errors import ConditionsUnsupported, StoreError, UnsupportedOperation, WriteConflictError
 from zarrasync.stores.base import Store
-from zarrasync.stores.temporary_names import is_process_gone, is_process_name, process_name
+from zarrasync.stores.local_files import is_process_gone, is_process_name, process_name
 from zarrasync.stores.values import ABSENT, Request, Value
 
 T = TypeVar("T")

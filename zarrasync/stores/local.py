@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from zarrasync import config
 from zarrasync._util.advice import suggest
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.model.paths import check_key, check_keys, check_prefix
@@ -36,11 +36,11 @@ from zarrasync.stores.local_files import (
     readv,
     remove_directory,
     sync_directory,
+    temporary_path,
     version_of,
     write_fully,
 )
 from zarrasync.stores.local_locks import BETWEEN_PROCESSES, FileLocks, Place, held_places, place_of, places_of
-from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.stores.values import ABSENT, Listing, Request, Value
 
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC

@@ -14,8 +14,13 @@ from zarrasync.errors import ReadOnlyError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_prefix
 from zarrasync.stores.base import Store
 from zarrasync.stores.errors import store_error
-from zarrasync.stores.local_files import make_directory, persistently, read_regular_file, write_regular_file
-from zarrasync.stores.temporary_names import is_abandoned
+from zarrasync.stores.local_files import (
+    is_abandoned,
+    make_directory,
+    persistently,
+    read_regular_file,
+    write_regular_file,
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import partial
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.gather import SingleFlight
 from zarrasync._concurrency.offload import compute
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_key, check_keys, check_prefix

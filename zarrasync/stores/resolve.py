@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from zarrasync import config as settings
 from zarrasync._util.redact import redacted_errors
 from zarrasync.stores.base import Store
-from zarrasync.stores.bounded import bounded
 from zarrasync.stores.cloud.buckets import is_usable
 from zarrasync.stores.cloud.obstore import ObjectStore
 from zarrasync.stores.cloud.storage_options import to_obstore
@@ -22,6 +21,7 @@ from zarrasync.stores.icechunk import session_store
 from zarrasync.stores.local import LocalStore, local_path
 from zarrasync.stores.memory import MemoryStore
 from zarrasync.stores.pipelines import is_archive_url, is_pipeline, open_pipeline
+from zarrasync.stores.remote import bounded
 from zarrasync.stores.wrappers import PrefixStore, ReadOnlyStore
 from zarrasync.stores.zarr_python import ZarrPythonStore, is_zarr_store
 from zarrasync.stores.zip import ZipStore

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from zarrasync._util.output_budget import check_budget
+from zarrasync._util.memory import check_budget
 from zarrasync.codecs.spec import Buffer
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from zarrasync import config, formats
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._concurrency.gather import gather
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.errors import StoreError, ZarrError

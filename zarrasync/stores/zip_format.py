@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from zarrasync._util.output_budget import check_budget, expansion_budget
+from zarrasync._util.memory import check_budget, expansion_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.codecs.zstd import zstd_decoder
 from zarrasync.stores.values import Request

@@ -1,4 +1,4 @@
-"""Decoding chunks and placing their elements in the output: the part of reading that computes."""
+"""Decoding chunks and placing their elements, or fill values for absent chunks: the part of reading that computes."""
 
 from __future__ import annotations
 

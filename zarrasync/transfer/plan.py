@@ -17,10 +17,9 @@ from zarrasync.codecs.spec import Array
 from zarrasync.config import Config
 from zarrasync.errors import SelectionError
 from zarrasync.indexing.chunk_runs import AnyRun, ChunkRun, split_points
-from zarrasync.indexing.layout import Layout
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import split_chunks
-from zarrasync.indexing.transform import Transform
+from zarrasync.indexing.transform import Layout, Transform
 from zarrasync.transfer.chunks import Chunks, Fields, dtype_of
 from zarrasync.transfer.limits import JOB_CHUNKS, PAGES
 

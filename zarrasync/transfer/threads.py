@@ -1,4 +1,4 @@
-"""Running jobs on the calling thread with the help of others."""
+"""Running jobs on the calling thread with the help of others. ``thread_count`` decides how many threads decode."""
 
 from __future__ import annotations
 

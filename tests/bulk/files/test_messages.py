@@ -14,7 +14,7 @@ from tests.support.netcdf import PACKED, day
 from zarrasync import sync
 from zarrasync.bulk.files.sources.identify import find_files
 from zarrasync.cli import main
-from zarrasync.cli.messages import error_line, for_shell
+from zarrasync.cli.console import error_line, for_shell
 from zarrasync.errors import ShapeError, StoreError
 from zarrasync.stores import ZipStore
 

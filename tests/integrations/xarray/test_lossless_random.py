@@ -273,7 +273,7 @@ def test_planted_faults_are_found(name: str, monkeypatch: pytest.MonkeyPatch):
     faulty: dict[str, Any] = {}
     exec(compile(source.replace(old, new), __file__, "exec"), function.__globals__, faulty)
     monkeypatch.setattr(function, "__code__", faulty[function.__name__].__code__)
-    cf_times._axis.cache_clear()
+    cf_times._unit_and_zero.cache_clear()
     with pytest.raises((AssertionError, ExceptionGroup)):
         run(3000, 0, phases=[Phase.generate], database=None)
-    cf_times._axis.cache_clear()
+    cf_times._unit_and_zero.cache_clear()

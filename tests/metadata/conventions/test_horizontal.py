@@ -9,7 +9,7 @@ import pytest
 
 import zarrasync
 from zarrasync.metadata.conventions import Axis
-from zarrasync.metadata.conventions.horizontal import is_geographic, is_longitude, role_of
+from zarrasync.metadata.conventions.meaning import is_geographic, is_longitude, role_of
 
 EAST = [f"{word}{end}" for word in ("degree", "degrees") for end in ("_east", "_E", "E", " east")]
 
@@ -56,4 +56,4 @@ def test_no_other_module_knows_the_units():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in ("degrees_east", "grid_latitude", "projection_y_coordinate")
     }
-    assert spelled == {"metadata/conventions/horizontal.py", "metadata/conventions/zarr_conventions.py"}
+    assert spelled == {"metadata/conventions/meaning.py", "metadata/conventions/zarr_conventions.py"}

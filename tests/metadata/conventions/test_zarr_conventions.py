@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support.conventions import MULTISCALES, geo_attributes
 from zarrasync import sync
 from zarrasync._util import plugins
-from zarrasync.display.meaning import encoding_facts, meaning_facts
+from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.metadata import GroupMetadata
-from zarrasync.metadata.conventions import Axis, Meaning, axes_of, cf, meaning_of, ome, zarr_conventions
+from zarrasync.metadata.conventions import Axis, Meaning, axes_of, cf_attributes, meaning_of, ome, zarr_conventions
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
 
 
@@ -158,7 +158,9 @@ NAMES = st.sampled_from(
     ]
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner), max_leaves=12)
-MARKS = sorted({*ome.ATTRIBUTES, *cf.ATTRIBUTES, *zarr_conventions.ATTRIBUTES, "spatial:transform", "proj:code"})
+MARKS = sorted(
+    {*ome.ATTRIBUTES, *cf_attributes.ATTRIBUTES, *zarr_conventions.ATTRIBUTES, "spatial:transform", "proj:code"}
+)
 
 
 @given(st.dictionaries(st.sampled_from(MARKS), VALUES, max_size=4))

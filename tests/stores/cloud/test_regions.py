@@ -17,7 +17,7 @@ from tests.support.s3_clients import BACKENDS
 from zarrasync import stores, sync
 from zarrasync.errors import StoreError, WriteConflictError
 from zarrasync.stores import ABSENT, Request
-from zarrasync.stores.cloud import regions
+from zarrasync.stores.cloud import buckets
 
 pytestmark = pytest.mark.servers
 REFUSALS = ["malformed", "permanent", "silent", "temporary"]
@@ -192,7 +192,7 @@ def test_the_address_in_another_region(settings: dict[str, str], address: str):
     """A host of AWS changes with the region; an endpoint of the user does not."""
     keys = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
     config: Any = {**keys, **settings}
-    moved = regions.in_region(obstore.store.S3Store("bucket", config=config), REGION)
+    moved = buckets.in_region(obstore.store.S3Store("bucket", config=config), REGION)
     url = obstore.sign(moved, "GET", ["k"], timedelta(minutes=1))[0]
     assert url.partition("?")[0] == address
     assert f"%2F{REGION}%2F" in url

@@ -17,8 +17,8 @@ from zarrasync.bulk.jobs.plan_place import PlanPlace, job_name
 from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.reports import CopyReport
 from zarrasync.display.progress import ProgressLike, ignore_progress, report_progress
-from zarrasync.metadata.chunk_shapes import ChunksLike
 from zarrasync.metadata.convert import LayoutChanges
+from zarrasync.metadata.create import ChunksLike
 from zarrasync.nodes.access import SourceLike
 from zarrasync.nodes.functions import CodecsLike
 from zarrasync.nodes.node import run_on_store

@@ -14,12 +14,12 @@ from zarrasync.errors import NodeExistsError, ShapeError, UnsupportedByFormat, U
 from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata, GroupMetadata
 from zarrasync.metadata.conventions import axis_names, meaning_of
-from zarrasync.metadata.conventions.ome_versions import convert_ome
+from zarrasync.metadata.conventions.ome import convert_ome
 from zarrasync.metadata.convert import LayoutChanges, convert_metadata
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of
 from zarrasync.nodes.array import AsyncArray
-from zarrasync.nodes.copies_above import consolidate
+from zarrasync.nodes.consolidated_updates import consolidate
 from zarrasync.nodes.create import check_creatable, create_node
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.documents import Metadata

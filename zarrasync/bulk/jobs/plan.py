@@ -16,7 +16,7 @@ from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync._util.redact import public_url
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.plan_place import NodePlace, PlanPlace
-from zarrasync.display.plan_explanation import PlanExplanation
+from zarrasync.display.explanation import PlanExplanation
 from zarrasync.display.progress import IngestReport, ProgressLike
 from zarrasync.display.report import JobReport
 

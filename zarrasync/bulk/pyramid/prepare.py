@@ -17,7 +17,7 @@ from zarrasync.bulk.pyramid.source import PyramidAxes, PyramidSource, find_sourc
 from zarrasync.bulk.pyramid.target import PyramidTarget
 from zarrasync.errors import MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.ome_versions import is_version_for
+from zarrasync.metadata.conventions.ome import is_version_for
 from zarrasync.metadata.conventions.pyramids import PyramidLevel
 from zarrasync.metadata.convert import LayoutChanges
 from zarrasync.model.paths import normalize_path

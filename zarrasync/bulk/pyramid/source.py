@@ -14,12 +14,11 @@ from zarrasync.bulk.pyramid.plan import Factors
 from zarrasync.errors import MetadataError, NodeNotFoundError, NodeTypeError, UnsupportedOperation
 from zarrasync.metadata import ArrayMetadata, NodeMetadata
 from zarrasync.metadata.conventions import CRS, Axis, Meaning, axes_of, meaning_of
-from zarrasync.metadata.conventions.cf_arrays import encoding_of
 from zarrasync.metadata.conventions.cf_attributes import numbers_with_sign
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.horizontal import is_geographic
-from zarrasync.metadata.conventions.meaning import Affine
+from zarrasync.metadata.conventions.meaning import Affine, is_geographic
 from zarrasync.metadata.conventions.ome import interpret_ome
+from zarrasync.metadata.conventions.registry import encoding_of
 from zarrasync.model.paths import join
 from zarrasync.nodes.access import handle_of, parent_attributes
 from zarrasync.nodes.array import AsyncArray

@@ -15,7 +15,7 @@ from zarrasync.integrations.xarray.job import WriteJob, WriteRequest
 from zarrasync.integrations.xarray.rows import extend_arrays, targets_of
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.access import handle_of
-from zarrasync.nodes.copies_above import add_copies, update_copies
+from zarrasync.nodes.consolidated_updates import add_copies, update_copies
 from zarrasync.nodes.create_hierarchy import create_levels
 from zarrasync.nodes.erase import erase_node
 from zarrasync.nodes.group import create_group_at

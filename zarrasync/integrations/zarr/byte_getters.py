@@ -19,7 +19,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync.codecs.spec import Array, Buffer
 from zarrasync.integrations.zarr.store import ZarrStore
 from zarrasync.stores import Request, Store, Value
-from zarrasync.stores.bounded import bounded
+from zarrasync.stores.remote import bounded
 
 # Absent before zarr-python 3.2.
 _SyncByteGetter: Any = getattr(interface, "SyncByteGetter", ())

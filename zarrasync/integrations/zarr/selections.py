@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray, Selector
+from zarrasync.indexing.projection import IntArray, Projection, Selector
 
 _new = tuple.__new__
 _ONE = slice(0, 1, 1)

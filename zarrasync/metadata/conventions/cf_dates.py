@@ -82,8 +82,8 @@ class TimeAxis:
     @cached_property
     def _resolution(self) -> int:
         """The coarsest resolution, from days on, that represents all times."""
-        known = self.values[~self.missing]
-        coarse = (place for place, step in enumerate(_STEPS) if not (known % max(step // self.tick, 1)).any())
+        present = self.values[~self.missing]
+        coarse = (place for place, step in enumerate(_STEPS) if not (present % max(step // self.tick, 1)).any())
         return next(coarse, len(_STEPS) - 1)
 
     def show(self, value: Any) -> str:

@@ -284,13 +284,13 @@ class CFEncoding:
         return values
 
     def _decode_times(self, stored: npt.NDArray[Any], times: TimeUnits) -> npt.NDArray[Any]:
-        known = ~self.is_missing(stored)
-        dates = numbers_to_dates(self.unpack(stored)[known], times)
+        is_present = ~self.is_missing(stored)
+        dates = numbers_to_dates(self.unpack(stored)[is_present], times)
         if dates.dtype.kind == "O":
             result: npt.NDArray[Any] = np.full(stored.shape, None, object)
         else:
             result = np.full(stored.shape, "NaT", dates.dtype)
-        result[known] = dates
+        result[is_present] = dates
         return result
 
     # -------------------------------------------------------------- values to stored numbers
@@ -376,11 +376,11 @@ class CFEncoding:
         if self.times is None:
             raise report.type_error("numbers without units of times")
         try:
-            known = dates_to_numbers(values[~missing], self.times) if not missing.all() else np.zeros(0, np.int64)
+            present = dates_to_numbers(values[~missing], self.times) if not missing.all() else np.zeros(0, np.int64)
         except CodecError as error:
             raise EncodingError(f"{report.name}: {error}", variable=report.variable) from error
-        numbers = np.zeros(values.shape, known.dtype)
-        numbers[~missing] = known
+        numbers = np.zeros(values.shape, present.dtype)
+        numbers[~missing] = present
         if self.number_dtype.kind in "iu" and not self.is_packed:
             report.refuse(numbers != np.rint(numbers), f"it is not a whole number of {self.times.units!r}")
         return numbers

@@ -13,7 +13,7 @@ from zarrasync.errors import LabelError
 from zarrasync.indexing.labels import CyclicLabels, Interval, Labels, Position, is_global
 from zarrasync.metadata.conventions.cf_dates import TimeAxis, is_missing_time
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
-from zarrasync.metadata.conventions.horizontal import CIRCLE, is_longitude
+from zarrasync.metadata.conventions.meaning import CIRCLE, is_longitude
 
 
 @dataclass(frozen=True)

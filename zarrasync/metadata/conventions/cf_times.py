@@ -92,7 +92,7 @@ def has_same_origin(one: TimeUnits | None, other: TimeUnits | None) -> bool:
     if one is None or other is None or one == other:
         return one == other
     try:
-        same = _axis(one) == _axis(other)
+        same = _unit_and_zero(one) == _unit_and_zero(other)
     except CodecError:  # units that only cftime supports
         return False
     return same and (one.calendar == other.calendar or {one.calendar, other.calendar} <= _GREGORIAN)
@@ -101,7 +101,7 @@ def has_same_origin(one: TimeUnits | None, other: TimeUnits | None) -> bool:
 # ------------------------------------------------------------------ units
 
 
-class _Axis(NamedTuple):
+class _UnitAndZero(NamedTuple):
     """The length of a unit in nanoseconds, and its zero: days since 1970-01-01 and nanoseconds of that day."""
 
     step: int
@@ -110,7 +110,7 @@ class _Axis(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _axis(units: TimeUnits) -> _Axis:
+def _unit_and_zero(units: TimeUnits) -> _UnitAndZero:
     """Return the unit and the zero of encoded times.
 
     Raises:
@@ -126,7 +126,7 @@ def _axis(units: TimeUnits) -> _Axis:
     match = _DATE.fullmatch(start) if units.calendar else None
     if match is None:
         if not units.calendar:
-            return _Axis(step, 0, 0)
+            return _UnitAndZero(step, 0, 0)
         raise CodecError(
             f"the units {units.units!r} contain no valid date after 'since'; expected for example '1970-01-01'"
         )
@@ -136,7 +136,7 @@ def _axis(units: TimeUnits) -> _Axis:
     offset = 3600 * part.get("zone_hour", 0) + 60 * part.get("zone_minute", 0)
     seconds += offset if match["sign"] == "-" else -offset
     rest = 1_000_000_000 * seconds + int((match["fraction"] or "0").ljust(9, "0")[:9])
-    return _Axis(step, day + rest // _DAY, rest % _DAY)
+    return _UnitAndZero(step, day + rest // _DAY, rest % _DAY)
 
 
 def _day(units: TimeUnits, year: int, month: int, day: int) -> int:
@@ -280,7 +280,7 @@ def are_dates(values: npt.NDArray[Any]) -> bool:
 
 
 def _instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:
-    step, day, rest = _axis(units)
+    step, day, rest = _unit_and_zero(units)
     floors = np.floor(numbers) if numbers.dtype.kind == "f" else numbers
     if floors.size and not (float(floors.min()) >= -_MOST and float(floors.max()) <= _MOST):
         raise CodecError(f"numbers in {units.units!r} are not times: they are out of the range of 64-bit integers")
@@ -293,7 +293,7 @@ def _instants(numbers: npt.NDArray[Any], units: TimeUnits) -> Instants:
 
 
 def _numbers(instants: Instants, units: TimeUnits) -> npt.NDArray[Any]:
-    step, day, rest = _axis(units)
+    step, day, rest = _unit_and_zero(units)
     days, within = instants[0] - day, instants[1] - rest
     steps, part = np.divmod(within, step)
     per_day = _DAY // step

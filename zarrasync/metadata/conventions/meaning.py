@@ -1,7 +1,12 @@
-"""What conventions specify about a node: axes with units and coordinates, levels of a pyramid, the CRS, related nodes."""
+"""What conventions specify about a node: axes with units, roles and coordinates, levels of a pyramid, the CRS, related nodes.
+
+A ``Reader`` reads attributes of unknown structure, and collects the locations of values that have another type than expected.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -228,3 +233,162 @@ def merge(meanings: Sequence[Meaning]) -> Meaning:
         facts={label: text for meaning in reversed(meanings) for label, text in meaning.facts.items()},
         violations=tuple(violation for meaning in meanings for violation in meaning.violations),
     )
+
+
+Role: TypeAlias = Literal["x", "y", "z", "t", ""]
+"""What an axis stands for: to the east, to the north, vertical, time, or something else."""
+CIRCLE = 360.0
+"""The degrees of a parallel."""
+HORIZONTAL = ("axis", "standard_name")
+"""Attributes that specify the role of an axis, besides its unit."""
+_UNITS: dict[str, Role] = {
+    **dict.fromkeys((f"{word}{end}" for word in ("degree", "degrees") for end in ("east", "e")), "x"),
+    **dict.fromkeys((f"{word}{end}" for word in ("degree", "degrees") for end in ("north", "n")), "y"),
+}
+"""Units of longitudes and latitudes, in lower case, without underscores and spaces."""
+_STANDARD_NAMES: dict[str, Role] = {
+    **dict.fromkeys(("longitude", "projection_x_coordinate", "grid_longitude"), "x"),
+    **dict.fromkeys(("latitude", "projection_y_coordinate", "grid_latitude"), "y"),
+    **dict.fromkeys(("air_pressure", "altitude", "depth", "height", "model_level_number"), "z"),
+    **dict.fromkeys(("ocean_sigma_coordinate", "atmosphere_hybrid_sigma_pressure_coordinate"), "z"),
+    "time": "t",
+    **dict.fromkeys(("forecast_reference_time", "forecast_period"), ""),
+}
+_LETTERS: dict[str, Role] = {"X": "x", "Y": "y", "Z": "z", "T": "t"}
+_NAMES: dict[str, Role] = {
+    **dict.fromkeys(("x", "lon", "longitude", "easting"), "x"),
+    **dict.fromkeys(("y", "lat", "latitude", "northing"), "y"),
+    **dict.fromkeys(("z", "level", "lev", "plev", "depth", "height", "altitude"), "z"),
+    **dict.fromkeys(("pressure_level", "isobaricinhpa"), "z"),
+    **dict.fromkeys(("time", "valid_time", "t"), "t"),
+}
+
+
+def is_longitude(unit: str, attributes: Mapping[str, Any], name: str = "") -> bool:
+    """Return whether coordinates are longitudes, so that those that differ by 360 degrees are the same place.
+
+    Args:
+        unit: Their unit.
+        attributes: Their attributes. A standard name decides, if there is one.
+        name: Their name, which decides if the unit is missing or ``degrees``; empty to leave it out.
+    """
+    return _is("longitude", unit, attributes, name)
+
+
+def is_latitude(unit: str, attributes: Mapping[str, Any], name: str = "") -> bool:
+    """Return whether coordinates are latitudes, with the arguments of ``is_longitude``."""
+    return _is("latitude", unit, attributes, name)
+
+
+def is_geographic(rows: Axis, columns: Axis) -> bool:
+    """Return whether the axes of rows and columns have latitudes and longitudes in degrees."""
+    return is_latitude(rows.unit, rows.attributes, rows.name) and is_longitude(
+        columns.unit, columns.attributes, columns.name
+    )
+
+
+def _is(kind: str, unit: str, attributes: Mapping[str, Any], name: str) -> bool:
+    standard_name = attributes.get("standard_name")
+    if standard_name is not None:
+        return bool(standard_name == kind)
+    unit = _plain(unit)
+    if unit in ("", "degrees", "degree"):
+        return name.lower() in (kind, kind[:3])
+    return _UNITS.get(unit) == _STANDARD_NAMES[kind]
+
+
+def role_of(unit: str, attributes: Mapping[str, Any], name: str = "") -> Role:
+    """Return the role of an axis by the attributes and the unit of its coordinates, or else by their name."""
+    standard_name, letter = attributes.get("standard_name"), str(attributes.get("axis")).upper()
+    if isinstance(standard_name, str) and standard_name in _STANDARD_NAMES:
+        return _STANDARD_NAMES[standard_name]
+    if letter in _LETTERS:
+        return _LETTERS[letter]
+    if _plain(unit) in _UNITS:
+        return _UNITS[_plain(unit)]
+    return "z" if "positive" in attributes else _NAMES.get(name.lower(), "")
+
+
+def _plain(unit: str) -> str:
+    return unit.lower().replace("_", "").replace(" ", "")
+
+
+_LARGEST = 1 << 1000
+"""A limit for integers, which JSON allows to exceed the range of floats."""
+
+
+class Reader:
+    """Reads values of attributes, and collects deviations with their locations.
+
+    Attributes:
+        violations: The deviations so far.
+    """
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+
+    def error(self, location: str, message: str) -> None:
+        """Add a deviation from what the convention requires."""
+        self.violations.append(Violation("error", location, message))
+
+    def warn(self, location: str, message: str) -> None:
+        """Add a deviation from what the convention recommends."""
+        self.violations.append(Violation("warning", location, message))
+
+    def objects(self, value: Any, location: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the objects of a list that must not be empty, with their locations."""
+        if not isinstance(value, list) or not value:
+            self.error(location, f"expected a list with at least one object, found {short(value)}")
+            return []
+        items = [(f"{location}[{number}]", item) for number, item in enumerate(value)]
+        for place, item in items:
+            if not isinstance(item, Mapping):
+                self.error(place, f"expected an object, found {short(item)}")
+        return [(place, item) for place, item in items if isinstance(item, Mapping)]
+
+    def string(self, item: Mapping[str, Any], name: str, location: str) -> str:
+        """Return a string that is required and not empty; an empty string if it is missing."""
+        value = item.get(name)
+        if isinstance(value, str) and value:
+            return value
+        self.error(f"{location}.{name}", f"expected a string that is not empty, found {short(value)}")
+        return ""
+
+    def path(self, item: Mapping[str, Any], name: str, location: str) -> str:
+        """Return a relative path that is required."""
+        return self.relative(self.string(item, name, location), f"{location}.{name}")
+
+    def relative(self, path: str, location: str) -> str:
+        """Return a path that must be relative; an empty string if it is not."""
+        if path.startswith("/") or ".." in path.split("/"):
+            self.error(location, f"the path {short(path)} must be relative to the group and stay inside it")
+            return ""
+        return path.removeprefix("./").strip("/")
+
+    def check_differ(self, names: Sequence[str], location: str) -> None:
+        """Report names that occur more than once."""
+        repeated = [name for name, count in Counter(names).items() if name and count > 1]
+        if repeated:
+            self.error(location, f"{', '.join(repeated)} must occur only once")
+
+    def numbers(self, value: Any, count: int, location: str) -> list[float]:
+        """Return a list of finite numbers of a required length; an empty list if it is not one."""
+        if isinstance(value, list) and len(value) == count and all(is_number(item) for item in value):
+            return [float(item) for item in value]
+        self.error(location, f"expected {count} numbers, found {short(value)}")
+        return []
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a JSON value is a finite number that a float can represent."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST
+
+
+def short(value: Any) -> str:
+    """Return a value as short text for a message."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,13 +1,12 @@
-"""OME-Zarr images: levels of pyramids, coordinate systems, and names of channels."""
+"""OME-Zarr images: axes, coordinate systems, levels of pyramids, and names of channels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning
-from zarrasync.metadata.conventions.ome_axes import end_of, parse_axes, parse_systems
+from zarrasync.metadata.conventions.meaning import Axis, Level, Link, Meaning, Reader
 from zarrasync.metadata.conventions.ome_transforms import (
     Transformation,
     chain,
@@ -16,7 +15,6 @@ from zarrasync.metadata.conventions.ome_transforms import (
     located_axes,
     read_transformation,
 )
-from zarrasync.metadata.conventions.reader import Reader
 
 _NESTED_KEYS = ("0.2", "0.3", "0.4")
 """Versions in which chunks are in nested directories."""
@@ -206,8 +204,8 @@ def _read_edge(
             path = reader.path({"path": path}, "path", place)
             links += [Link(path, kind, place, system=name)] if path else []
         elif name not in systems:
-            known = ", ".join(systems) or "none"
-            reader.error(place, f"there is no coordinate system {name!r}; known: {known}")
+            listed = ", ".join(systems) or "none"
+            reader.error(place, f"there is no coordinate system {name!r}; known: {listed}")
     _warn_of_names(item, location, reader)
     source, target = ends
     found = read_transformation(item, len(source) or count_inputs(item) or len(target), location, reader)
@@ -268,3 +266,103 @@ def with_channels(meaning: Meaning, omero: Any) -> Meaning:
     levels = tuple(replace(level, axes=labelled(level.axes)) for level in meaning.levels)
     facts = {**meaning.facts, "Channels": ", ".join(labels)}
     return replace(meaning, axes=labelled(meaning.axes), levels=levels, facts=facts)
+
+
+_PREFIXES = [
+    "atto",
+    "centi",
+    "deci",
+    "exa",
+    "femto",
+    "giga",
+    "hecto",
+    "kilo",
+    "mega",
+    "micro",
+    "milli",
+    "nano",
+    "peta",
+    "pico",
+    "tera",
+    "yocto",
+    "yotta",
+    "zepto",
+    "zetta",
+]
+_UNITS = {
+    "space": {"angstrom", "foot", "inch", "meter", "mile", "parsec", "yard", *(f"{p}meter" for p in _PREFIXES)},
+    "time": {"day", "hour", "minute", "second", *(f"{prefix}second" for prefix in _PREFIXES)},
+}
+_RANK = {"time": 0, "space": 2}
+"""Times are first and spatial axes last; channels and others are between them."""
+
+
+def parse_axes(value: Any, location: str, reader: Reader) -> tuple[Axis, ...]:
+    """Return the axes of an image, and report those that the specification does not allow."""
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        value = [{"name": name, "type": _guess_kind(name)} for name in value]  # as in version 0.3
+    axes = []
+    for place, item in reader.objects(value, location):
+        kind, unit = item.get("type"), item.get("unit")
+        axis = Axis(
+            reader.string(item, "name", place),
+            kind=kind if isinstance(kind, str) else "",
+            unit=unit if isinstance(unit, str) else "",
+        )
+        if axis.unit and axis.kind in _UNITS and axis.unit not in _UNITS[axis.kind]:
+            reader.warn(f"{place}.unit", f"{axis.unit!r} is not a unit of {axis.kind}, such as {_example(axis.kind)!r}")
+        axes.append(axis)
+    if axes:
+        _check_axes(axes, location, reader)
+    return tuple(axes)
+
+
+def _guess_kind(name: str) -> str:
+    return {"t": "time", "c": "channel"}.get(name, "space")
+
+
+def _example(kind: str) -> str:
+    return "micrometer" if kind == "space" else "second"
+
+
+def _check_axes(axes: Sequence[Axis], location: str, reader: Reader) -> None:
+    """Report a number, an order or names of axes that the specification does not allow."""
+    names, kinds = [axis.name for axis in axes], [axis.kind for axis in axes]
+    if not 2 <= len(axes) <= 5:
+        reader.error(location, f"an image has 2 to 5 axes, found {len(axes)}")
+    elif not 2 <= kinds.count("space") <= 3 and kinds.count("array") < 2:
+        reader.error(location, f"2 or 3 axes must have the type 'space', found {kinds.count('space')}")
+    for kind in ("time", "channel"):
+        if kinds.count(kind) > 1:
+            reader.error(location, f"at most one axis may have the type {kind!r}, found {kinds.count(kind)}")
+    if len({*names}) < len(names):
+        reader.error(location, f"names of axes must differ, found {', '.join(names)}")
+    ranks = [_RANK.get(kind, 1) for kind in kinds]
+    if ranks != sorted(ranks):
+        order = ", ".join(axis.label for axis in axes)
+        reader.error(location, f"time must come first, then channels, then spatial axes; found {order}")
+
+
+def parse_systems(value: Any, location: str, reader: Reader) -> dict[str, tuple[Axis, ...]]:
+    """Return the axes of coordinate systems by name, and report those that the specification does not allow."""
+    items = reader.objects(value, location)
+    names = [reader.string(item, "name", place) for place, item in items]
+    reader.check_differ(names, location)
+    pairs = zip(names, items, strict=True)
+    return {name: parse_axes(item.get("axes"), f"{place}.axes", reader) for name, (place, item) in pairs if name}
+
+
+def end_of(item: Mapping[str, Any], side: str) -> tuple[str, str]:
+    """Return the name of the coordinate system that a transformation begins or ends with, and the path of its group.
+
+    Drafts of version 0.6 have the name itself instead of an object.
+
+    Args:
+        item: The transformation.
+        side: ``"input"`` or ``"output"``.
+    """
+    end = item.get(side)
+    if not isinstance(end, Mapping):
+        return (end if isinstance(end, str) else ""), ""
+    name, path = end.get("name"), end.get("path")
+    return (name if isinstance(name, str) else ""), (path if isinstance(path, str) else "")

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.metadata.conventions.meaning import Axis, Link
-from zarrasync.metadata.conventions.reader import Reader
+from zarrasync.metadata.conventions.meaning import Axis, Link, Reader
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 """A matrix of shape (outputs, inputs + 1). The last column contains the offsets."""

@@ -191,5 +191,5 @@ def _declared(attributes: Mapping[str, Any], used: Sequence[str]) -> list[Any]:
     """Return the declarations of conventions, with those that are used."""
     present = attributes.get("zarr_conventions")
     kept = list(present) if isinstance(present, list | tuple) else []
-    known = {item.get("uuid") for item in kept if isinstance(item, Mapping)}
-    return [*kept, *(item for name in used if (item := declaration(name))["uuid"] not in known)]
+    declared = {item.get("uuid") for item in kept if isinstance(item, Mapping)}
+    return [*kept, *(item for name in used if (item := declaration(name))["uuid"] not in declared)]

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis, Level, Meaning
-from zarrasync.metadata.conventions.reader import Reader
+from zarrasync.metadata.conventions.meaning import CRS, Affine, Axis, Level, Meaning, Reader
 
 ATTRIBUTES = ("zarr_conventions", "multiscales", "spatial:", "proj:", "uom")
 """Attributes, or their beginnings, of which a node with one of these conventions has at least one."""

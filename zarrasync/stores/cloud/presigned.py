@@ -6,15 +6,19 @@ request. It still handles proxies, settings that change requests, and rejected r
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
-from collections.abc import Awaitable, Sequence
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.redact import redact
 from zarrasync.config import Config
-from zarrasync.stores.cloud.object_urls import UrlAccess, url_access
+from zarrasync.stores.cloud.buckets import region_of
 from zarrasync.stores.errors import concerns_key
 from zarrasync.stores.http.responses import Response, UnsupportedResponse, parse_value, raise_if_transient, range_header
 from zarrasync.stores.http.session import Client, supports
@@ -151,3 +155,213 @@ class PresignedRequests:
 
 def _allows_http(store: Any) -> bool:
     return str((store.client_options or {}).get("allow_http")).lower() == "true"
+
+
+_EXPIRY = timedelta(minutes=15)
+"""How long presigned URLs are valid; services accept signed headers for as long."""
+
+Sign: TypeAlias = Callable[[str, Sequence[str]], Awaitable[list[str]]]
+
+
+class Service(NamedTuple):
+    """What a service requires besides a URL.
+
+    Attributes:
+        version_header: Response header with the version of an object.
+        headers: Sent with each request.
+        put_headers: Header lines of requests that store an object, each ending in CRLF.
+        suffix_ranges: Whether byte ranges can count from the end.
+    """
+
+    version_header: str = "etag"
+    headers: tuple[tuple[str, str], ...] = ()
+    put_headers: str = ""
+    suffix_ranges: bool = True
+
+
+class UrlAccess(NamedTuple):
+    """How to request objects of a store by URLs.
+
+    Attributes:
+        service: The service.
+        sign: Makes the URLs for a method and paths of objects. Raises obstore's errors if credentials are missing.
+        methods: The HTTP methods that work.
+    """
+
+    service: Service
+    sign: Sign
+    methods: frozenset[str]
+
+
+_READ, _READ_WRITE = frozenset({"GET"}), frozenset({"GET", "PUT"})
+
+
+async def url_access(store: Any, settings: Config) -> UrlAccess | None:
+    """Return how to request objects of an obstore store by URLs; ``None`` if obstore must make the requests.
+
+    Raises:
+        Exception: One of obstore's, if credentials are missing.
+    """
+    access = _SERVICES.get(type(store).__name__)
+    if access is None or not settings.retries:
+        return None
+    client_options, retries = dict(store.client_options or {}), dict(store.retry_config or {})
+    known_options = {
+        "allow_http": client_options.get("allow_http"),
+        "timeout": f"{settings.request_timeout or 3600:.6f}s",
+    }
+    if not client_options.items() <= known_options.items():
+        return None  # options that only obstore's client implements
+    if retries.get("max_retries", settings.retries) != settings.retries:
+        return None
+    if store.config.get("skip_signature", "false") not in ("true", "false"):  # obstore accepts other spellings
+        return None
+    return await access(store)
+
+
+# ---------------------------------------------------------------------- S3
+
+_S3 = Service()
+_S3_LOCATION = frozenset({"bucket", "region", "default_region", "endpoint", "virtual_hosted_style_request"})
+_S3_CREDENTIALS = frozenset(
+    {
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "skip_signature",
+        "imdsv1_fallback",
+        "metadata_endpoint",
+        "container_credentials_relative_uri",
+        "container_credentials_full_uri",
+        "container_authorization_token_file",
+        "web_identity_token_file",
+        "role_arn",
+        "role_session_name",
+        "sts_endpoint",
+    }
+)
+_S3_WRITING = frozenset({"unsigned_payload", "conditional_put", "disable_tagging", "checksum_algorithm"})
+_S3_HIDDEN_VARIABLES = re.compile(
+    "AWS_(SKIP_SIGNATURE|S3_EXPRESS|REQUEST_PAYER|SSE_CUSTOMER_.*|VIRTUAL_HOSTED_.*)", re.IGNORECASE
+)
+"""Environment variables that obstore reads without reporting them, and that change requests."""
+_S3_HIDDEN_WRITE_VARIABLES = re.compile("AWS_(SERVER_SIDE_ENCRYPTION|SSE_.*|CHECKSUM_ALGORITHM)", re.IGNORECASE)
+"""The same for requests that store an object."""
+
+
+async def _s3_access(store: Any) -> UrlAccess | None:
+    config = store.config
+    if not set(config) <= _S3_LOCATION | _S3_CREDENTIALS | _S3_WRITING or _has_variable(_S3_HIDDEN_VARIABLES):
+        return None
+    if is_anonymous(store):
+        endpoint_in_environment = any(name.upper().startswith("AWS_ENDPOINT") for name in os.environ)
+        if "virtual_hosted_style_request" in config or (endpoint_in_environment and "endpoint" not in config):
+            return None
+        return UrlAccess(_S3, _unsigned(store, f"https://s3.{region_of(store)}.amazonaws.com"), _READ)
+    # A PUT by URL sends the bytes alone, without the hash or encryption that may be configured.
+    hashed = config.get("unsigned_payload") != "true" or "checksum_algorithm" in config
+    methods = _READ if hashed or _has_variable(_S3_HIDDEN_WRITE_VARIABLES) else _READ_WRITE
+    if store.credential_provider is not None:
+        return UrlAccess(_S3, partial(_sign_async, store), methods)
+    if "access_key_id" not in config:
+        (url,) = await _sign_async(store, "GET", ["x"])
+        key = parse_qs(urlsplit(url).query).get("X-Amz-Credential", [""])[0].partition("/")[0]
+        if key != os.environ.get("AWS_ACCESS_KEY_ID"):
+            return UrlAccess(_S3, partial(_sign_async, store), methods)
+    return UrlAccess(_S3, partial(_sign, store), methods)
+
+
+# ---------------------------------------------------------------------- Google
+
+_GCS = Service(version_header="x-goog-generation")
+_GCS_PUBLIC = frozenset({"bucket", "base_url", "skip_signature"})
+_GCS_HIDDEN_VARIABLES = re.compile("GOOGLE_(BASE_URL|SKIP_SIGNATURE|PROXY_.*)", re.IGNORECASE)
+
+
+async def _gcs_access(store: Any) -> UrlAccess | None:
+    """Return the access to public objects. For others obstore takes a millisecond to sign a URL."""
+    if not set(store.config) <= _GCS_PUBLIC or not is_anonymous(store) or _has_variable(_GCS_HIDDEN_VARIABLES):
+        return None
+    return UrlAccess(_GCS, _unsigned(store, "https://storage.googleapis.com"), _READ)
+
+
+# ---------------------------------------------------------------------- Azure
+
+_AZURE = Service(
+    headers=(("x-ms-version", "2023-11-03"),),  # as obstore sends
+    put_headers="x-ms-blob-type: BlockBlob\r\n",
+    suffix_ranges=False,
+)
+_AZURE_SETTINGS = frozenset({"container_name", "account_name", "account_key", "sas_key", "skip_signature", "endpoint"})
+_AZURE_HIDDEN_VARIABLES = re.compile(
+    "AZURE_(STORAGE_)?(.*ENDPOINT|USE_.*|SKIP_SIGNATURE|SAS_.*|TOKEN|BEARER_TOKEN|.*PROXY.*|CONTAINER_NAME|CLIENT_.*|FEDERATED_.*)",
+    re.IGNORECASE,
+)
+
+
+async def _azure_access(store: Any) -> UrlAccess | None:
+    config = store.config
+    if not set(config) <= _AZURE_SETTINGS or _has_variable(_AZURE_HIDDEN_VARIABLES):
+        return None
+    account = config.get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if not account or store.credential_provider is not None:
+        return None
+    endpoint = f"https://{account}.blob.core.windows.net"
+    if is_anonymous(store):
+        return UrlAccess(_AZURE, _unsigned(store, endpoint), _READ)
+    if "account_key" in config or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        return UrlAccess(_AZURE, partial(_sign, store), _READ_WRITE)
+    if "sas_key" in config:
+        return UrlAccess(_AZURE, _unsigned(store, endpoint, _escape_signature(config["sas_key"])), _READ_WRITE)
+    return None
+
+
+def _escape_signature(signature: str) -> str:
+    """Return a shared access signature as a query, from one with or without escapes."""
+    pairs = (pair.partition("=") for pair in signature.lstrip("?").split("&") if pair)
+    return "?" + "&".join(f"{name}={quote(unquote(value), safe='')}" for name, _, value in pairs)
+
+
+_SERVICES: dict[str, Callable[[Any], Awaitable[UrlAccess | None]]] = {
+    "S3Store": _s3_access,
+    "GCSStore": _gcs_access,
+    "AzureStore": _azure_access,
+}
+
+# ---------------------------------------------------------------------- all services
+
+
+def _has_variable(names: re.Pattern[str]) -> bool:
+    return any(map(names.fullmatch, os.environ))
+
+
+def is_anonymous(store: Any) -> bool:
+    """Return whether requests of an obstore store have no credentials."""
+    return bool(store.config.get("skip_signature") == "true")
+
+
+async def _sign(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Sign with keys that obstore has."""
+    import obstore
+
+    return list(obstore.sign(store, method, list(paths), _EXPIRY))
+
+
+async def _sign_async(store: Any, method: Any, paths: Sequence[str]) -> list[str]:
+    """Sign with keys that obstore may have to request, without blocking the event loop."""
+    import obstore
+
+    return list(await obstore.sign_async(store, method, list(paths), _EXPIRY))
+
+
+def _unsigned(store: Any, default_endpoint: str, query: str = "") -> Sign:
+    """Return a function that makes the URLs which obstore would request, without signatures."""
+    config = store.config
+    endpoint = (config.get("endpoint") or config.get("base_url") or default_endpoint).rstrip("/")
+    bucket = config.get("bucket") or config["container_name"]
+    prefix = f"{store.prefix}/" if store.prefix else ""
+
+    async def sign(method: str, paths: Sequence[str]) -> list[str]:
+        return [f"{endpoint}/{bucket}/{quote(prefix + path)}{query}" for path in paths]
+
+    return sign

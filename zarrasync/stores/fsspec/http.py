@@ -13,8 +13,8 @@ from zarrasync._concurrency.limiter import AdaptiveLimiter
 from zarrasync._util.redact import redact
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.fsspec.identity import WEB
-from zarrasync.stores.http.general import GeneralClient
 from zarrasync.stores.http.responses import TRANSIENT, parse_value, raise_if_transient, range_header, version_of
+from zarrasync.stores.http.session import GeneralClient
 from zarrasync.stores.remote import TransientError
 from zarrasync.stores.values import Request, Value
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from zarrasync import config
 from zarrasync._concurrency.gather import SingleFlight, gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded
 from zarrasync._util.redact import public_url, redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import TEMPORARY_SUFFIX, check_key, check_keys, check_prefix

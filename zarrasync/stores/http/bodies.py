@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 
 from zarrasync._concurrency.offload import compute
-from zarrasync._util.output_budget import BudgetExceeded, OutputBudget, expansion_budget
+from zarrasync._util.memory import BudgetExceeded, OutputBudget, expansion_budget
 from zarrasync.codecs.base import Decoder, Out
 from zarrasync.codecs.decompression import DecoderFactory, is_data_error
 from zarrasync.codecs.gzip import RAW_WINDOW, ZLIB_WINDOW, gzip_decoder, inflate_decoder

@@ -14,7 +14,7 @@ import numpy as np
 
 from zarrasync._concurrency.offload import name_lookup
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._util.output_budget import BudgetExceeded, check_budget
+from zarrasync._util.memory import BudgetExceeded, check_budget
 from zarrasync.codecs.spec import Buffer
 from zarrasync.stores.http.bodies import UNDECLARED_LIMIT, ChunkedBody, body_limit, codings_of, is_supported
 from zarrasync.stores.http.responses import HEAD_LIMIT, Head, Response, UnsupportedResponse, parse_head

@@ -16,7 +16,7 @@ from zarrasync._concurrency.gather import gather
 from zarrasync._concurrency.limiter import AdaptiveLimiter, request_limiter
 from zarrasync._concurrency.offload import compute
 from zarrasync._concurrency.per_loop import PerLoop
-from zarrasync._util.output_budget import OutputBudget
+from zarrasync._util.memory import OutputBudget
 from zarrasync._util.redact import redact
 from zarrasync.errors import StoreError
 from zarrasync.model.paths import check_keys, check_prefix, is_key

@@ -12,8 +12,7 @@ from zarrasync._kernel.structs import AXIS, ArrayStruct, PointsStruct, worker
 from zarrasync.codecs.spec import Array
 from zarrasync.indexing.axis_cuts import touched
 from zarrasync.indexing.chunk_runs import ChunkRun
-from zarrasync.indexing.projection import Projection
-from zarrasync.indexing.selectors import IntArray, length
+from zarrasync.indexing.projection import IntArray, Projection, length
 from zarrasync.model.chunk_grids import GridAxis, RegularAxis
 from zarrasync.transfer.chunks import Chunks
 

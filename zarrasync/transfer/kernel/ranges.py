@@ -12,8 +12,7 @@ from zarrasync._kernel.structs import BLOSC, ArrayStruct, Traffic, worker
 from zarrasync._util.memory import aligned_empty, empty_in_order
 from zarrasync.codecs import BoundChain
 from zarrasync.codecs.spec import Array
-from zarrasync.indexing.selectors import Const
-from zarrasync.indexing.transform import Transform
+from zarrasync.indexing.transform import Const, Transform
 from zarrasync.transfer.limits import FILE, ONE_THREAD, SMALL
 
 

@@ -22,8 +22,8 @@ from zarrasync.indexing.axis_cuts import numbers_of, touched
 from zarrasync.indexing.chunk_runs import ChunkRun
 from zarrasync.indexing.projection import Projection
 from zarrasync.indexing.split import runs_at
+from zarrasync.stores.local_files import temporary_path
 from zarrasync.stores.local_locks import Place, held_places, lock_file
-from zarrasync.stores.temporary_names import temporary_path
 from zarrasync.transfer.chunks import Chunks
 from zarrasync.transfer.kernel.plan import KernelPart, chunk_axes, kernel_part, listed_parts, named_array
 from zarrasync.transfer.limits import FILE, JOB_CHUNKS, WRITE_FACTOR

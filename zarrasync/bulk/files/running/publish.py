@@ -33,7 +33,7 @@ from zarrasync.metadata.create import checked_attributes
 from zarrasync.model.paths import ancestors, join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.consolidated import GroupCopies, replace_copies
-from zarrasync.nodes.copies_above import update_copies
+from zarrasync.nodes.consolidated_updates import update_copies
 from zarrasync.nodes.documents import document_bytes, fetch_documents, put_documents
 from zarrasync.nodes.find import FoundNode, find_all
 from zarrasync.nodes.metadata_cell import MetadataCell

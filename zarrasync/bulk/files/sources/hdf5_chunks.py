@@ -20,8 +20,7 @@ import numpy.typing as npt
 from zarrasync import config as settings
 from zarrasync import formats
 from zarrasync._concurrency import bridge
-from zarrasync._util.memory import MemoryPool
-from zarrasync._util.output_budget import BudgetExceeded
+from zarrasync._util.memory import BudgetExceeded, MemoryPool
 from zarrasync.bulk.files.sources.content import FETCH_AGAIN, HDF5_MAGIC
 from zarrasync.bulk.files.sources.headers import ReaderOptions
 from zarrasync.config import Config

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.metadata.conventions.meaning import CIRCLE
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window
 from zarrasync.server.places import AxisPlaces, Bounds, Floats
 from zarrasync.server.projections import CRS84, bounds_in, converted, is_separable, transformed

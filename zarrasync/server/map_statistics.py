@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
-from zarrasync.metadata.conventions.horizontal import CIRCLE
+from zarrasync.metadata.conventions.meaning import CIRCLE
 from zarrasync.server.geometries import Region
 from zarrasync.server.limits import BadQuery
 from zarrasync.server.map_places import Place

@@ -97,6 +97,14 @@ def test_neighbours_that_are_cut_alike_make_runs():
     assert cut_axis(slice(0, 20, 3), slice(0, 7, 1), RegularAxis(20, 4), 8).counts == [1] * 5
 
 
+def test_many_neighbours_are_not_cut_one_by_one():
+    count = 10**9
+    whole = slice(0, 4 * count - 1, 1)
+    cuts = cut_axis(whole, whole, RegularAxis(4 * count, 4), count // 2)
+    assert (cuts.chunks, cuts.counts) == ([0, count // 2, count - 1], [count // 2, count // 2 - 1, 1])
+    assert cuts.targets == [slice(0, 4, 1), slice(2 * count, 2 * count + 4, 1), slice(4 * count - 4, 4 * count - 1, 1)]
+
+
 @EXAMPLES
 @given(st.data())
 def test_boxes_and_selections(data: st.DataObject):

@@ -142,10 +142,11 @@ def cut_axis(selector: Selector, target: Selector, axis: GridAxis, longest: int 
     chunks = touched(selector, axis)
     start, step, extent = selector.start, selector.step, axis.extent
     last = start + (len(range(start, selector.stop, step)) - 1) * step
-    counts = [1] * len(chunks)
     is_joined = longest > 1 and len(chunks) > 1 and isinstance(target, slice) and target.step == 1
     if is_joined and isinstance(axis, RegularAxis) and isinstance(chunks, range) and axis.chunk % step == 0:
         chunks, counts = _join(chunks, start % axis.chunk < step, last + step >= chunks.stop * axis.chunk, longest)
+    else:
+        counts = [1] * len(chunks)
     sources: list[Selector] = []
     is_full: list[bool] = []
     places: list[tuple[int, int]] = []

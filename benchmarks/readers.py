@@ -26,8 +26,9 @@ from workloads import WORKLOADS, Workload
 
 Call = Callable[[], Any]
 Clock = Callable[[], float]
-BURST_SECONDS = 0.02
-"""The time for which an engine makes calls before it is the next one's turn."""
+BURST_SECONDS = 0.05
+"""The time for which an engine makes calls before it is the next one's turn. The CPU time of other threads than the caller's is
+up to date only to some milliseconds."""
 ENGINES: dict[str, type[Engine]] = {
     "zarrasync": Zarrasync,
     "zarrista": Zarrista,
@@ -55,9 +56,9 @@ def least_times(calls: dict[str, Call], rounds: int, clock: Clock) -> dict[str, 
     counts, least = {}, dict.fromkeys(calls, float("inf"))
     for name, call in calls.items():
         call()  # opens files, starts threads
-        start = time.perf_counter()
+        start = clock()
         call()
-        counts[name] = max(1, min(1000, int(BURST_SECONDS / max(time.perf_counter() - start, 1e-7))))
+        counts[name] = max(1, min(5000, int(BURST_SECONDS / max(clock() - start, 1e-6))))
     for _ in range(rounds):
         for name, call in calls.items():
             start = clock()

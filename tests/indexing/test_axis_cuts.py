@@ -64,9 +64,9 @@ def test_cuts_have_all_indices_with_their_targets(data: st.DataObject):
     count = length(selector)
     descends = count and isinstance(selector, slice) and data.draw(st.booleans())
     target = slice(count - 1, None, -1) if descends else slice(0, count, 1)
-    cuts = cut_axis(selector, target, axis)
-    if isinstance(selector, slice):
-        cuts = cuts.joined(data.draw(st.integers(2, 5)))
+    longest = data.draw(st.integers(1, 5))
+    cuts = cut_axis(selector, target, axis, longest)
+    assert max(cuts.counts, default=0) <= longest
     out = np.full(count, -1)
     for chunk, source, where, is_full, repeats in zip(
         cuts.chunks, cuts.sources, cuts.targets, cuts.is_full, cuts.counts, strict=True
@@ -87,11 +87,22 @@ def test_cuts_have_all_indices_with_their_targets(data: st.DataObject):
 
 
 def test_neighbours_that_are_cut_alike_make_runs():
-    cuts = cut_axis(slice(2, 19, 1), slice(0, 17, 1), RegularAxis(20, 4)).joined(8)
+    cuts = cut_axis(slice(2, 19, 1), slice(0, 17, 1), RegularAxis(20, 4), 8)
     assert (cuts.chunks, cuts.counts) == ([0, 1, 4], [1, 3, 1])
     assert cuts.sources == [slice(2, 4, 1), slice(0, 4, 1), slice(0, 3, 1)]
     assert cuts.targets == [slice(0, 2, 1), slice(2, 6, 1), slice(14, 17, 1)]
-    assert cut_axis(slice(0, 20, 1), slice(0, 20, 1), RegularAxis(20, 4)).joined(2).counts == [2, 2, 1]
+    assert cut_axis(slice(0, 20, 1), slice(0, 20, 1), RegularAxis(20, 4), 2).counts == [2, 2, 1]
+    assert cut_axis(slice(1, 20, 2), slice(0, 10, 1), RegularAxis(20, 4), 8).counts == [5]
+    assert cut_axis(slice(5, 18, 2), slice(0, 7, 1), RegularAxis(20, 4), 8).counts == [3, 1]
+    assert cut_axis(slice(0, 20, 3), slice(0, 7, 1), RegularAxis(20, 4), 8).counts == [1] * 5
+
+
+def test_many_neighbours_are_not_cut_one_by_one():
+    count = 10**9
+    whole = slice(0, 4 * count - 1, 1)
+    cuts = cut_axis(whole, whole, RegularAxis(4 * count, 4), count // 2)
+    assert (cuts.chunks, cuts.counts) == ([0, count // 2, count - 1], [count // 2, count // 2 - 1, 1])
+    assert cuts.targets == [slice(0, 4, 1), slice(2 * count, 2 * count + 4, 1), slice(4 * count - 4, 4 * count - 1, 1)]
 
 
 @EXAMPLES

@@ -9,6 +9,7 @@ compiled kernel those of a table; both go the same way here.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -103,6 +104,7 @@ class Files:
             return real(*args)
         if name == "lock" and args[1] == fcntl.F_UNLCK:
             name = "unlock"
+        name = "write" if name == "writev" else name
         try:
             return self._call(client, name, real, args)
         except Killed:  # C code has no exceptions: it goes on without any effect, and ``_Worker`` ends it
@@ -193,9 +195,19 @@ def _shown(args: tuple[Any, ...]) -> str:
 
 
 def _first_half(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments that write half as many bytes: a descriptor and bytes, or an address and a number of bytes."""
-    handle, data, *size = args
-    return (handle, data, size[0] // 2) if size else (handle, data[: len(data) // 2])
+    """Return the arguments that write half as many bytes: a descriptor and bytes, or the address and number of parts."""
+    handle, data, *count = args
+    if not count:
+        return handle, data[: len(data) // 2]
+    parts = (_Part * count[0]).from_address(data)
+    half = parts[: count[0] // 2] if count[0] > 1 else [_Part(parts[0].address, parts[0].size // 2)]
+    return handle, (_Part * len(half))(*half), len(half)
+
+
+class _Part(ctypes.Structure):
+    """``struct iovec`` of POSIX."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 class _Worker(Worker):

@@ -22,7 +22,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "openat": (_INT, _INT, _NAME, _INT),
     "close": (_INT, _INT),
     "pread": (_COUNT, _INT, _POINTER, _SIZE, _I64),
-    "write": (_COUNT, _INT, _POINTER, _SIZE),
+    "writev": (_COUNT, _INT, _POINTER, _INT),
     "copy": (_COUNT, _INT, _POINTER, _INT, _SIZE),
     "fstat": (_INT, _INT, _POINTER),
     "fstatat": (_INT, _INT, _NAME, _POINTER, _INT),

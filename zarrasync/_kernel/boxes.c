@@ -352,6 +352,30 @@ uint8_t *za_direct(const struct za_chain *chain, const struct za_box *box, uint8
     return is_direct ? out + copy.out_offset : NULL;
 }
 
+/* List the rows of the loops from a depth on; returns where the next one is to be listed. */
+static struct za_piece *list_rows(const struct copy *copy, int depth, int64_t start, struct za_piece *rows)
+{
+    const struct loop *loop = &copy->loops[depth];
+    if (depth + 1 == copy->loop_count) {
+        *rows = (struct za_piece){start, loop->count * copy->item_size, 0};
+        return rows + 1;
+    }
+    for (int64_t i = 0; i < loop->count; i++)
+        rows = list_rows(copy, depth + 1, start + i * loop->to.stride, rows);
+    return rows;
+}
+
+int64_t za_rows(const struct za_chain *chain, const struct za_box *box, struct za_piece *rows, int64_t most)
+{
+    struct copy copy;
+    plan_copy(&copy, chain, box);
+    const struct loop *row = &copy.loops[copy.loop_count - 1];
+    int is_contiguous = is_dense(&row->from, chain->item_size) && is_dense(&row->to, chain->item_size);
+    if (!is_contiguous || chain->raw_size / (row->count * chain->item_size) > most)
+        return 0;
+    return list_rows(&copy, 0, copy.out_offset, rows) - rows;
+}
+
 /* ---------------------------------------------------------------- fill values */
 
 void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *out)
@@ -370,12 +394,12 @@ void za_fill_raw(const struct za_chain *chain, uint8_t *raw)
     copy_row(&all, raw, chain->fill, chain->item_size, chain->word_size);
 }
 
-int za_is_fill(const struct za_chain *chain, const uint8_t *raw)
+int za_is_fill(const struct za_chain *chain, const uint8_t *raw, int64_t size)
 {
     int64_t item = chain->item_size, word = chain->word_size;
     /* Equal to the fill value at the beginning, and everywhere to the element before. */
     for (int64_t i = 0; i < item; i++)
         if (raw[i] != chain->fill[word == 0 ? i : i - i % word + (word - 1 - i % word)])
             return 0;
-    return memcmp(raw, raw + item, (size_t)(chain->raw_size - item)) == 0;
+    return memcmp(raw, raw + item, (size_t)(size - item)) == 0;
 }

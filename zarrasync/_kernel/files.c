@@ -242,18 +242,34 @@ int64_t za_file_size(const struct za_system *system, int file, struct za_version
     return (int64_t)state.st_size;
 }
 
-static int write_all(const struct za_system *system, int file, const uint8_t *data, int64_t size)
+/* Most pieces that are written at once. Systems allow at least 1,024. */
+enum { PIECES_AT_ONCE = 256 };
+
+/* Write the pieces in memory from a number on, up to the next one in a file. Returns the number of that, or ZA_FAILED. */
+static int64_t write_pieces(const struct za_system *system, int file, const struct za_content *content, int64_t number)
 {
-    while (size > 0) {
-        ssize_t count = system->write(file, data, at_once(size));
-        if (count < 0 && errno == EINTR)
+    const struct za_piece *pieces = content->pieces;
+    ssize_t done = 0; /* bytes of the piece */
+    while (number < content->count && !pieces[number].is_in_file) {
+        struct iovec parts[PIECES_AT_ONCE];
+        int count = 0;
+        int64_t start = done, total = 0;
+        for (int64_t i = number; i < content->count && !pieces[i].is_in_file && count < PIECES_AT_ONCE; i++, start = 0) {
+            size_t size = at_once(pieces[i].size - start);
+            if (total + (int64_t)size > 1 << 30)
+                break;
+            parts[count++] = (struct iovec){(void *)(uintptr_t)(content->memory + pieces[i].start + start), size};
+            total += (int64_t)size;
+        }
+        ssize_t written = system->writev(file, parts, count);
+        if (written < 0 && errno == EINTR)
             continue;
-        if (count <= 0)
-            return 0;
-        data += count;
-        size -= count;
+        if (written < 0 || (written == 0 && total > 0))
+            return ZA_FAILED;
+        for (done += written; number < content->count && done >= pieces[number].size && !pieces[number].is_in_file; number++)
+            done -= pieces[number].size;
     }
-    return 1;
+    return number;
 }
 
 /* Append bytes of a file to another one, in the system where it can do that: some file systems share the blocks. */
@@ -266,7 +282,8 @@ static int copy_all(const struct za_system *system, int file, int source, int64_
     }
     while (size > 0) {
         int64_t count = za_read(system, source, memory, size < (int64_t)sizeof memory ? size : (int64_t)sizeof memory, start);
-        if (count <= 0 || !write_all(system, file, memory, count))
+        struct za_piece piece = {.size = count};
+        if (count <= 0 || write_pieces(system, file, &(struct za_content){.memory = memory, .pieces = &piece, .count = 1}, 0) != 1)
             return 0;
         start += count;
         size -= count;
@@ -283,8 +300,10 @@ static int create_file(const struct za_system *system, int folder, const char *n
     int is_written = 1;
     for (int64_t i = 0; i < content->count && is_written; i++) {
         const struct za_piece *piece = &content->pieces[i];
-        is_written = piece->is_in_file ? copy_all(system, file, content->file, piece->start, piece->size)
-                                       : write_all(system, file, content->memory + piece->start, piece->size);
+        if (piece->is_in_file)
+            is_written = copy_all(system, file, content->file, piece->start, piece->size);
+        else /* and its successors */
+            is_written = (i = write_pieces(system, file, content, i) - 1) >= 0;
     }
     is_written &= system->close(file) == 0;
     if (!is_written)

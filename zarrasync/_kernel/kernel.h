@@ -30,7 +30,7 @@
 #endif
 
 /* The version of the structs and signatures. Raise it, and ABI in library.py, with each change to one of them. */
-#define KERNEL_ABI 18
+#define KERNEL_ABI 19
 
 _Static_assert(sizeof(void *) == 8, "descriptions contain pointers of 64 bits"); /* Python packs them like numbers */
 
@@ -270,8 +270,18 @@ void za_fill(const struct za_chain *chain, const struct za_box *box, uint8_t *ou
 void za_gather(const struct za_chain *chain, const struct za_box *box, const uint8_t *values, uint8_t *raw);
 /* Set all raw bytes of a chunk to the fill value. */
 void za_fill_raw(const struct za_chain *chain, uint8_t *raw);
-/* Return whether raw bytes are only the fill value. */
-int za_is_fill(const struct za_chain *chain, const uint8_t *raw);
+/* Return whether raw bytes of one or more elements are only the fill value. */
+int za_is_fill(const struct za_chain *chain, const uint8_t *raw, int64_t size);
+
+/* Bytes of a value to store. */
+struct za_piece {
+    int64_t start, size;
+    int is_in_file; /* else in memory */
+};
+
+/* List the rows of a whole chunk that are contiguous in the output as well, by their starts there, in the order of the raw bytes,
+ * which are not reversed. Returns their number; 0 if there are more than `most`. */
+int64_t za_rows(const struct za_chain *chain, const struct za_box *box, struct za_piece *rows, int64_t most);
 
 /* The chunks that a selection touches, in C order. After the last one, the first one follows. */
 struct za_walk {
@@ -354,12 +364,6 @@ int64_t za_file_size(const struct za_system *system, int file, struct za_version
  * position of the locked byte in the file of locks; -1 if the folder is another, or another process holds the lock. */
 int64_t za_lock(struct za_folder *folder, const int64_t *coords, const struct za_place *place, int lock_file);
 void za_unlock(const struct za_folder *folder, int lock_file, int64_t position);
-
-/* Bytes of a value to store. */
-struct za_piece {
-    int64_t start, size;
-    int is_in_file; /* else in memory */
-};
 
 /* A value to store, in pieces. */
 struct za_content {

@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ABI = 18  # KERNEL_ABI in kernel.h
+ABI = 19  # KERNEL_ABI in kernel.h
 _FOLDER = Path(__file__).parent
 _NAME = {"win32": "kernel.dll", "darwin": "libkernel.dylib"}.get(sys.platform, "libkernel.so")
 _Pointer, _Size, _U32, _I64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_int64

@@ -7,13 +7,14 @@
 #include <dirent.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 /* They have the names, the results and the errors of POSIX, except where a comment says otherwise. */
 struct za_system {
     int (*openat)(int folder, const char *name, int flags); /* a new file may be read and written by all, less the umask */
     int (*close)(int file);
     ssize_t (*pread)(int file, void *memory, size_t size, off_t start);
-    ssize_t (*write)(int file, const void *data, size_t size);
+    ssize_t (*writev)(int file, const struct iovec *parts, int count);
     /* Append bytes of a file from `*start` on to another one, and move `*start`. ENOSYS if the system cannot do that. */
     ssize_t (*copy)(int source, int64_t *start, int file, size_t size);
     int (*fstat)(int file, struct stat *state);

@@ -6,11 +6,12 @@
 #include <string.h>
 
 /* Bytes of shards above which those of untouched inner chunks are not read, but copied by the system; and bytes that are read and
- * written in the time that it takes to read an inner chunk on its own, or to copy a piece. */
+ * written in the time that it takes to read an inner chunk on its own, or to copy a piece. Mean bytes of the rows of a raw chunk from
+ * which on they are written from where they are; gathering shorter ones first is faster. */
 #ifdef KERNEL_SMALL_LIMITS
-enum { LARGE_SHARD = 64, LARGE_SHARE = 1 };
+enum { LARGE_SHARD = 64, LARGE_SHARE = 1, LEAST_ROW = 8 };
 #else
-enum { LARGE_SHARD = 1 << 20, LARGE_SHARE = 64 << 10 };
+enum { LARGE_SHARD = 1 << 20, LARGE_SHARE = 64 << 10, LEAST_ROW = 2 << 10 };
 #endif
 
 /* A stored shard: in memory, in a file if `data` is null, or none if its size is -1. */
@@ -85,7 +86,7 @@ static const uint8_t *encode_chunk(struct write *write, uint8_t *into, int64_t *
     const struct za_chain *chain = &write->array->chain;
     const uint8_t *raw = raw_elements(write, into), *data = NULL;
     *status = ZA_LEFT;
-    if (raw != NULL && !write->keeps_fill && za_is_fill(chain, raw))
+    if (raw != NULL && !write->keeps_fill && za_is_fill(chain, raw, chain->raw_size))
         *status = ZA_EMPTY;
     else if (raw != NULL && (data = za_encode(write->worker, chain, raw, size)) != NULL)
         *status = ZA_DONE;
@@ -207,12 +208,31 @@ static int encode_shard(struct write *write)
 
 /* ---------------------------------------------------------------- chunks */
 
+/* Let the content be the rows of a whole raw chunk in the values, if they are long. Returns whether it is, and a za_status. */
+static int use_rows(struct write *write, int *status)
+{
+    const struct za_chain *chain = &write->array->chain;
+    int64_t most = chain->raw_size / LEAST_ROW;
+    if (chain->step_count > 0 || chain->word_size != 0 || most == 0 || !is_whole(write, 0))
+        return 0;
+    struct za_piece *rows = (void *)za_reserve(write->worker, ZA_PIECES, most * (int64_t)sizeof *rows);
+    int64_t count = rows != NULL ? za_rows(chain, &write->box, rows, most) : 0;
+    int is_empty = !write->keeps_fill;
+    for (int64_t i = 0; i < count && is_empty; i++)
+        is_empty = za_is_fill(chain, write->values + rows[i].start, rows[i].size);
+    *status = is_empty ? ZA_EMPTY : ZA_DONE;
+    write->content = (struct za_content){.memory = write->values, .pieces = rows, .count = count, .size = chain->raw_size};
+    return count > 0;
+}
+
 /* Encode the chunk that was cut. Returns a za_status. */
 static int encode(struct write *write)
 {
     int status;
     if (write->array->is_sharded)
         return encode_shard(write);
+    if (use_rows(write, &status))
+        return status;
     struct za_content *content = &write->content;
     content->memory = encode_chunk(write, NULL, &content->size, &status);
     content->pieces = &write->whole;

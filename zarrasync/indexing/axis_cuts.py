@@ -123,64 +123,53 @@ class AxisCuts:
     is_full: Sequence[bool]
     counts: Sequence[int]
 
-    def joined(self, longest: int) -> AxisCuts:
-        """Join neighbouring chunks with equal sources into runs of at most ``longest`` chunks. Requires slices only.
 
-        For example, the cuts of a slice ``0:12`` along chunks of 4 become a single one with the chunk 0, the source
-        ``0:4``, the target ``0:4`` and the count 3.
-        """
-        targets = cast("Sequence[slice]", self.targets)
-        if not targets or targets[0].step != 1:
-            return self
-        firsts, counts = [0], [1]  # the first cut and the number of chunks of each run
-        for number in range(1, len(targets)):
-            first, count = firsts[-1], counts[-1]
-            size = targets[first].stop - targets[first].start
-            begin = targets[first].start + count * size
-            if (
-                count < longest
-                and self.chunks[number] == self.chunks[first] + count
-                and self.sources[number] == self.sources[first]
-                and self.is_full[number] is self.is_full[first]
-                and targets[number] == slice(begin, begin + size, 1)
-            ):
-                counts[-1] += 1
-            else:
-                firsts.append(number)
-                counts.append(1)
-        return AxisCuts(
-            [self.chunks[first] for first in firsts],
-            [self.sources[first] for first in firsts],
-            [targets[first] for first in firsts],
-            [self.is_full[first] for first in firsts],
-            counts,
-        )
-
-
-def cut_axis(selector: Selector, target: Selector, axis: GridAxis) -> AxisCuts:
+def cut_axis(selector: Selector, target: Selector, axis: GridAxis, longest: int = 1) -> AxisCuts:
     """Cut a source selector at the boundaries of chunks.
+
+    For example, the slice ``0:12`` along chunks of 4 becomes a single cut with the chunk 0, the source ``0:4``, the target
+    ``0:4`` and the count 3, if runs may be that long.
 
     Args:
         selector: The source indices along the axis.
         target: The destination of these indices.
         axis: The axis of the chunk grid.
+        longest: The maximum number of neighbouring chunks with equal sources to join into a run, if selector and target are
+            slices.
     """
     if not isinstance(selector, slice):
         return _cut_indices(selector, target, axis)
     chunks = touched(selector, axis)
     start, step, extent = selector.start, selector.step, axis.extent
     last = start + (len(range(start, selector.stop, step)) - 1) * step
+    is_joined = longest > 1 and len(chunks) > 1 and isinstance(target, slice) and target.step == 1
+    if is_joined and isinstance(axis, RegularAxis) and isinstance(chunks, range) and axis.chunk % step == 0:
+        chunks, counts = _join(chunks, start % axis.chunk < step, last + step >= chunks.stop * axis.chunk, longest)
+    else:
+        counts = [1] * len(chunks)
     sources: list[Selector] = []
     is_full: list[bool] = []
-    edges = [0]
+    places: list[tuple[int, int]] = []
     for begin, size in _extents(chunks, axis):
         end = min(extent, begin + size)
-        first = start + edges[-1] * step
+        position = max(0, -((start - begin) // step))
+        first = start + position * step
         count = ((last if last < end else end - 1) - first) // step + 1
         sources.append(slice(first - begin, first - begin + (count - 1) * step + 1, step))
         is_full.append(count == end - begin and step == 1)
-        edges.append(edges[-1] + count)
-    return AxisCuts(numbers_of(chunks), sources, _cut_target(target, edges), is_full, [1] * len(chunks))
+        places.append((position, position + count))
+    return AxisCuts(numbers_of(chunks), sources, _cut_target(target, places), is_full, counts)
+
+
+def _join(chunks: range, first_is_equal: bool, last_is_equal: bool, longest: int) -> tuple[IntArray, list[int]]:
+    """Return the first chunk of each run, and the number of its chunks.
+
+    The first chunk and the last one are runs of their own if their sources are not those of the chunks between them.
+    """
+    begin = chunks.start + (not first_is_equal)
+    end = max(begin, chunks.stop - (not last_is_equal))
+    edges = [*chunks[: begin - chunks.start], *range(begin, end, longest), *chunks[end - chunks.start :], chunks.stop]
+    return np.array(edges[:-1], np.int64), [after - before for before, after in pairwise(edges)]
 
 
 def _extents(chunks: Touched, axis: GridAxis) -> Iterable[tuple[int, int]]:
@@ -200,19 +189,20 @@ def _cut_indices(indices: IntArray, target: Selector, axis: GridAxis) -> AxisCut
     return AxisCuts(
         groups.chunks[:, 0].tolist(),
         [inside[start:stop] for start, stop in pairwise(edges)],
-        _cut_target(groups.target, edges),
+        _cut_target(groups.target, list(pairwise(edges))),
         [False] * count,
         [1] * count,
     )
 
 
-def _cut_target(target: Selector, edges: Sequence[int]) -> list[Selector]:
-    """Split a target at the positions ``edges``."""
+def _cut_target(target: Selector, cuts: Sequence[tuple[int, int]]) -> list[Selector]:
+    """Return the parts of a target between positions."""
     if not isinstance(target, slice):
-        return [target[start:stop] for start, stop in pairwise(edges)]
-    step = target.step
-    limits = [target.start + edge * step for edge in edges]
-    return [slice(start, stop if stop >= 0 else None, step) for start, stop in pairwise(limits)]
+        return [target[begin:end] for begin, end in cuts]
+    start, step = target.start, target.step
+    return [
+        slice(start + begin * step, stop if (stop := start + end * step) >= 0 else None, step) for begin, end in cuts
+    ]
 
 
 class PointGroups(NamedTuple):

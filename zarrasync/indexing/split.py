@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import product
 
-from zarrasync.indexing.axis_cuts import cut_axis
+from zarrasync.indexing.axis_cuts import cut_axis, touched
 from zarrasync.indexing.chunk_runs import ChunkRun, split_walked
 from zarrasync.indexing.projection import IntArray, Projection, Selector, indices_of, reorder
 from zarrasync.model.chunk_grids import Grid, RegularAxis
@@ -64,15 +64,13 @@ def _split_axes(projection: Projection, grid: Grid, longest_run: int) -> list[Ch
     For example, cuts with the chunks [0, 1] along one axis and [7] along another have the products (0, 7) and (1, 7). The
     products of the other columns are the sources, targets, … of these chunks in the same order.
     """
-    all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes))
     is_basic = _has_only_slices(projection)
-    axis = 0
+    axis, lengths = 0, [1] * len(grid.axes)
     if is_basic and longest_run > 1:  # join along the last of the axes with the most chunks
-        most = max([len(cuts.chunks) for cuts in all_cuts], default=0)
-        for number, cuts in enumerate(all_cuts):
-            if len(cuts.chunks) == most:
-                axis = number
-        all_cuts[axis : axis + 1] = [cuts.joined(longest_run) for cuts in all_cuts[axis : axis + 1]]
+        counts = [len(touched(*pair)) for pair in zip(projection.source, grid.axes, strict=True)]
+        axis = max(range(len(counts)), key=lambda number: (counts[number], number))
+        lengths[axis] = longest_run
+    all_cuts = list(map(cut_axis, projection.source, projection.target, grid.axes, lengths))
     columns = zip(
         product(*[cuts.chunks for cuts in all_cuts]),
         product(*[cuts.sources for cuts in all_cuts]),

@@ -66,7 +66,7 @@ def request(engine: str, setting: str, choose: random.Random) -> tuple[str, Tile
 
 
 def expected(tile: Tile, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the greys of a tile from 0 to 255: those of the nearest elements."""
+    """Return the greys of a tile from 0 to 255: the greys of the nearest elements."""
     zoom, x, y, day, high = tile
     places = (np.arange(SIZE) + 0.5) / SIZE
     lon = (x + places) / (1 << zoom) * 360 - 180

@@ -164,7 +164,7 @@ def cut_axis(selector: Selector, target: Selector, axis: GridAxis, longest: int 
 def _join(chunks: range, first_is_equal: bool, last_is_equal: bool, longest: int) -> tuple[IntArray, list[int]]:
     """Return the first chunk of each run, and the number of its chunks.
 
-    The first chunk and the last one are runs of their own if their sources are not those of the chunks between them.
+    The first chunk and the last one are separate runs if their sources differ from the sources of the chunks between.
     """
     begin = chunks.start + (not first_is_equal)
     end = max(begin, chunks.stop - (not last_is_equal))

@@ -191,7 +191,7 @@ def parse_coords(text: str, kinds: Sequence[str], name: str = "coords") -> Point
     Args:
         text: The geometry.
         kinds: The allowed kinds, such as ``["POINT", "MULTIPOINT"]``.
-        name: What has the geometry, for messages.
+        name: The parameter with the geometry, for messages.
 
     Raises:
         BadQuery: If it is not one of these geometries.
@@ -300,7 +300,7 @@ def region_of(feature: Mapping[str, Any], name: str) -> Region:
 
     Args:
         feature: The feature.
-        name: What has the geometry, for messages.
+        name: The parameter with the geometry, for messages.
 
     Raises:
         BadQuery: If its geometry is not a Polygon or a MultiPolygon.
@@ -310,5 +310,5 @@ def region_of(feature: Mapping[str, Any], name: str) -> Region:
     if not isinstance(geometry, dict) or geometry.get("type") not in ("Polygon", "MultiPolygon"):
         raise BadQuery(f"{name} must be a Polygon or a MultiPolygon")
     region = parse_coords(as_wkt(geometry, name), ("POLYGON", "MULTIPOLYGON"), name)
-    assert isinstance(region, Region)  # the kinds are those of regions
+    assert isinstance(region, Region)  # of both kinds
     return region

@@ -49,7 +49,7 @@ class Style:
         above: The colour of higher values; ``None`` for the last colour.
         intervals: The values of ``colours``, each from the first end to before the second one, or one
             value if both are equal; others are transparent.
-        colours: Own colours of intervals, or of a scale if there are no intervals.
+        colours: Own colours of intervals, or of a scale if none are given.
     """
 
     cmap: str

@@ -172,7 +172,7 @@ class Maps:
             crs: The coordinate reference system of the polygons.
 
         Returns:
-            The statistics by their names, with the unit and whether they are those of a sample.
+            The statistics by their names, with the unit and whether they were computed from a sample.
 
         Raises:
             BadQuery: If the polygons overlap, or their reference system does not suit the array.
@@ -263,7 +263,7 @@ class Maps:
         return place
 
     async def _crs(self, array: AsyncArray, rows: Axis, columns: Axis) -> str:
-        """Return the reference system of an array: its own one, or that of its grid mapping."""
+        """Return the reference system of an array: its own one, or the system of its grid mapping."""
         path = self._hierarchy.relative_path(array)
         meaning = await self._described.meaning(path)
         crs, attributes = meaning.crs, dict[str, Any]()

@@ -91,7 +91,7 @@ class Planes:
         return await self._hierarchy.cached(key, compute), presentation
 
     def sample(self, pyramid: Pyramid, index: tuple[int, ...]) -> AsyncSelection:
-        """Return elements of a plane for statistics: all, or those of some chunks of the coarsest level with enough elements."""
+        """Return elements of a plane for statistics: all, or elements of some chunks of the coarsest level with enough elements."""
         level = _sampled_level(pyramid)
         cache_share = max(self._chunks.cache.max_bytes // 4, _LEAST_SAMPLE_BYTES)
         limit = min(self._hierarchy.limits.max_decoded_bytes, cache_share, _SAMPLE_BYTES)

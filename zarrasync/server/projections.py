@@ -23,7 +23,7 @@ _METRES_PER_DEGREE = np.pi * RADIUS / 180
 _BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
 _CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
 _DENSITY = 21
-"""The points along each side of an area, whose extent in another system is that of these points."""
+"""The points along each side of an area, whose extent in another system is the extent of these points."""
 _METRES = {
     **dict.fromkeys(("m", "metre", "meter", "metres", "meters"), 1.0),
     **dict.fromkeys(("km", "kilometre", "kilometer", "kilometres", "kilometers"), 1000.0),
@@ -80,7 +80,7 @@ def crs_of_grid_mapping(attributes: Mapping[str, Any]) -> str:
 
     Raises:
         Unsupported: If pyproj is not installed.
-        ValueError: If they are not those of a grid mapping.
+        ValueError: If they are not attributes of a grid mapping.
     """
     pyproj = _pyproj()
     try:
@@ -143,7 +143,7 @@ def converted(values: Floats, axis: Literal["x", "y"], source: str, target: str)
 
 
 def transformed(x: Floats, y: Floats, source: str, target: str) -> tuple[Floats, Floats]:
-    """Return the coordinates of points in another system; NaN where they have none.
+    """Return the coordinates of points in another system; NaN for points without coordinates there.
 
     Args:
         x: Eastings or longitudes of any shape.

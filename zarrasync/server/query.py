@@ -30,7 +30,7 @@ class Colours:
         scale: The scale of the colours in between.
         below: The colour of lower values, in the notation of CSS; empty for the first colour.
         above: The colour of higher values; empty for the last colour.
-        table: Own colours as JSON, instead of a colour map: those of values ``{"1": "#ff0000"}``, those of intervals
+        table: Own colours as JSON, instead of a colour map: colours of values ``{"1": "#ff0000"}``, colours of intervals
             ``[[[0, 5], "#ff0000"]]``, or the 256 colours of a map ``{"0": …, "255": …}``.
     """
 
@@ -84,7 +84,7 @@ class Colours:
 
 
 def _parsed_table(text: str) -> tuple[tuple[tuple[float, float], ...], tuple[RGBA, ...]]:
-    """Return the intervals of values and their colours; no intervals if the colours are those of a map.
+    """Return the intervals of values and their colours; no intervals if the colours come from a colour map.
 
     Raises:
         BadQuery: If they are not a table of colours.

@@ -184,7 +184,7 @@ class PyramidWork(ClaimedWork):
         with report_progress(progress, total, name, report=report) as callback:
             advance = callback or ignore_progress
 
-            async with self.claimed() as claim, self.store.in_use() if self.is_copied else nullcontext():
+            async with self.claimed(workers) as claim, self.store.in_use() if self.is_copied else nullcontext():
                 if self.request.overwrite:
                     await target.remove_other_levels()
                 await copy_companions(pyramid.companions, target.group, report.notes, overwrite=self.request.overwrite)
@@ -205,6 +205,7 @@ class PyramidWork(ClaimedWork):
                     )
                     above = stored
                     claim.check()
+                await self.end_writes(claim, workers)
                 await target.publish(finest)
         return report
 

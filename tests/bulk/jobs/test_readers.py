@@ -91,6 +91,26 @@ def is_plannable(store: Any) -> bool:
     return isinstance(store, str | Path)
 
 
+def repository_of(store: Any, *, create: bool = False) -> Any:
+    """Return the repository of icechunk that a URL names; ``None`` for another store."""
+    if "icechunk" not in str(store):
+        return None
+    icechunk = pytest.importorskip("icechunk")
+    storage = icechunk.local_filesystem_storage(str(store).partition("|")[0])
+    return icechunk.Repository.create(storage) if create else icechunk.Repository.open(storage)
+
+
+@contextmanager
+def transaction(store: Any) -> Iterator[Any]:
+    """Provide the store that ``write_dataset`` writes: of icechunk a session, which is committed at the end."""
+    if (repository := repository_of(store)) is None:
+        yield store
+        return
+    session = repository.writable_session("main")
+    yield session.store
+    session.commit("write")
+
+
 def whole_days(count: int) -> np.ndarray:
     return np.broadcast_to(np.arange(count * HOURS)[:, None], (count * HOURS, 50))
 
@@ -99,6 +119,7 @@ def whole_days(count: int) -> np.ndarray:
 def test_new_datasets(place: tuple[Any, dict[str, Any]], tmp_path: Path, tasks: str):
     """Readers find nothing, or the complete dataset."""
     store, options = place
+    repository_of(store, create=True)  # readers cannot open one that does not exist
     files = [write_day(tmp_path / "nc", day) for day in range(DAYS)]
     arguments = {"concat": "time", "layout": Layout(chunks={"time": 10, "x": 20}), **options}
     if tasks == "plan" and not is_plannable(store):
@@ -349,7 +370,9 @@ def test_appended_datasets(place: tuple[Any, dict[str, Any]]):
     """
     store, options = place
     is_atomic, written = "icechunk" in str(store), [0]
-    write_dataset(dataset_of(0), store, encoding=ENCODING, **options)
+    repository_of(store, create=True)
+    with transaction(store) as opened:
+        write_dataset(dataset_of(0), opened, encoding=ENCODING, **options)
     written[0] = 1
 
     def read() -> tuple[int, np.ndarray, int]:
@@ -372,6 +395,7 @@ def test_appended_datasets(place: tuple[Any, dict[str, Any]]):
 
     with reader(read, check) as seen:
         for day in range(1, DAYS):
-            write_dataset(dataset_of(day), store, append_dim="time", **options)
+            with transaction(store) as opened:
+                write_dataset(dataset_of(day), opened, append_dim="time", **options)
             written[0] = day + 1
     np.testing.assert_array_equal(seen[-1][1], whole_days(DAYS))

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform == "win32",
 PACKAGES = {"dask": ("distributed",), "ray": ("ray",), "icechunk": ("icechunk", "2")}
 PLACES = ("local", "s3", "icechunk")
 FEW = [(engine, "local", 2, 0) for engine in ("processes", "tasks")]
-MANY = [(name, place, 12, part) for name in ("processes", "dask", "tasks") for place in PLACES for part in (1, 2, 3)]
-MANY += [("ray", place, 7, 1) for place in PLACES]
+MANY = [(name, place, 6, part) for name in ("processes", "dask", "tasks") for place in PLACES for part in range(1, 7)]
+MANY += [("ray", place, 6, 1) for place in PLACES]
 
 
 def open_place(name: str, tmp_path: Path, request: pytest.FixtureRequest, number: int) -> tuple[str, dict[str, Any]]:

@@ -104,20 +104,6 @@ def test_imports_of_jobs_with_files_go_down_only():
     assert sorted(upward) == []
 
 
-def test_only_the_engines_of_jobs_start_processes():
-    """Front ends pass calls to them, so that executors, repetitions and cancellation are the same everywhere."""
-    starts = re.compile(r"import multiprocessing|import .*(PoolExecutor|BrokenExecutor|BrokenProcessPool)|os\.fork")
-    users = {
-        name
-        for name, path in modules().items()
-        if package(name) in ("bulk", "integrations", "cli", "server") and starts.search(path.read_text())
-    }
-    assert users == {"bulk.jobs.engines", "bulk.jobs.workers", "server.running"}  # the processes of a server do no jobs
-    targets = {target for name in modules() if name.startswith("bulk.jobs.") for target in imports(modules()[name])}
-    above = {target for target in targets if target.startswith("bulk.") and not target.startswith("bulk.jobs")}
-    assert above == {"bulk.checksum", "bulk.reports"}
-
-
 def users_of(pattern: str, *packages: str) -> set[str]:
     """Return the modules of some packages whose text matches a pattern."""
     return {
@@ -125,11 +111,144 @@ def users_of(pattern: str, *packages: str) -> set[str]:
     }
 
 
-def test_xarray_and_dask_have_no_jobs_of_their_own():
-    """Threads, processes, retries and journals are those of the engine, so that all jobs behave in one way."""
-    own = r"start_thread|threading\.(Thread|Timer)\b|PoolExecutor|import multiprocessing|os\.fork|Backoff|RetryCounts|if_version|JOB_"
-    assert users_of(own, "integrations.xarray", "integrations.dask") == set()
-    assert users_of(own, "bulk.jobs")  # the pattern matches
+# What only the engine of jobs does, by the names that Python code for it contains, and the modules that may contain them.
+OF_THE_ENGINE: dict[str, tuple[str, dict[str, str]]] = {
+    "starts processes": (
+        (
+            r"multiprocessing|subprocess|Popen|create_subprocess_\w+|os\.(fork|forkpty|posix_spawnp?|spawn\w+|exec\w+|system)"
+            r"|\w*PoolExecutor|Broken(Executor|ProcessPool)|(import )?concurrent\.futures|get_context|joblib|loky"
+        ),
+        {"bulk.jobs.engines": "runs calls elsewhere", "bulk.jobs.workers": "notices processes that ended"},
+    ),
+    "starts threads": (
+        (
+            r"_thread|Thread|Timer|ThreadPool|start_thread\(\)|start_new_thread|to_thread|run_in_executor|executor\(\)"
+            r"|ThreadPoolExecutor"
+        ),
+        {
+            "bulk.jobs.engines": "runs functions like map",
+            "bulk.files.sources.identify": "looks at many files at a time",
+        },
+    ),
+    "repeats or waits": (
+        r"\w*Backoff|sleep|sleep_blocking|retry|tenacity|repeated in a loop",
+        {
+            "bulk.jobs.workers": "repeats calls",
+            "bulk.jobs.claim": "waits for other jobs",
+            "bulk.jobs.claimed_work": "waits for earlier stages",
+            "bulk.jobs.runs": "waits for tasks",
+            "bulk.files.job": "leaves out files that cannot be read",
+            "bulk.files.records.source_values": "changes one document with others",
+            "bulk.files.running.moved_rows": "waits for readers",
+            "bulk.copy.functions": "counts repeated requests",
+            "bulk.blocks": "counts repeated requests",
+            "integrations.xarray.rows": "waits for other writers",
+        },
+    ),
+    "keeps a journal": (
+        r"JOB_\w+|if_version=|fsync|mkstemp|mkdtemp|\w*Temporary\w+|sqlite3|shelve|dump|write_text|write_bytes|memmap",
+        {
+            "bulk.jobs.claim_folder": "the claim, the marks of tasks and the record of a publication",
+            "bulk.jobs.plan_place": "the document of a plan",
+            "bulk.files.running.tasks": "the folder of the claim",
+            "bulk.files.records.source_values": "the journal of ingested files",
+            "bulk.files.sources.copies": "local copies of files",
+            "bulk.scratch_folders": "intermediate arrays",
+            "integrations.zarr.store": "a store of another library",
+            "integrations.monitoring": "metrics",
+        },
+    ),
+}
+
+
+def words_of(tree: ast.AST) -> set[str]:
+    """Return the names that a module uses: plain, of attributes (also called and of modules), of imports and arguments."""
+    words = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.keyword(arg=str(name)):
+                words |= {name, f"{name}="} if isinstance(node, ast.keyword) else {name}
+            case ast.Attribute(attr=name):
+                words |= {name, ast.unparse(node)}
+            case ast.ImportFrom(module=module):
+                words |= {*(module or "").split("."), *(alias.name for alias in node.names)}
+                words |= {f"{module}.{alias.name}" for alias in node.names}
+            case ast.Import():
+                words |= {part for alias in node.names for part in (f"import {alias.name}", *alias.name.split("."))}
+            case ast.Call(func=ast.Attribute(attr=name)):
+                words.add(f"{name}()")
+            case ast.While(test=ast.Constant()) | ast.For(iter=ast.Call(func=ast.Name(id="range"))) if _repeats(node):
+                words.add("repeated in a loop")
+    return words
+
+
+def _repeats(loop: ast.While | ast.For) -> bool:
+    """Return whether an error in a loop leads to the next round."""
+    handlers = (node for node in ast.walk(loop) if isinstance(node, ast.ExceptHandler))
+    return any(isinstance(handler.body[-1], ast.Continue | ast.Pass) for handler in handlers)
+
+
+def users_among(pattern: str, trees: dict[str, ast.Module]) -> set[str]:
+    return {name for name, tree in trees.items() if any(re.fullmatch(pattern, word) for word in words_of(tree))}
+
+
+@pytest.mark.parametrize("what", OF_THE_ENGINE)
+def test_front_ends_have_no_jobs_of_their_own(what: str):
+    """Threads, processes, repetitions and journals are those of the engine, so that all jobs behave in one way."""
+    trees = {name: tree_of(path) for name, path in modules().items() if package(name) in ("bulk", "integrations")}
+    pattern, allowed = OF_THE_ENGINE[what]
+    assert users_among(pattern, trees) == set(allowed)
+
+
+PLANTED = {
+    "starts processes": [
+        "import subprocess",
+        "from concurrent.futures import ProcessPoolExecutor as Pool",
+        "import concurrent.futures as futures",
+        "from multiprocessing.pool import Pool",
+        "import os\nif os.fork(): pass",
+        "async def f(): await asyncio.create_subprocess_exec('ls')",
+    ],
+    "starts threads": [
+        "import threading\nthreading.Thread(target=print).start()",
+        "from threading import Timer",
+        "async def f(): await asyncio.to_thread(print)",
+        "async def f(): asyncio.get_running_loop().run_in_executor(None, print)",
+        "clock.current().start_thread('own', print)",
+        "pool = clock.current().executor('own', 4)",
+        "from concurrent.futures import ThreadPoolExecutor",
+    ],
+    "repeats or waits": [
+        "import time\ntime.sleep(1)",
+        "async def f(): await clock.sleep(1)",
+        "for _ in range(3):\n    try:\n        f()\n    except OSError:\n        pass",
+        "while True:\n    try:\n        f()\n        break\n    except OSError:\n        continue",
+        "from zarrasync._concurrency.retry import ConflictBackoff",
+    ],
+    "keeps a journal": [
+        "async def f(): await store.put('journal', b'', if_version=1)",
+        "from pathlib import Path\nPath('journal').write_text('1')",
+        "import json\njson.dump(done, file)",
+        "from zarrasync.nodes.erase import JOB_TASK",
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "code"), [(what, code) for what, codes in PLANTED.items() for code in codes])
+def test_jobs_of_their_own_are_found(what: str, code: str):
+    assert users_among(OF_THE_ENGINE[what][0], {"planted": ast.parse(code)}) == {"planted"}
+
+
+def test_the_engine_imports_no_front_end():
+    targets = {target for name in modules() if name.startswith("bulk.jobs.") for target in imports(modules()[name])}
+    above = {target for target in targets if target.startswith("bulk.") and not target.startswith("bulk.jobs")}
+    assert above == {"bulk.checksum", "bulk.reports"}
+
+
+def test_processes_of_other_applications():
+    """Those of a server do no jobs."""
+    trees = {name: tree_of(path) for name, path in modules().items() if package(name) in ("cli", "server")}
+    assert users_among(OF_THE_ENGINE["starts processes"][0], trees) == {"server.running"}
 
 
 def test_there_is_one_lease():

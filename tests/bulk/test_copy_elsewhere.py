@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.api import Api
 from tests.support.strict_s3 import BUCKET, serve_s3
 from zarrasync import stores, sync
 from zarrasync.cli import main
-from zarrasync.errors import ChecksumError, StoreError
+from zarrasync.errors import ChecksumError, StoreError, WriteConflictError
 
 VALUES = np.random.default_rng(0).integers(0, 1 << 30, (200, 120, 100), dtype="i4")
 """More values than one process copies alone."""
@@ -121,6 +122,31 @@ async def test_an_object_store(api: Api, tmp_path: Path, executor: Executor):
 async def test_something_that_is_no_executor(api: Api, tmp_path: Path):
     with pytest.raises(TypeError, match="executor must be a number of processes, have a method submit"):
         await api(api.copy(write(tmp_path / "source"), tmp_path / "copy", executor="3"))
+
+
+@pytest.mark.parametrize("job", ["copy", "pyramid"])
+async def test_calls_that_an_executor_repeats_after_the_job(api: Api, tmp_path: Path, job: str):
+    """They are refused, because the values may have changed since."""
+    source, dest, calls = tmp_path / "a.zarr", tmp_path / "b.zarr", list[Any]()
+    values = np.arange(1 << 21, dtype="i8").reshape(1 << 10, 1 << 11)  # 16 MiB, which is worth sharing
+    sync.create_array(source, path="0", data=values, chunks=(256, 512), dimension_names=["y", "x"])
+
+    def keep(function: Any, items: Any) -> list[Any]:
+        calls.extend(partial(function, item) for item in items)
+        return [call() for call in calls[-len(items) :]]
+
+    if job == "copy":
+        await api(api.copy(source, dest, chunks={"0": (512, 512)}, executor=keep))
+    else:
+        await api(api.pyramid(source, path="0", dest=dest, levels=2, method="nearest", executor=keep))
+    arrays = [array for _, array in sync.open_group(dest, mode="r+").arrays()]
+    for array in arrays:
+        array[...] = 0
+    errors = [call()[-1] for call in calls]
+    assert errors
+    assert all(isinstance(error, WriteConflictError) for error in errors)
+    assert not any(array[...].any() for array in arrays)
+    assert not (dest / ".ingest").exists()
 
 
 def _end_process() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, product
 from typing import Any
 
 import dask.array as da
@@ -17,16 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 
-from zarrasync import sync, transfer
+from zarrasync import sync
 from zarrasync._concurrency import bridge, clock
 from zarrasync._concurrency.cancel import CancelFlag, cancel_flag
-from zarrasync._concurrency.gather import for_each
 from zarrasync._concurrency.offload import run_in_new_thread
-from zarrasync.bulk.checksum import checksum
 from zarrasync.bulk.jobs.compare import compare_values
 from zarrasync.display.progress import IngestReport, ignore_progress, part_of
 from zarrasync.errors import ShapeError
-from zarrasync.indexing.regions import Region
 from zarrasync.integrations.dask_targets import WriteTarget, current_cluster, stop_in_process
 from zarrasync.metadata import ArrayMetadata
 from zarrasync.model.chunk_grids import GridAxis
@@ -41,10 +37,8 @@ _UNSIZED_BYTES = 16
 """Assumed size of an element if the data type has none."""
 _POLL_SECONDS = 0.2
 """Seconds after which a thread that waits for a cluster checks whether its call was cancelled."""
-_CONCURRENT_READS = 8
-"""Blocks that are read back at the same time."""
-_BLOCK = np.dtype([("checksum", "u4"), ("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
-"""Record of a written block: its checksum, bytes and requests since the last record, and times of the clock."""
+_BLOCK = np.dtype([("stored", "u8"), ("requests", "u8"), ("begin", "f8"), ("end", "f8")])
+"""Record of a written block: bytes and requests since the last record, and times of the clock."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +76,6 @@ class DaskWrite:
         if all(max(new) <= max(old) for new, old in pairs):
             return 0
         return math.prod(max(*new, *old) for new, old in pairs) * self._itemsize
-
-    def regions(self) -> Iterator[Region]:
-        """Yield the region of each block in the target, in C order."""
-        edges = [
-            [start, *(start + np.cumsum(sizes)).tolist()]
-            for start, sizes in zip(self.start, self.source.chunks, strict=True)
-        ]
-        return product(*([slice(a, b) for a, b in pairwise(axis_edges)] for axis_edges in edges))
 
     @property
     def _itemsize(self) -> int:
@@ -206,7 +192,7 @@ async def write_together(
 
     Args:
         writes: The arrays, with blocks that do not share chunks.
-        verify: Read all values back and compare them.
+        verify: Read each block back and compare it.
         progress: Called with the number of bytes written since its last call. Blocks that other processes write are
             reported at the end.
         options: Options of the computation, such as ``num_workers``.
@@ -218,24 +204,23 @@ async def write_together(
         StoreError: If other processes would write into copies of a store in the memory of this process.
         ChecksumError: If a value that was read back differs.
     """
-    begin, reports = clock.monotonic(), list(map(_report_of, writes))
+    begin, reports = clock.monotonic(), [_report_of(write, verify) for write in writes]
     with ExitStack() as stack:
-        parts = [stack.enter_context(_part(write, progress)) for write in writes]
+        parts = [stack.enter_context(part_of(progress, *_progress_of(write))) for write in writes]
         targets = [WriteTarget(sync.Array(w.target), progress=part) for w, part in zip(writes, parts, strict=True)]
         lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
         # On new threads, because blocks may wait for threads of any pool.
         blocks = await run_in_new_thread(partial(_compute, lazy, targets, options or {}))
         for report, target, part in zip(reports, targets, parts, strict=True):
             part(report.nbytes - target.reported)
-    reports = await run_in_new_thread(partial(_finish, blocks, targets, _regions(writes, verify), reports))
-    for report in reports:
+    for report in _with_counts(blocks, reports):
         report.seconds = clock.monotonic() - begin
     return reports
 
 
-def _part(write: DaskWrite, progress: Progress) -> AbstractContextManager[Progress]:
-    rows = write.source.shape[0] if write.source.shape else 0
-    return part_of(progress, write.target.name, _report_of(write).nbytes, rows)
+def _progress_of(write: DaskWrite) -> tuple[str, int, int]:
+    """Return the name, the number of bytes, and the number of rows of a write."""
+    return write.target.name, _report_of(write).nbytes, write.source.shape[0] if write.source.shape else 0
 
 
 def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
@@ -245,47 +230,24 @@ def write_later(writes: Sequence[DaskWrite], *, verify: bool) -> Any:
         writes: The arrays, with blocks that do not share chunks.
         verify: Read all values back and compare them.
     """
-    targets = [WriteTarget(sync.Array(write.target)) for write in writes]
-    lazy = [_lazy_blocks(write, target, verify) for write, target in zip(writes, targets, strict=True)]
-    finish: Any = delayed(_finish)  # untyped
-    return finish(lazy, targets, _regions(writes, verify), list(map(_report_of, writes)))
+    lazy = [_lazy_blocks(write, WriteTarget(sync.Array(write.target)), verify) for write in writes]
+    finish: Any = delayed(_with_counts)  # untyped
+    return finish(lazy, [_report_of(write, verify) for write in writes])
 
 
-def _report_of(write: DaskWrite) -> IngestReport:
-    return IngestReport(write.source.npartitions, nbytes=write.source.size * max(write.target.dtype.itemsize, 1))
+def _report_of(write: DaskWrite, verify: bool = False) -> IngestReport:
+    blocks, itemsize = write.source.npartitions, max(write.target.dtype.itemsize, 1)
+    return IngestReport(blocks, nbytes=write.source.size * itemsize, verified=blocks if verify else 0)
 
 
-def _regions(writes: Sequence[DaskWrite], verify: bool) -> list[list[Region]]:
-    """Return the regions of each array to read back."""
-    return [list(write.regions()) if verify else [] for write in writes]
-
-
-def _finish(
-    blocks: Sequence[npt.NDArray[Any]],
-    targets: Sequence[WriteTarget],
-    regions: Sequence[Sequence[Region]],
-    reports: list[IngestReport],
-) -> list[IngestReport]:
-    """Return the reports of written arrays, after comparing their values."""
-    for values, target, expected, report in zip(blocks, targets, regions, reports, strict=True):
-        begin, array, store = clock.monotonic(), target.array.async_, target.array.store
-        pairs = zip(expected, values["checksum"].reshape(-1).tolist(), strict=bool(expected))
-        bridge.run(for_each(partial(_verify, array), pairs, _CONCURRENT_READS), blocking=False)
-        report.verified = len(expected)
-        # The requests that wrote blocks, in any process, and those that read them back in this process.
-        assert isinstance(store, CountingStore)
-        rest = store.reset()
-        report.stored = int(values["stored"].sum()) + rest.bytes_written
-        report.requests = int(values["requests"].sum()) + rest.requests
-        written = [record for record in values.reshape(-1) if record["end"]]
-        if written:
-            duration = max(record["end"] for record in written) - min(record["begin"] for record in written)
-            report.seconds = max(float(duration), 0.0) + clock.monotonic() - begin
+def _with_counts(blocks: Sequence[npt.NDArray[Any]], reports: list[IngestReport]) -> list[IngestReport]:
+    """Return the reports of written arrays, with the requests that wrote blocks in any process, and the time between them."""
+    for values, report in zip(blocks, reports, strict=True):
+        report.stored, report.requests = int(values["stored"].sum()), int(values["requests"].sum())
+        written = values[values["end"] > 0]
+        if written.size:
+            report.seconds = max(float(written["end"].max() - written["begin"].min()), 0.0)
     return reports
-
-
-async def _verify(array: AsyncArray, expected: tuple[Region, int]) -> None:
-    await compare_values(array, *expected)
 
 
 # ------------------------------------------------------------------ computation
@@ -296,28 +258,26 @@ def _lazy_blocks(write: DaskWrite, target: WriteTarget, verify: bool) -> Any:
     chunks = tuple((1,) * n for n in write.source.numblocks)
     meta = np.empty((0,) * write.source.ndim, _BLOCK)
     name = f"zarrasync-write-{uuid.uuid4().hex}"
-    metadata = write.target.metadata if verify else None
-    arguments = {"target": target, "start": write.start, "metadata": metadata}
+    arguments = {"target": target, "start": write.start, "verify": verify}
     map_blocks: Any = da.map_blocks  # untyped
     return map_blocks(_write_block, write.source, name=name, chunks=chunks, dtype=meta.dtype, meta=meta, **arguments)
 
 
 def _write_block(
-    block: Any, target: WriteTarget, start: tuple[int, ...], metadata: ArrayMetadata | None, block_info: Any = None
+    block: Any, target: WriteTarget, start: tuple[int, ...], verify: bool, block_info: Any = None
 ) -> npt.NDArray[Any]:
     """Write a block, and return its record.
 
     Blocks of an array that are written at the same time share the counts, whose sum is right.
     """
     block, written = np.asanyarray(block), np.zeros((1,) * np.ndim(block), _BLOCK)
-    if metadata is not None:
-        dtype = metadata.dtype.numpy
-        block = transfer.cast(transfer.as_array(block, dtype, metadata.spec.fill_value), dtype)
-        written["checksum"] = checksum(block)
     if block.size:
         location, store = block_info[0]["array-location"], target.array.store
+        region = tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True))
         written["begin"] = clock.wall_time()
-        target.write(tuple(slice(a + x, b + x) for (a, b), x in zip(location, start, strict=True)), block)
+        target.write(region, block)
+        if verify:
+            bridge.run(compare_values(target.array.async_, region, block), blocking=store.blocking)
         written["end"] = clock.wall_time()
         if isinstance(store, CountingStore):
             counts = store.reset()

@@ -106,6 +106,7 @@ def test_a_dask_cluster(tmp_path: Path):
     assert_same(out, joined(paths))
 
 
+@pytest.mark.servers
 @pytest.mark.slow
 def test_a_dask_cluster_without_workers(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """A message says why nothing happens. The job continues when the cluster gets a worker."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ ENGINES: dict[str, Callable[[ThreadPoolExecutor], Any]] = {
     "map": lambda threads: map,
     "list": lambda threads: lambda function, items: [function(item) for item in items],
     "map of threads": lambda threads: threads.map,
+    "map in another order": lambda threads: lambda function, items: reversed([*map(function, items)]),
+    "map that calls twice": lambda threads: lambda function, items: map(function, [*items, *items]),
 }
 
 
@@ -57,7 +60,7 @@ class Failing:
 def test_calls_whose_store_failed_are_repeated(workers: Workers, error: Exception):
     calls = [Failing(error, times) for times in (0, 2, 1)]
     assert run(workers, calls) == ["done"] * 3
-    assert [call.count for call in calls] == [1, 3, 2]
+    assert all(call.count > call.times for call in calls)
 
 
 class Sleepless(clock.Environment):
@@ -84,7 +87,7 @@ def test_a_call_that_fails_again_and_again_is_an_error(workers: Workers):
     call = Failing(StoreError("no answer"), 9)
     with pytest.raises(StoreError, match="no answer"):
         run(workers, [call])
-    assert call.count == 3
+    assert call.count in (3, 6)
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), ReadOnlyError("read only"), KeyError("k")], ids=repr)
@@ -92,10 +95,10 @@ def test_errors_that_a_repetition_does_not_change(workers: Workers, error: Excep
     call = Failing(error, 1)
     with pytest.raises(type(error)):
         run(workers, [call])
-    assert call.count == 1
+    assert call.count in (1, 2)
 
 
-@pytest.mark.parametrize("workers", [name for name in ENGINES if name != "list"], indirect=True)
+@pytest.mark.parametrize("workers", ["submit", "map", "map of threads"], indirect=True)
 def test_nothing_runs_after_a_failure(workers: Workers):
     """Calls that have not begun are dropped, and begun ones are waited for. A list has run all when it returns."""
     begun, ended = [], []
@@ -196,3 +199,100 @@ def test_futures_of_other_kinds():
             return future
 
     assert run(Workers(Immediate()), [lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_results_that_an_executor_confuses_or_loses():
+    class Confusing:
+        def __init__(self) -> None:
+            self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+        def submit(self, call: Callable[[], Any]) -> Future[Any]:
+            future: Future[Any] = Future()
+            self.waiting.append((future, call))
+            if len(self.waiting) == 2:
+                (first, call), (second, other) = self.waiting
+                first.set_result(other())
+                second.set_result(call())
+            return future
+
+    class Losing:
+        def submit(self, call: Callable[[], Any]) -> Future[Any]:
+            future: Future[Any] = Future()
+            call()
+            future.set_result(None)
+            return future
+
+    with pytest.raises(UnsupportedOperation, match=r"returned the result of task (1 for task 0|0 for task 1)"):
+        run(Workers(Confusing()), [lambda: 1, lambda: 2])
+    with pytest.raises(UnsupportedOperation, match="returned None for task 0"):
+        run(Workers(Losing()), [lambda: 1])
+    with pytest.raises(UnsupportedOperation, match=r"returned 1 results of 2 items, and then \(7, 'wrong', None\)"):
+        run(Workers(lambda function, items: [function(items[1]), (7, "wrong", None)]), [lambda: 1, lambda: 2])
+
+
+def test_calls_that_cannot_be_started():
+    """Those that have begun before are waited for."""
+    begun, ended = [], []
+
+    class Full:
+        def __init__(self, threads: ThreadPoolExecutor, third: Callable[[], Any]) -> None:
+            self.threads, self.third, self.count = threads, third, 0
+
+        def submit(self, call: Callable[[], Any]) -> Any:
+            self.count += 1
+            return self.threads.submit(call) if self.count <= 2 else self.third()
+
+    def slow() -> None:
+        begun.append(1)
+        has_begun.release()
+        threading.Event().wait(0.2)
+        ended.append(1)
+
+    def refuse() -> None:
+        has_begun.acquire()
+        raise RuntimeError("the queue is full")
+
+    def wrong() -> int:
+        has_begun.acquire()
+        return 5
+
+    has_begun = threading.Semaphore(0)
+    with ThreadPoolExecutor(2) as threads:
+        with pytest.raises(RuntimeError, match="the queue is full"):
+            run(Workers(Full(threads, refuse)), [slow] * 4)
+        assert len(begun) == len(ended) > 0
+        with pytest.raises(TypeError, match=r"submit of the executor must return a concurrent.futures.Future, found 5"):
+            run(Workers(Full(threads, wrong)), [slow] * 4)
+        assert len(begun) == len(ended) > 1
+
+
+def test_calls_that_an_executor_cancels():
+    class Closing:
+        def submit(self, call: Callable[[], Any]) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.cancel()
+            return future
+
+    with pytest.raises(StoreError, match="the executor cancelled task 0"):
+        run(Workers(Closing()), [lambda: 1])
+
+
+class Dying:
+    """A process that dies in the second call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, item: Any) -> Any:
+        (self.folder / str(item)).touch()
+        return os.kill(os.getpid(), 9) if item else item
+
+
+@pytest.mark.processes
+def test_an_executor_whose_process_was_killed(tmp_path: Path):
+    """An executor of the caller is not started again."""
+    calls = [partial(Dying(tmp_path), number) for number in range(2)]
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with pool, pytest.raises(StoreError, match="the processes that ran task 1 ended"):
+        run(Workers(pool), calls)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

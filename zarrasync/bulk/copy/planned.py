@@ -130,7 +130,7 @@ class CopyWork(ClaimedWork):
             verify: Whether to read all values back and compare them.
             workers: Where large arrays are copied.
         """
-        async with self.claimed() as claim:
+        async with self.claimed(workers) as claim:
             has_begun, is_empty = resume and claim.found.get("plan") == self.layout_digest, False
             is_archive = self.store.lasting and not self.store.portable  # documents lie at its beginning
             is_shown = not claim.is_enabled or is_archive
@@ -151,7 +151,7 @@ class CopyWork(ClaimedWork):
                 await run_blocking(noted)
             is_new = is_empty or resume or self.overwrite
             await self._copy_arrays(report, progress, resume=resume, is_new=is_new, verify=verify, workers=workers)
-            claim.check()
+            await self.end_writes(claim, workers)
             if not is_shown:
                 await create_copies(self._target, self._planned, resume=has_begun)
             await self._publish_rest(report, resume=resume, verify=verify)

@@ -233,8 +233,11 @@ class ClaimedWork(PlannedWork):
             )
 
     @asynccontextmanager
-    async def claimed(self) -> AsyncIterator[Claim]:
+    async def claimed(self, workers: Workers) -> AsyncIterator[Claim]:
         """Keep other jobs away from the destination while one call writes. After a failure the next call can resume.
+
+        Args:
+            workers: Where the call writes. They get the permission.
 
         Yields:
             The claim, with what an interrupted job has noted. If the call updates its ``plan``, a failure keeps it.
@@ -243,11 +246,23 @@ class ClaimedWork(PlannedWork):
         await run_blocking(partial(claim.acquire, WAIT_SECONDS))
         try:
             self.check_found(claim)
+            if not workers.is_local:
+                workers.permit(self.store.notes, claim.permit())
             yield claim
         except BaseException as error:
             await run_cleanup(partial(run_blocking, partial(claim.__exit__, type(error), error, None)))
             raise
         await run_blocking(claim.release)
+
+    async def end_writes(self, claim: Claim, workers: Workers) -> None:
+        """Withdraw the permission to write, before the result is published.
+
+        Raises:
+            WriteConflictError: If another job has taken the claim over, or calls that an executor has repeated do not end.
+        """
+        claim.check()
+        if not workers.is_local:
+            await run_blocking(partial(claim.end_runs, WAIT_SECONDS))
 
     def begin(self, save: Callable[[], None]) -> None:
         """Keep other jobs away from the destination, until the work is finished or abandoned.

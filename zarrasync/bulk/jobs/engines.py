@@ -43,7 +43,7 @@ class Engine:
         return 1 << 30
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
-        """Start calls, and return their futures in the same order."""
+        """Start calls, and return their futures in the same order. Calls that cannot be started have failed futures."""
         raise NotImplementedError
 
     def recover(self) -> bool:
@@ -99,6 +99,23 @@ def engine_of(executor: Any, start_method: str = "spawn") -> Engine | None:
 # ------------------------------------------------------------------ futures
 
 
+def _submitted(submit: Callable[[Call], Any], calls: Sequence[Call]) -> list[Future[Any]]:
+    """Return the futures of calls. If one cannot be started, it and the later ones fail, and those before can be waited for."""
+    futures = list[Future[Any]]()
+    for call in calls:
+        try:
+            future = submit(call)
+            if not isinstance(future, Future):
+                raise TypeError(f"submit of the executor must return a concurrent.futures.Future, found {future!r}")
+        except BaseException as error:
+            failed = [Future[Any]() for _ in calls[len(futures) :]]
+            for other in failed:
+                other.set_exception(error)
+            return futures + failed
+        futures.append(future)
+    return futures
+
+
 class Processes(Engine):
     """Processes of this machine, which start with the first call. New ones replace those that end.
 
@@ -125,7 +142,7 @@ class Processes(Engine):
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
         with self._lock:  # jobs of several arrays share the processes
-            return [self._submit(call) for call in calls]
+            return _submitted(self._submit, calls)
 
     def _submit(self, call: Call) -> Future[Any]:
         if self._pool is None:
@@ -189,7 +206,7 @@ class _Executor(Engine):
         self.is_on_this_machine = type(executor).__module__.startswith("concurrent.futures.")
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
-        return [self._executor.submit(call) for call in calls]
+        return _submitted(self._executor.submit, calls)
 
 
 class _Dask(_Executor):
@@ -221,7 +238,7 @@ class _Ray(Engine):
         return 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def start(self, calls: Sequence[Call]) -> Sequence[Future[Any]]:
-        return [self._function.remote(call).future() for call in calls]
+        return _submitted(lambda call: self._function.remote(call).future(), calls)
 
     def cancel(self, futures: Iterable[Future[Any]]) -> list[Future[Any]]:
         return list(futures)  # Ray may have begun any of them
@@ -235,7 +252,7 @@ def _run(call: Call) -> Any:
 
 
 class _Map(Engine):
-    """A function ``map(function, items)`` that returns the results in the order of the items, at once or one by one."""
+    """A function ``map(function, items)`` that returns the results of all items, at once or one by one, in any order."""
 
     def __init__(self, function: Map) -> None:
         self._map = function
@@ -248,17 +265,7 @@ class _Map(Engine):
 
         def collect() -> None:
             try:
-                results = iter(self._map(attempt, list(calls)) or ())
-                for number, future in enumerate(futures):
-                    outcome = next(results, None)
-                    if not isinstance(outcome, tuple | list) or len(outcome) != 2:
-                        found = "" if outcome is None else f", and then {outcome!r}"
-                        raise UnsupportedOperation(
-                            f"the executor returned {number} results of {len(futures)} items{found}; a function map(function, "
-                            "items) must return the result of each item. Repeat the call: tasks that are finished do not run again"
-                        )
-                    result, error = outcome
-                    future.set_result(result) if error is None else future.set_exception(error)
+                _distribute(self._map(attempt, list(enumerate(calls))), dict(enumerate(futures)))
             except BaseException as error:
                 for future in futures:
                     if not future.done():
@@ -275,6 +282,28 @@ class _Map(Engine):
         return left
 
 
+def _distribute(outcomes: Any, waiting: dict[int, Future[Any]]) -> None:
+    """Give the outcomes of calls to their futures. Of a call that was run several times, the first outcome counts.
+
+    Raises:
+        UnsupportedOperation: If something else than an outcome is returned, or if outcomes are missing.
+    """
+    count, wrong = len(waiting), ""
+    for outcome in () if outcomes is None else outcomes:
+        match outcome:
+            case [int(number), result, error] if 0 <= number < count:
+                if (future := waiting.pop(number, None)) is not None:
+                    future.set_result(result) if error is None else future.set_exception(error)
+            case _:
+                wrong = f", and then {outcome!r}"
+                break
+    if waiting:
+        raise UnsupportedOperation(
+            f"the executor returned {count - len(waiting)} results of {count} items{wrong}; a function map(function, items) must "
+            "return the result of each item. Repeat the call: tasks that are finished do not run again"
+        )
+
+
 class _Mapped(Future[Any]):
     """The future of a call that a function like ``map`` runs with others.
 
@@ -288,20 +317,21 @@ class _Mapped(Future[Any]):
 
 
 class _Attempt:
-    """Runs a call, and returns its result and its error, so that a function like ``map`` continues with other calls.
+    """Runs a numbered call, and returns its number, result and error, so that a function like ``map`` continues with others.
 
     In this process, calls that have not begun can be cancelled.
     """
 
     is_stopped = False
 
-    def __call__(self, call: Call) -> tuple[Any, BaseException | None]:
+    def __call__(self, item: tuple[int, Call]) -> tuple[int, Any, BaseException | None]:
+        number, call = item
         if self.is_stopped:
-            return None, CancelledError()
+            return number, None, CancelledError()
         try:
-            return call(), None
+            return number, call(), None
         except Exception as error:
-            return None, error
+            return number, None, error
 
     def __reduce__(self) -> tuple[type[_Attempt], tuple[()]]:
         return type(self), ()

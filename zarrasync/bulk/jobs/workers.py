@@ -13,6 +13,7 @@ from zarrasync._concurrency.cancel import raise_if_cancelled
 from zarrasync._concurrency.drive import driven
 from zarrasync._concurrency.offload import run_in_new_thread
 from zarrasync.bulk.jobs.engines import Processes, engine_of
+from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.display.progress import IngestReport, ignore_progress
 from zarrasync.errors import ReadOnlyError, StoreError, UnsupportedOperation, WriteConflictError
@@ -50,6 +51,7 @@ class Workers:
 
     def __init__(self, executor: Any = None, start_method: str = "spawn") -> None:
         self._engine = engine_of(executor, start_method)
+        self._run_of: Callable[[], Run] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -79,6 +81,10 @@ class Workers:
                     "store, or omit the executor"
                 )
 
+    def permit(self, store: Store, permit: Permit | None) -> None:
+        """Let ``share`` run calls as long as a permission holds. A cluster may run a call once more after the job."""
+        self._run_of = partial(Run, store, permit)
+
     def worth(self, nbytes: int) -> Workers:
         """Return these workers for an array of a size, or this process if sharing the work would take longer."""
         return self if nbytes > _ALONE else Workers()
@@ -107,14 +113,15 @@ class Workers:
             done: Called with the number and the result of each call.
 
         Raises:
-            StoreError: If workers that ran the same call ended several times.
+            StoreError: If workers that ran the same call ended several times, or the executor cancelled a call.
+            UnsupportedOperation: If the executor returns something else than the result of a call.
             Exception: What a call has raised.
         """
         engine = self._engine
         assert engine is not None
         attempts: dict[int, int] = {}
         waiting, delayed = deque(numbers), list[tuple[float, int]]()
-        running: dict[Future[T], int] = {}
+        running: dict[Future[tuple[int, T]], int] = {}
         last = clock.monotonic()
         try:
             while waiting or delayed or running:
@@ -124,11 +131,13 @@ class Workers:
                 delayed = [item for item in delayed if item[0] > now]
                 own = [waiting.popleft() for _ in range(min(len(waiting), engine.width - len(running)))]
                 if own:
-                    running.update(zip(engine.start([call(number) for number in own]), own, strict=True))
+                    calls = [partial(_numbered, number, call(number)) for number in own]
+                    running.update(zip(engine.start(calls), own, strict=True))
                 if not running:
                     clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
                     continue
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
+                ended = ended or {future for future in running if future.cancelled()}  # nobody is told of these
                 if ended:
                     last = clock.monotonic()
                 elif clock.monotonic() - last > _SILENT_SECONDS:
@@ -136,9 +145,9 @@ class Workers:
                     engine.warn(len(running))
                 for future in ended:
                     number = running.pop(future)
-                    error = future.exception()
+                    error = _cancelled(number) if future.cancelled() else future.exception()
                     if error is None:
-                        done(number, future.result())
+                        done(number, _result(future.result(), number))
                         continue
                     attempts[number] = attempts.get(number, 0) + 1
                     self._check(error, number, attempts[number])
@@ -168,7 +177,7 @@ class Workers:
         progress: Progress | None,
         *used: Store,
     ) -> IngestReport:
-        """Do work for items: in this process, or for some of them at a time in each of the others.
+        """Do work for items: in this process, or for some of them at a time in each of the others, as ``permit`` allows.
 
         Args:
             work: Does it for some items and returns a report. Other processes receive it as a pickle.
@@ -185,7 +194,8 @@ class Workers:
         listed, is_blocking = list(items), all(store.blocking for store in used)
         size = -(-len(listed) // _MOST_CALLS)
         parts = [listed[start : start + size] for start in range(0, len(listed), size)] if listed else []
-        calls = [partial(_work, work, part, is_blocking) for part in parts]
+        assert self._run_of is not None
+        calls = [partial(_work, work, part, self._run_of, is_blocking) for part in parts]
         collect = partial(self._sum, calls, progress or ignore_progress)
         return collect() if driven() else await run_in_new_thread(collect)
 
@@ -200,8 +210,37 @@ class Workers:
         return report
 
 
+def _numbered(number: int, call: Callable[[], T]) -> tuple[int, T]:
+    """Run a call. Its result has its number, as an executor might confuse the results of several calls."""
+    return number, call()
+
+
+def _result(found: Any, number: int) -> Any:
+    match found:
+        case (own, result) if own == number:
+            return result
+        case (int(own), _):
+            found = f"the result of task {own}"
+        case _:
+            found = repr(found)
+    raise UnsupportedOperation(
+        f"the executor returned {found} for task {number}; it must return the result of each call. Repeat the call: tasks that "
+        "are finished do not run again"
+    )
+
+
+def _cancelled(number: int) -> StoreError:
+    return StoreError(
+        f"the executor cancelled task {number}, for example because it was shut down; repeat the call with another one"
+    )
+
+
 def _work(
-    work: Callable[[Sequence[T], Progress], Coroutine[Any, Any, IngestReport]], items: Sequence[T], is_blocking: bool
+    work: Callable[[Sequence[T], Progress], Coroutine[Any, Any, IngestReport]],
+    items: Sequence[T],
+    run_of: Callable[[], Run],
+    is_blocking: bool,
 ) -> IngestReport:
     """Do work in another process."""
-    return bridge.run(work(items, ignore_progress), blocking=is_blocking)
+    with run_of() as run:
+        return bridge.run(work(items, lambda nbytes: run.check()), blocking=is_blocking)

@@ -130,13 +130,15 @@ class PyramidWork(ClaimedWork):
         self._run(self._prepare())
 
     async def _prepare(self) -> None:
-        pyramid = await self._pyramid()
-        target = pyramid.target
-        if self.request.overwrite:
+        await self._make_levels(await self._pyramid(), [])
+
+    async def _make_levels(self, pyramid: Pyramid, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
+        """Create the arrays of the levels, or open those of an interrupted call. Also return which ones are new."""
+        target, overwrite = pyramid.target, self.request.overwrite
+        if overwrite:
             await target.remove_other_levels()
-        for level in pyramid.written:
-            await target.make_level(level, self.request.changes, [])
-        await copy_companions(pyramid.companions, target.group, [], overwrite=self.request.overwrite)
+        await copy_companions(pyramid.companions, target.group, notes, overwrite=overwrite)
+        return [await target.make_level(level, self.request.changes, []) for level in pyramid.written]
 
     async def write_box(self, box: Box, progress: Progress, *, verify: bool) -> IngestReport:
         pyramid, number = await self._pyramid(), self.levels.index(box.array)
@@ -184,14 +186,11 @@ class PyramidWork(ClaimedWork):
         with report_progress(progress, total, name, report=report) as callback:
             advance = callback or ignore_progress
 
-            async with self.claimed() as claim, self.store.in_use() if self.is_copied else nullcontext():
-                if self.request.overwrite:
-                    await target.remove_other_levels()
-                await copy_companions(pyramid.companions, target.group, report.notes, overwrite=self.request.overwrite)
+            async with self.claimed(workers) as claim, self.store.in_use() if self.is_copied else nullcontext():
                 finest = above = array
-                for level in pyramid.written:
+                made = await self._make_levels(pyramid, report.notes)
+                for level, (stored, is_new) in zip(pyramid.written, made, strict=True):
                     begin = clock.monotonic()
-                    stored, is_new = await target.make_level(level, self.request.changes, [])
                     state: Any = {"workers": workers, "resume": not is_new}
                     if level is target.levels[0]:
                         state["workers"], finest = workers.worth(array.nbytes), stored
@@ -205,6 +204,7 @@ class PyramidWork(ClaimedWork):
                     )
                     above = stored
                     claim.check()
+                await self.end_writes(claim, workers)
                 await target.publish(finest)
         return report
 

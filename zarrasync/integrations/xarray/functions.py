@@ -97,7 +97,7 @@ async def write_dataset_async(
             times. Missing labels are equal to each other, as in pandas. Without a coordinate, nothing is compared. While
             another writer appends the same labels, the call waits for it. If a writer was killed, an append of the same
             labels writes its rows again in place.
-        verify: Read all values back and compare them.
+        verify: Read all values back and compare them. Values that dask computes are compared block by block.
         progress: ``True`` to show a progress bar, a function that is called with the number of bytes written since
             its last call, or a ``Monitor``.
         options: Rarer arguments.

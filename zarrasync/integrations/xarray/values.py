@@ -53,20 +53,20 @@ def check_chunks(job: WriteJob) -> None:
             start, stop = resolve_corners(plan.encoded.shape, array.shape, region)
             check_region(chunks_of(array), start, stop, job.unaligned, safe=safe)
         if not request.options.align_chunks and is_dask_array(plan.encoded.data):
-            from zarrasync.integrations.dask_write import check_blocks
-
-            new: Any = {"shape": plan.encoded.shape, **plan.options}
-            metadata = job.arrays[plan.name].metadata if plan.updates else plan_array(job.format, **new)
-            axis = _append_axis(plan, request)
-            if axis is not None:
-                start = tuple(plan.rows_before or 0 if number == axis else 0 for number in range(plan.encoded.ndim))
+            metadata = job.arrays[plan.name].metadata if plan.updates else _metadata(job.format, plan)
+            if plan.rows_before is not None:
+                start = tuple(plan.rows_before if dim == request.append_dim else 0 for dim in plan.encoded.dims)
                 metadata = metadata.with_shape(tuple(map(sum, zip(start, plan.encoded.shape, strict=True))))
-            check_blocks(plan.encoded.data, metadata, start, request.unaligned, safe=safe, append_axis=axis)
+            _check_blocks(plan, metadata, start, request)
 
 
-def _append_axis(plan: VariablePlan, request: WriteRequest) -> int | None:
-    """Return the axis along which rows are appended to an existing array."""
-    return plan.encoded.dims.index(request.append_dim) if plan.rows_before is not None else None
+def _check_blocks(plan: VariablePlan, target: ArrayMetadata, start: tuple[int, ...], request: WriteRequest) -> None:
+    """Check that blocks of dask share no chunks, except along the axis along which rows are appended."""
+    from zarrasync.integrations.dask_write import check_blocks
+
+    axis = plan.encoded.dims.index(request.append_dim) if plan.rows_before is not None else None
+    safe = is_safe_for_jobs(request.store)
+    check_blocks(plan.encoded.data, target, start, request.unaligned, safe=safe, append_axis=axis)
 
 
 async def write_values(jobs: Sequence[WriteJob]) -> Any:
@@ -145,13 +145,9 @@ def _dask_write(target: Target) -> Any:
 
 def _with_whole_chunks(write: Any, target: Target, request: WriteRequest) -> Any:
     """Return a write of dask blocks that share no chunks, or raise an error if they do and must not be rechunked."""
-    from zarrasync.integrations.dask_write import check_blocks
-
     if request.options.align_chunks:
         return write.aligned()
-    is_safe = is_safe_for_jobs(target.array.store)
-    axis = _append_axis(target.plan, request)
-    check_blocks(write.source, target.array.metadata, write.start, request.unaligned, safe=is_safe, append_axis=axis)
+    _check_blocks(target.plan, target.array.metadata, write.start, request)
     return write
 
 

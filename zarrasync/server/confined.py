@@ -97,7 +97,7 @@ class ConfinedStore(WrapperStore):
 
     def _is_inside(self, key: str, no_links: set[str]) -> bool:
         place = f"{self._root}/{key}"
-        walked = []
+        walked: builtins.list[str] = []
         while os.sep == "/" and ".." not in key:  # other systems and keys need realpath, which takes ten times as long
             if place in no_links:
                 no_links.update(walked)

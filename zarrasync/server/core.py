@@ -14,19 +14,21 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from zarrasync import __version__
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import reset_in_child
+from zarrasync._concurrency.offload import compute
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.edr import Edr
-from zarrasync.server.edr_query import as_query_string
+from zarrasync.server.edr_query import parse_body
 from zarrasync.server.images import palette_of
 from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.map_routes import MapRoutes
-from zarrasync.server.messages import LARGE_BYTES, Handler, Request, Response
+from zarrasync.server.messages import LARGE_BYTES, Handler, Items, Request, Response
 from zarrasync.server.metrics import Metrics
 from zarrasync.server.origins import Origins
 from zarrasync.server.pages import show_catalog, show_page, static_file
@@ -275,7 +277,7 @@ class Core:
 
     async def _handle(self, route: Route, request: Request) -> Response:
         if request.method == "POST":
-            request = replace(request, query_string=await self._with_body(request))
+            request = replace(request, in_body=await self._parsed_body(request))
         route.check(request)
         response: Response = await (
             self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
@@ -284,8 +286,8 @@ class Core:
             self._track(response)
         return response
 
-    async def _with_body(self, request: Request) -> str:
-        """Return the parameters in the URL and the body of a request as a query string.
+    async def _parsed_body(self, request: Request) -> Items:
+        """Return the parameters in the body of a request.
 
         Raises:
             BadQuery: If the body is invalid or does not arrive in time.
@@ -297,8 +299,7 @@ class Core:
                 body = await request.receive(_MOST_BODY_BYTES)
         except TimeoutError:
             raise BadQuery(f"the body did not arrive within {self.limits.head_timeout:g} s") from None
-        in_body = as_query_string(body, request.headers.get("content-type", ""))
-        return "&".join(filter(None, (request.query_string, in_body)))
+        return await compute(partial(parse_body, body, request.headers.get("content-type", "")))
 
     def _track(self, response: Response) -> None:
         """Count the bytes of a large response until it is sent.

@@ -346,7 +346,9 @@ class _Answer:
                 head += b"," * (place > 0) + range_head(plan, self._presentations[plan.name])
                 for order, span in enumerate(plan.spans):
                     values = await self._read(plan, span, numbers)
-                    yield head + b"," * (order > 0) + values
+                    yield head + b"," * (order > 0)
+                    yield values
+                    del values  # the next ones take as much memory
                     head = b""
                 head = b"]}"
             head += b"}}"

@@ -201,7 +201,8 @@ def numbers(values: Values) -> bytes:
         flat = flat.astype(np.uint8)
     elif flat.dtype.kind in "MO":
         return value_text.dumps(_json_values(flat))[1:-1]
-    return b"".join(value_text.json_pieces(flat))[1:-1]
+    first, *rest = value_text.json_pieces(flat)
+    return b"".join(rest[:-1]) if rest else first[1:-1]
 
 
 def _json_values(values: Values) -> list[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import random
 import signal
@@ -214,19 +215,18 @@ async def observe(
     seconds: float,
 ) -> dict[str, Any]:
     """Run the clients, and return what happened."""
-    host = load.url.removeprefix("http://")
+    host, end = load.url.removeprefix("http://"), load.end
 
     async def restarted() -> tuple[float, float, int]:
-        begin, end = await restart(processes, command, int(host.rpartition(":")[2]), load.end - seconds * 3 / 4)
-        load.end = max(load.end, end + seconds / 4)  # on a busy machine, the server takes long to start
-        return begin, end, load.answers[200]
+        load.end = math.inf  # on a busy machine, the server takes long to start
+        begin, back = await restart(processes, command, int(host.rpartition(":")[2]), end - seconds * 3 / 4)
+        load.end = max(end, back + seconds / 4)
+        return begin, back, load.answers[200]
 
-    health = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HEALTH, host, str(load.end), stdout=subprocess.PIPE
-    )
+    health = await asyncio.create_subprocess_exec(sys.executable, "-c", HEALTH, host, str(end), stdout=subprocess.PIPE)
     away, memory, oldest, _ = await asyncio.gather(
         restarted(),
-        report(processes, load.end, seconds),
+        report(processes, end, seconds),
         watch(example, load),
         load.run(clients),
     )

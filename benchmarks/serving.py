@@ -6,7 +6,8 @@ The services are FastAPI with zarr-python and, with the Python of another enviro
 titiler-xarray, xpublish-edr and xpublish-tiles. Each client requests tiles and chunks of one array on local files, or series and planes of
 another one, one after the other. Half of the requests for tiles and chunks are for a tenth of the array, as people look at
 some places more than at others. Values of each service are compared before its load. The lag is the time of a request
-that needs no data, during the load. Prints a table and writes serving.json and serving.md.
+that needs no data, during the load. The CPU time of a request is the one of the server's process, which other programs change
+less than the others. Prints a table and writes serving.json and serving.md.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SETTINGS = {
 }
 PARTS: dict[str, Any] = {setting: part for part in (serving_values, serving_maps) for setting in part.SETTINGS}
 """Modules with the requests of settings."""
-OURS = [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0", "--active", "32"]
+OURS = [sys.executable, "-m", "zarrasync", "serve", "PATH", "--port", "0"]
 UVICORN = ["-m", "uvicorn", "--port", "0", "--no-access-log", "--log-level", "info"]
 PEERS = os.environ.get("SERVING_PEERS", "")
 ENGINES = {
@@ -50,6 +51,8 @@ ENGINES = {
     **({"xpublish-tiles": [PEERS, *UVICORN, "peer_xpublish:app"]} if PEERS else {}),
     **({"titiler-xarray": [PEERS, *UVICORN, "peer_titiler:app"]} if PEERS else {}),
 }
+UNKNOWN, LAST_PIECE = 1 << 60, b"\r\n0\r\n\r\n"
+"""The length of a body that is sent in pieces of any size, and the end of the last one."""
 LAG_SECONDS = 0.05
 """Time between two requests that measure the lag."""
 
@@ -71,12 +74,12 @@ def make(path: Path) -> None:
 class Client(asyncio.Protocol):
     """A client with one connection, which takes little time itself."""
 
-    def __init__(self, paths: Any, until: float, host: str) -> None:
-        self.paths, self.until, self.host = paths, until, host
+    def __init__(self, requests: Any, until: float) -> None:
+        self.requests, self.until = requests, until
         self.times: list[float] = []
         self.nbytes = self.errors = 0
         self.done = asyncio.get_running_loop().create_future()
-        self._head, self._remaining = b"", 0
+        self._head, self._remaining, self._end = b"", 0, b""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -87,7 +90,7 @@ class Client(asyncio.Protocol):
             self.transport.close()
             return
         self._begin = time.perf_counter()
-        self.transport.write(f"GET {next(self.paths)} HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode())
+        self.transport.write(next(self.requests))
 
     def data_received(self, data: bytes) -> None:
         self.nbytes += len(data)
@@ -97,9 +100,14 @@ class Client(asyncio.Protocol):
             if not end:
                 return
             length = re.search(rb"(?i)content-length: (\d+)", head)
+            is_chunked, self._end = re.search(rb"(?i)transfer-encoding: chunked", head) is not None, b""
             self.errors += b" 200 " not in head[:16]
-            self._remaining, self._head = int(length[1]) + 1 if length else 1, b""
+            self._remaining, self._head = UNKNOWN if is_chunked else int(length[1]) + 1 if length else 1, b""
             data = body
+        if self._remaining > UNKNOWN // 2:  # its pieces end with an empty one
+            self._end = (self._end + data[-len(LAST_PIECE) :])[-len(LAST_PIECE) :]
+            if self._end == LAST_PIECE:
+                self._remaining = len(data) + 1
         self._remaining -= len(data)
         if self._remaining == 1:
             self._remaining = 0
@@ -118,8 +126,8 @@ def supports(engine: str, setting: str) -> bool:
     return engine in ("zarrasync", "FastAPI + zarr-python")
 
 
-def paths(engine: str, setting: str, seed: int) -> Any:
-    """Yield the paths that a client requests."""
+def requests(engine: str, setting: str, seed: int) -> Any:
+    """Yield the requests of a client."""
     choose = random.Random(seed)
     if setting in PARTS:
         while True:
@@ -133,11 +141,12 @@ def paths(engine: str, setting: str, seed: int) -> Any:
     while True:
         if setting == "chunks" or (setting == "mixed" and choose.random() < 0.3):
             count = SIDE // CHUNK
-            yield f"/zarr/field/c/{position(count)}/{position(count)}"
+            yield serving_values.message(f"/zarr/field/c/{position(count)}/{position(count)}")
             continue
         zoom = choose.choice((most, most, most, most - 1, most - 1, most - 2))
         high = 1 if setting == "mixed" else 1 + choose.random()
-        yield f"/api/tiles/{zoom}/{position(2**zoom)}/{position(2**zoom)}.png?path=field&low=-1&high={high}"
+        tile = f"/api/tiles/{zoom}/{position(2**zoom)}/{position(2**zoom)}.png?path=field&low=-1&high={high}"
+        yield serving_values.message(tile)
 
 
 async def lag(host: str, port: int, done: asyncio.Event) -> list[float]:
@@ -157,7 +166,7 @@ async def lag(host: str, port: int, done: asyncio.Event) -> list[float]:
 async def load(engine: str, url: str, setting: str, clients: int, seconds: float, seed: int) -> dict[str, Any]:
     host, port = url.removeprefix("http://").rstrip("/").split(":")
     begin = time.perf_counter()
-    connections = [Client(paths(engine, setting, seed * 10_000 + n), begin + seconds, host) for n in range(clients)]
+    connections = [Client(requests(engine, setting, seed * 10_000 + n), begin + seconds) for n in range(clients)]
     done = asyncio.Event()
     lags = asyncio.ensure_future(lag(host, int(port), done))
     for client in connections:
@@ -197,6 +206,11 @@ class Server:
                 self.url = match[0]
                 break
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory(self) -> int:
         """Return the peak memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -219,8 +233,10 @@ def measure(path: Path, setting: str, clients: int, seconds: float, rounds: int)
             asyncio.run(load(engine, server.url, setting, 20, 2, 99))
         for number in range(rounds):
             for engine, server in servers.items():
+                begin = server.cpu_seconds()
                 result = asyncio.run(load(engine, server.url, setting, clients, seconds / rounds, number))
-                results[engine].append({**result, "memory": server.memory()})
+                cpu = (server.cpu_seconds() - begin) / result["requests"] * 1000
+                results[engine].append({**result, "cpu": cpu, "memory": server.memory()})
                 print(setting, engine, results[engine][-1], flush=True)
     finally:
         for server in servers.values():
@@ -241,7 +257,8 @@ def table(section: dict[str, Any]) -> str:
         rates = [
             f"{r[name]:,.0f}" if name in r else "–" for name in ("per_second", "p50", "p99", "lag", "MB_per_second")
         ]
-        return [*rates, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
+        cpu = f"{r['cpu']:,.1f}" if "cpu" in r else "–"
+        return [*rates, cpu, f"{r['memory'] / 2**20:,.0f}", f"{r['errors']}"]
 
     head = [
         f"{section['clients']} clients",
@@ -251,6 +268,7 @@ def table(section: dict[str, Any]) -> str:
         "p99, ms",
         "lag p99, ms",
         "MB/s",
+        "CPU per request, ms",
         "memory, MiB",
         "errors",
     ]

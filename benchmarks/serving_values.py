@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 DAYS, ROWS, COLUMNS = 365, 181, 360
-POINTS = 50
+POINTS, MANY = 50, 10_000
 SETTINGS = {
     "series": "series of 365 days at one place",
     "points": f"series of 365 days at {POINTS} places",
+    "many": f"series of 365 days at {MANY:,} places, in one request",
     "planes": f"planes of {ROWS} x {COLUMNS} numbers as JSON",
 }
+HOST = "127.0.0.1"
 Cells = tuple[list[int], list[int], int]
 """Rows and columns of points, and a day."""
 
@@ -47,13 +50,34 @@ def make(group: Any) -> None:
 # ------------------------------------------------------------------ requests and responses
 
 
-def _edr(prefix: str, form: str = "") -> Callable[[Cells], str]:
-    def path(cells: Cells) -> str:
+def message(path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
+    """Return a request with its head; a POST if it has a body."""
+    head = f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+    if body:
+        head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+def _edr(prefix: str, form: str = "") -> Callable[[Cells], bytes]:
+    def request(cells: Cells) -> bytes:
         points = ",".join(f"({column - 180} {row - 90})" for row, column in zip(*cells[:2], strict=True))
         text = f"POINT{points}" if len(cells[0]) == 1 else f"MULTIPOINT({points})"
-        return f"{prefix}/position?coords={quote(text)}&parameter-name=t2m{form}"
+        return message(f"{prefix}/position?coords={quote(text)}&parameter-name=t2m{form}")
 
-    return path
+    return request
+
+
+def _geometry(cells: Cells) -> dict[str, Any]:
+    return {"type": "MultiPoint", "coordinates": [[c - 180, r - 90] for r, c in zip(*cells[:2], strict=True)]}
+
+
+def _post_ours(cells: Cells) -> bytes:
+    return message(f"{OURS_PREFIX}/position?parameter-name=t2m", json.dumps({"coords": _geometry(cells)}).encode())
+
+
+def _post_xpublish(cells: Cells) -> bytes:
+    path = f"{XPUBLISH_PREFIX}/position?parameter-name=t2m&f=cf_covjson"
+    return message(path, json.dumps(_geometry(cells)).encode(), "application/geo+json")
 
 
 def _numbers(cells: Cells) -> str:
@@ -65,18 +89,21 @@ def _covjson(body: Any) -> Any:
     return np.array(found["values"], "f4").reshape(found["shape"])
 
 
-OURS = _edr("/edr/collections/weather"), _covjson
-XPUBLISH = _edr("/datasets/weather/edr", "&f=cf_covjson"), _covjson
-FASTAPI = (lambda cells: f"/points?{_numbers(cells)}"), (lambda body: body["values"])
-PLANE = (lambda cells: f"/api/data?path=weather/t2m&select={cells[2]}"), (lambda body: body["data"])
-PATHS: dict[str, dict[str, tuple[Callable[[Cells], str], Callable[[Any], Any]]]] = {
+OURS_PREFIX, XPUBLISH_PREFIX = "/edr/collections/weather", "/datasets/weather/edr"
+OURS = _edr(OURS_PREFIX), _covjson
+XPUBLISH = _edr(XPUBLISH_PREFIX, "&f=cf_covjson"), _covjson
+FASTAPI = (lambda cells: message(f"/points?{_numbers(cells)}")), (lambda body: body["values"])
+PLANE = (lambda cells: message(f"/api/data?path=weather/t2m&select={cells[2]}")), (lambda body: body["data"])
+PATHS: dict[str, dict[str, tuple[Callable[[Cells], bytes], Callable[[Any], Any]]]] = {
     "series": {
         "zarrasync": OURS,
         "zarrasync without caches": OURS,
         "FastAPI + zarr-python": FASTAPI,
         "xpublish-edr": XPUBLISH,
         "titiler-xarray": (
-            lambda cells: f"/point/{cells[1][0] - 180},{cells[0][0] - 90}?url=SERVED&group=weather&variable=t2m",
+            lambda cells: message(
+                f"/point/{cells[1][0] - 180},{cells[0][0] - 90}?url=SERVED&group=weather&variable=t2m"
+            ),
             lambda body: body["values"],
         ),
     },
@@ -86,18 +113,27 @@ PATHS: dict[str, dict[str, tuple[Callable[[Cells], str], Callable[[Any], Any]]]]
         "FastAPI + zarr-python": FASTAPI,
         "xpublish-edr": XPUBLISH,
     },
+    "many": {
+        "zarrasync": (_post_ours, _covjson),
+        "zarrasync without caches": (_post_ours, _covjson),
+        "FastAPI + zarr-python": (
+            lambda cells: message("/points", json.dumps({"rows": cells[0], "columns": cells[1]}).encode()),
+            lambda body: body["values"],
+        ),
+        "xpublish-edr": (_post_xpublish, _covjson),
+    },
     "planes": {
         "zarrasync": PLANE,
         "zarrasync without caches": PLANE,
-        "FastAPI + zarr-python": ((lambda cells: f"/plane?day={cells[2]}"), (lambda body: body["values"])),
+        "FastAPI + zarr-python": ((lambda cells: message(f"/plane?day={cells[2]}")), (lambda body: body["values"])),
     },
 }
-"""The path of a request, and the values in its response, by setting and engine."""
+"""The request, and the values in its response, by setting and engine."""
 
 
-def request(engine: str, setting: str, choose: random.Random) -> tuple[str, Cells]:
-    """Return the path of a request for random cells, and the cells."""
-    count = POINTS if setting == "points" else 1
+def request(engine: str, setting: str, choose: random.Random) -> tuple[bytes, Cells]:
+    """Return a request for random cells, and the cells."""
+    count = {"points": POINTS, "many": MANY}.get(setting, 1)
     rows, columns = ([choose.randrange(size) for _ in range(count)] for size in (ROWS, COLUMNS))
     cells = rows, columns, choose.randrange(DAYS)
     return PATHS[setting][engine][0](cells), cells
@@ -111,10 +147,13 @@ def verify(engine: str, url: str, setting: str) -> None:
     """
     values, choose = truth(), random.Random(7)
     for _ in range(3):
-        path, (rows, columns, day) = request(engine, setting, choose)
-        with urllib.request.urlopen(url + path) as response:
+        sent, (rows, columns, day) = request(engine, setting, choose)
+        head, _, body = sent.partition(b"\r\n\r\n")
+        path, kind = head.split()[1].decode(), re.search(rb"Content-Type: (\S+)", head)
+        headers = {"Content-Type": kind[1].decode()} if kind else {}
+        with urllib.request.urlopen(urllib.request.Request(url + path, body or None, headers)) as response:
             found = np.array(PATHS[setting][engine][1](json.load(response)), "f4")
         wanted = values[day] if setting == "planes" else values[:, rows, columns]
         found = found.reshape(wanted.shape) if found.shape[0] == len(wanted) else found.reshape(wanted.T.shape).T
         if not np.allclose(found, wanted, rtol=0, atol=1e-3):
-            raise SystemExit(f"{engine} returns other values for {path}")
+            raise SystemExit(f"{engine} returns other values for {path[:200]}")

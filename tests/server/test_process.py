@@ -19,6 +19,7 @@ pytest.importorskip("cmap", reason="the server's extra is not installed")
 import aiohttp
 
 import zarrasync as za
+from tests.support import ROOT
 from tests.support.server_client import FIELD, fill
 from zarrasync import sync
 
@@ -158,3 +159,18 @@ async def test_two_hundred_clients(tmp_path, seconds, program):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["aiohttp", "uvicorn"])
+async def test_soak(program):
+    """Writers, slow clients, clients that leave, and a server that is killed: `benchmarks/soak.py` finds no problem."""
+    pytest.importorskip("fastapi", reason="FastAPI is not installed")
+    script = str(ROOT / "benchmarks" / "soak.py")
+    arguments = ["--seconds", "20", "--clients", "30", "--program", program]
+    soak = await asyncio.create_subprocess_exec(
+        sys.executable, script, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    printed = (await soak.communicate())[0].decode()
+    assert soak.returncode == 0, printed
+    assert "responses after the restart" in printed

@@ -14,15 +14,17 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from zarrasync import __version__
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import reset_in_child
+from zarrasync._concurrency.offload import compute
 from zarrasync.server.access import Proxies, Tokens
 from zarrasync.server.api import Api
 from zarrasync.server.edr import Edr
-from zarrasync.server.edr_query import as_query_string
+from zarrasync.server.edr_query import parse_body
 from zarrasync.server.images import palette_of
 from zarrasync.server.limits import CLIENT, BadQuery, MethodNotAllowed, NotFound, Overloaded, RequestQueue
 from zarrasync.server.map_routes import MapRoutes
@@ -276,7 +278,11 @@ class Core:
     async def _handle(self, route: Route, request: Request) -> Response:
         if request.method == "POST":
             body = await self._body(request)
-            request = replace(request, body=body) if route.has_document else _with_parameters(request, body)
+            if route.has_document:
+                request = replace(request, body=body)
+            else:
+                parse = partial(parse_body, body, request.headers.get("content-type", ""))
+                request = replace(request, in_body=await compute(parse))
         route.check(request)
         response: Response = await (
             self.admit(lambda: route.handle(request)) if route.is_limited else route.handle(request)
@@ -367,16 +373,6 @@ class Core:
 
     async def _stores(self, request: Request) -> Response:
         return json_response(request, {"stores": sorted(self.services)}, self._max_age)
-
-
-def _with_parameters(request: Request, body: bytes) -> Request:
-    """Return a request with the parameters in its URL and in its body.
-
-    Raises:
-        BadQuery: If the body is invalid.
-    """
-    in_body = as_query_string(body, request.headers.get("content-type", ""))
-    return replace(request, query_string="&".join(filter(None, (request.query_string, in_body))))
 
 
 def _quick(name: str, template: str, handle: Handler, text: str, *content_types: str) -> Route:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +44,14 @@ from zarrasync.server.selection import select
 from zarrasync.server.service import Service
 
 Admit = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+T = TypeVar("T")
 
 _SMALL_CELLS = 1 << 17
 """Cells of a response that is made before it is sent, so that it has an entity tag."""
+_FEW_BYTES = 1 << 14
+"""Bytes of JSON that are processed on the event loop, as another thread would take longer."""
+_NUMBER_BYTES = 20
+"""About the bytes of a coordinate in JSON."""
 _COMPRESSED = ("covjson", "json", "geojson", "csv")
 _TABLES = ("csv", "parquet", "nc")
 """Formats whose parameters need the same coordinates."""
@@ -124,22 +129,29 @@ class Edr:
     async def collections(self, request: Request) -> Response:
         """Return all collections."""
         found, url = await collections_of(self._service), _url(request)
-        documents = await gather([partial(self._document, collection, url) for collection in found])
-        body = {"links": [link(f"{url}/collections", "self")], "collections": documents}
-        return await self._service.chunks.compute(partial(json_response, request, body, self._service.max_age))
+        makers = await gather([partial(self._document, collection, url) for collection in found])
+
+        def respond() -> Response:
+            body = {"links": [link(f"{url}/collections", "self")], "collections": [make() for make in makers]}
+            return json_response(request, body, self._service.max_age)
+
+        return await self.compute(respond)
 
     async def collection(self, request: Request) -> Response:
         """Return a collection."""
         found = await open_collection(self._service, request.parameters["id"])
-        return json_response(request, await self._document(found, _url(request)), self._service.max_age)
+        make = await self._document(found, _url(request))
+        return await self.compute(lambda: json_response(request, make(), self._service.max_age))
 
-    async def _document(self, collection: Collection, url: str) -> dict[str, Any]:
+    async def _document(self, collection: Collection, url: str) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the description of a collection, which may contain many times."""
         axes: dict[str, GridAxis] = {}
         for name in collection.arrays:
             for axis in await collection.axes(self._service, name):
                 if axis is not None and axis.role:
                     axes.setdefault(axis.role, axis)
-        return collection_document(collection, axes, await self._presentations(collection, [*collection.arrays]), url)
+        presentations = await self._presentations(collection, [*collection.arrays])
+        return partial(collection_document, collection, axes, presentations, url)
 
     async def _presentations(self, collection: Collection, names: Sequence[str]) -> dict[str, Presentation]:
         calls = [partial(self._service.described.presentation, collection.arrays[name]) for name in names]
@@ -163,7 +175,8 @@ class Edr:
         query, service = request.query, self._service
         heights, times = parse_heights(query.get("z", "")), parse_datetime(query.get("datetime", ""))
         if kinds:
-            where: Any = await service.chunks.compute(partial(parse_coords, query.get("coords", ""), kinds))
+            coords = query.get("coords", "")
+            where: Any = await self.compute(partial(parse_coords, coords, kinds), len(coords))
         else:
             where, own = parse_box(query.get("bbox", ""))
             if own is not None and heights is not None:
@@ -195,7 +208,7 @@ class Edr:
         if answer.size <= _SMALL_CELLS or kind in ("geojson", "nc"):
             body = [piece async for piece in pieces]
             make = partial(content_response, request, body, MEDIA_TYPES[kind], service.max_age, compress=is_compressed)
-            return await service.chunks.compute(make)
+            return await self.compute(make, sum(map(len, body)))
         first = await anext(pieces)  # an error has its own status until the response begins
         headers = {"Content-Type": MEDIA_TYPES[kind], "Cache-Control": cache_control(service.max_age)}
         stream = _joined(first, pieces)
@@ -217,9 +230,9 @@ class Edr:
         """Limits of requests."""
         return self._service.limits
 
-    async def compute(self, function: Callable[[], Any]) -> Any:
-        """Return the result of a function, which runs on a codec thread."""
-        return await self._service.chunks.compute(function)
+    async def compute(self, function: Callable[[], T], size: float = math.inf) -> T:
+        """Return the result of a function, which runs on a codec thread unless it processes few bytes."""
+        return function() if size <= _FEW_BYTES else await self._service.chunks.compute(function)
 
     async def read(
         self, plan: Plan, span: Span, presentation: Presentation, render: Callable[[npt.NDArray[Any]], Any]
@@ -328,12 +341,15 @@ class _Answer:
         head = b"" if is_one else b'{"type":"CoverageCollection","coverages":['
         for number, plans in enumerate(self._groups):
             own = {plan.name: described[plan.name] for plan in plans}
-            head += b"," * (number > 0) + await self._edr.compute(partial(coverage_head, plans, own, crs))
+            made = partial(coverage_head, plans, own, crs)
+            head += b"," * (number > 0) + await self._edr.compute(made, _NUMBER_BYTES * sum(plans[0].shape))
             for place, plan in enumerate(plans):
                 head += b"," * (place > 0) + range_head(plan, self._presentations[plan.name])
                 for order, span in enumerate(plan.spans):
                     values = await self._read(plan, span, numbers)
-                    yield head + b"," * (order > 0) + values
+                    yield head + b"," * (order > 0)
+                    yield values
+                    del values  # the next ones take as much memory
                     head = b""
                 head = b"]}"
             head += b"}}"

@@ -46,6 +46,8 @@ _OTHER_CALENDARS = "https://cfconventions.org/cf-conventions/cf-conventions.html
 _GREGORIAN = ("standard", "gregorian", "proleptic_gregorian", "")
 _MOST_LISTED = 1000
 """Times and heights of an extent that are listed one by one."""
+_PART = 1 << 12
+"""Times that are formatted at a time, as NumPy keeps other threads from running until it has formatted all."""
 _QUERIES = {
     "position": "The cells at points, for all times by default",
     "area": "The cells in polygons",
@@ -111,10 +113,10 @@ def _extent(collection: Collection, axes: Mapping[str, GridAxis]) -> dict[str, A
         "spatial": {"bbox": [box], "crs": _CRS84_WKT if collection.crs == CRS84 else collection.wkt}
     }
     if "t" in axes:
-        times = _json_values(axes["t"].values)
-        known = [time for time in times if time is not None]
-        ends = [min(known), max(known)]
-        listed = known if len(known) <= _MOST_LISTED else ["/".join(ends)]
+        times = axes["t"].values
+        known = times[~np.isnat(times) if times.dtype.kind == "M" else [time is not None for time in times]]
+        ends = _json_values(np.array([known.min(), known.max()], known.dtype))
+        listed = _json_values(known) if len(known) <= _MOST_LISTED else ["/".join(ends)]
         trs = _TRS if axes["t"].calendar in _GREGORIAN else f'TIMECRS["DateTime",TDATUM["{axes["t"].calendar}"]]'
         extent["temporal"] = {"interval": [ends], "values": listed, "trs": trs}
     if "z" in axes:
@@ -199,13 +201,17 @@ def numbers(values: Values) -> bytes:
         flat = flat.astype(np.uint8)
     elif flat.dtype.kind in "MO":
         return value_text.dumps(_json_values(flat))[1:-1]
-    return b"".join(value_text.json_pieces(flat))[1:-1]
+    first, *rest = value_text.json_pieces(flat)
+    return b"".join(rest[:-1]) if rest else first[1:-1]
 
 
 def _json_values(values: Values) -> list[Any]:
     """Return coordinates as JSON, and dates with the time zone that CoverageJSON requires."""
     if values.dtype.kind == "M":
-        return [None if text == "NaT" else f"{text}Z" for text in np.datetime_as_string(values).tolist()]
+        parts = (values[start : start + _PART] for start in range(0, len(values), _PART))
+        return [
+            None if text == "NaT" else f"{text}Z" for part in parts for text in np.datetime_as_string(part).tolist()
+        ]
     if values.dtype.kind == "O":
         return [None if text is None else f"{text}Z" for text in values.tolist()]
     items: list[Any] = value_text.as_json(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl
 
 import numpy as np
 
@@ -81,8 +81,8 @@ def parse_heights(text: str) -> Query | None:
 # ------------------------------------------------------------------ bodies
 
 
-def as_query_string(body: bytes, content_type: str) -> str:
-    """Return the parameters in the body of a request as a query string.
+def parse_body(body: bytes, content_type: str) -> tuple[tuple[str, str], ...]:
+    """Parse the parameters in the body of a request.
 
     The body is a form, or a JSON object whose ``coords`` may be a geometry of GeoJSON.
 
@@ -92,13 +92,13 @@ def as_query_string(body: bytes, content_type: str) -> str:
     kind = content_type.partition(";")[0].strip().lower()
     try:
         if kind == "application/x-www-form-urlencoded":
-            return body.decode("ascii")
+            return tuple(parse_qsl(body.decode("ascii"), keep_blank_values=True))
         values = json.loads(body) if kind == "application/json" else None
     except (ValueError, RecursionError) as error:  # also of the encoding
         raise BadQuery(f"the body is not valid: {error}") from None
     if not isinstance(values, dict):
         raise BadQuery("a body is a form (application/x-www-form-urlencoded), or a JSON object of parameters")
-    return urlencode({name: _as_text(name, value) for name, value in values.items()})
+    return tuple((name, _as_text(name, value)) for name, value in values.items())
 
 
 def _as_text(name: str, value: Any) -> str:

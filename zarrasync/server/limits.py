@@ -15,6 +15,10 @@ CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 """The address of the client whose request is processed."""
 
 MiB = 1 << 20
+_WATCH_SECONDS, _LAG_SECONDS = 0.02, 0.005
+"""Time between two looks at the lag of the event loop, and the lag from which on fewer requests are admitted."""
+_LEAST_ACTIVE = 4
+"""Requests that are processed at a time at first, and however far the event loop lags behind."""
 
 
 class BadQuery(ZarrError):
@@ -70,7 +74,7 @@ class Limits:
         max_members: Nodes of one listing.
         max_pending_bytes: Bytes of large responses that clients have not received yet. Further requests for such
             responses get status 503.
-        active: Requests that are processed at a time.
+        active: The most requests that are processed at a time; fewer ones if they keep the interpreter busy.
         waiting: Requests that wait to be processed. Further requests get status 503. Clients take turns.
         timeout: Seconds for one request, and in which a client must receive 64 KiB of a response.
         connections: Open connections, if the server is run by ``run``. It uses at most half of the file descriptors of
@@ -116,15 +120,21 @@ class Limits:
 class RequestQueue:
     """A queue that admits a limited number of requests at a time. The clients take turns.
 
+    It admits few at first, and more as long as the event loop does not lag behind, because they wait for a store. Otherwise
+    they would only compete for the interpreter, and all others, also health checks, would wait for each step of each of them.
+
     Attributes:
         active: The number of admitted requests.
         waiting: The number of waiting requests.
+        room: The number of requests that may be active now.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
+        self._timer: asyncio.TimerHandle | None = None
         self.active = self.waiting = 0
+        self.room = min(_LEAST_ACTIVE, limits.active)
 
     @asynccontextmanager
     async def admit(self) -> AsyncIterator[None]:
@@ -133,14 +143,32 @@ class RequestQueue:
         Raises:
             Overloaded: If the queue is full.
         """
-        if self.active < self._limits.active:
+        self._watch()
+        if self.active < self.room:
             self.active += 1
         else:
             await self._wait(CLIENT.get())
         try:
             yield
         finally:
-            self._release()
+            self.active -= 1
+            self._admit_waiting()
+
+    def _watch(self) -> None:
+        """Look after a while how far the event loop lags behind."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WATCH_SECONDS, self._adapt, loop.time() + _WATCH_SECONDS)
+
+    def _adapt(self, due: float) -> None:
+        self._timer = None
+        if asyncio.get_running_loop().time() - due > _LAG_SECONDS:
+            self.room = max(self.room * 3 // 4, min(_LEAST_ACTIVE, self._limits.active))
+        elif self.waiting:
+            self.room = min(self.room + 1, self._limits.active)
+            self._admit_waiting()
+        if self.active:
+            self._watch()
 
     async def _wait(self, client: str) -> None:
         """Wait until another request passes its slot on."""
@@ -156,7 +184,8 @@ class RequestQueue:
             if slot.cancelled():
                 self._remove(client, slot)
             elif slot.exception() is None:  # it came too late
-                self._release()
+                self.active -= 1
+                self._admit_waiting()
             raise
 
     def _make_room(self, client: str) -> None:
@@ -182,9 +211,9 @@ class RequestQueue:
         if not self._queues[client]:
             del self._queues[client]
 
-    def _release(self) -> None:
-        """Pass a slot on to the client whose turn it is."""
-        while self._queues:
+    def _admit_waiting(self) -> None:
+        """Admit requests of the clients whose turn it is."""
+        while self._queues and self.active < self.room:
             client = next(iter(self._queues))
             queue = self._queues.pop(client)
             slot = queue.popleft()
@@ -192,6 +221,5 @@ class RequestQueue:
             if queue:
                 self._queues[client] = queue  # at the end
             if not slot.done():  # otherwise it is cancelled
+                self.active += 1
                 slot.set_result(None)
-                return
-        self.active -= 1

@@ -15,10 +15,12 @@ from zarrasync.server.limits import TooMuch
 LARGE_BYTES = 4 << 20
 """Minimum size in bytes of bodies that are sent in pieces. The operating system buffers most of a smaller one."""
 
-_LONG_QUERY = 4 << 10
-"""Characters of a query from which it is not cached after it is parsed."""
 _PIECE_BYTES = 64 << 10
 """Bytes that a client must receive within the time limit of a request."""
+
+
+Items: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values of parameters, of which some may occur more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Request:
         scheme: ``"http"`` or ``"https"``, as clients see it.
         body: The body of a POST request whose route has a document.
         receive: Returns the body, unless it has more bytes than a limit, which is an error.
+        in_body: The parameters in the body.
     """
 
     method: str
@@ -54,6 +57,7 @@ class Request:
     scheme: str = "http"
     body: bytes = b""
     receive: Callable[[int], Awaitable[bytes]] | None = None
+    in_body: Items = ()
 
     @property
     def origin(self) -> str:
@@ -61,19 +65,18 @@ class Request:
         return f"{self.scheme}://{self.hosts[0] if self.hosts else 'localhost'}"
 
     @property
-    def items(self) -> tuple[tuple[str, str], ...]:
-        """The parameters of the query."""
-        is_long = len(self.query_string) > _LONG_QUERY
-        return _parsed.__wrapped__(self.query_string) if is_long else _parsed(self.query_string)
+    def items(self) -> Items:
+        """The parameters of the query and the body."""
+        return (*_parsed(self.query_string), *self.in_body)
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of the query by name."""
+        """The parameters of the query and the body by name."""
         return dict(self.items)
 
 
-@lru_cache
-def _parsed(query_string: str) -> tuple[tuple[str, str], ...]:
+@lru_cache(32)  # the longest ones fill a head
+def _parsed(query_string: str) -> Items:
     return tuple(parse_qsl(query_string, keep_blank_values=True))
 
 

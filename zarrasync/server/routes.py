@@ -106,7 +106,7 @@ class Route:
         Raises:
             BadQuery: If one is unknown, repeated or has a value that is not among its choices.
         """
-        if self.parameters is None or not request.query_string:
+        if self.parameters is None:
             return
         known = {parameter.name: parameter for parameter in self.parameters}
         seen: set[str] = set()

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -322,9 +321,12 @@ class Service:
         number, index = axes[0]
         start, _, step = index.indices(selection.array.shape[number])
         width = max(-(-selection.view.size // points), 1)
-        curves = await self.chunks.read(selection.view, partial(curves_of, selection.presentation, width))
+
+        def curves(stored: npt.NDArray[Any]) -> list[dict[str, Any]]:
+            return series_facts(curves_of(selection.presentation, width, stored), width)
+
         facts = {"axis": number, "start": start, "step": step, "width": width, "unit": selection.presentation.unit}
-        return {**facts, "curves": series_facts(curves, width)}
+        return {**facts, "curves": await self.chunks.read(selection.view, curves)}
 
     # -------------------------------------------------------------- planes
 

@@ -137,7 +137,9 @@ class Workers:
                     clock.current().sleep_blocking(max(0.0, min(due for due, _ in delayed) - now))
                     continue
                 ended, _ = clock.current().wait_for_first(running, _POLL_SECONDS)
-                ended = ended or {future for future in running if future.cancelled()}  # nobody is told of these
+                ended = ended or {
+                    future for future in running if future.cancelled()
+                }  # which does not wake a waiting thread
                 if ended:
                     last = clock.monotonic()
                 elif clock.monotonic() - last > _SILENT_SECONDS:

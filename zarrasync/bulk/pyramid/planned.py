@@ -133,7 +133,7 @@ class PyramidWork(ClaimedWork):
         await self._make_levels(await self._pyramid(), [])
 
     async def _make_levels(self, pyramid: Pyramid, notes: list[str]) -> list[tuple[AsyncArray, bool]]:
-        """Create the arrays of the levels, or open those of an interrupted call. Also return which ones are new."""
+        """Create the arrays of the levels, or open the existing ones of an interrupted call. Also return which ones are new."""
         target, overwrite = pyramid.target, self.request.overwrite
         if overwrite:
             await target.remove_other_levels()

@@ -287,9 +287,10 @@ def parse_features(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise BadQuery(f"the body is not valid JSON: {error}") from None
     kind = document.get("type") if isinstance(document, dict) else None
     features = document.get("features") if kind == "FeatureCollection" else [document]
-    is_valid = kind in ("Feature", "FeatureCollection") and isinstance(features, list)
-    if not is_valid or not all(isinstance(item, dict) and item.get("type") == "Feature" for item in features):
+    if kind not in ("Feature", "FeatureCollection") or not isinstance(features, list):
         raise BadQuery("the body must be a Feature or a FeatureCollection of GeoJSON")
+    if not all(isinstance(item, dict) and item.get("type") == "Feature" for item in features):
+        raise BadQuery("the features of the body must be Features of GeoJSON")
     if not all(isinstance(item.get("properties"), dict | None) for item in features):
         raise BadQuery("the properties of a feature must be an object or null")
     return document, features

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.support.api import Api
 from tests.support.demo import create_temperature
 from zarrasync import stores, sync
-from zarrasync.bulk.statistics import sample, summarize
 from zarrasync.display.presentation import Presentation
 from zarrasync.display.text import listed
 from zarrasync.errors import SelectionError
@@ -25,6 +24,7 @@ from zarrasync.indexing.parse import parse_selection
 from zarrasync.indexing.regions import Coverage
 from zarrasync.indexing.split import split_chunks
 from zarrasync.metadata.conventions.cf_encoding import CFEncoding
+from zarrasync.nodes.statistics import sample, summarize
 
 VOID = {"input", "br", "meta", "link"}
 

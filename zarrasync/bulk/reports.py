@@ -60,6 +60,9 @@ class CopyReport(JobReport):
         )
         return [*self.notes, left_out]
 
+    def losses(self) -> Sequence[str]:
+        return ()  # other files are not parts of the hierarchy
+
     def tables(self) -> Sequence[Table]:
         columns = ("array", ">parts", ">skipped", ">size", ">time")
         rows = [
@@ -80,9 +83,6 @@ class CopyReport(JobReport):
             for path, member in self.members.items()
         }
         return {**vars(self), "members": members}
-
-    def __str__(self) -> str:
-        return "\n".join([self.summary(), *self.remarks()])
 
     def __repr__(self) -> str:
         return self.to_text()
@@ -263,18 +263,8 @@ class PyramidReport(JobReport):
     left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return asdict(self)
-
     def summary(self) -> str:
         return f"{counted(len(self.levels), 'level')}, {self.seconds:.1f} s"
-
-    def remarks(self) -> Sequence[str]:
-        return [*self.notes, *self.left_out]
-
-    def losses(self) -> Sequence[str]:
-        return self.left_out
 
     def tables(self) -> Sequence[Table]:
         columns = ("level", "shape", ">blocks", ">skipped", ">size", ">time")

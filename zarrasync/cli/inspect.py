@@ -17,7 +17,6 @@ from zarrasync import stores, sync
 from zarrasync._concurrency import clock
 from zarrasync._concurrency.bridge import run
 from zarrasync.bulk.digests import Manifest
-from zarrasync.bulk.statistics import Summary, number_text, statistics_facts, summarize
 from zarrasync.cli import cat
 from zarrasync.cli.arguments import Commands, add_raw, count, levels, open_node, options, presented_arrays, select
 from zarrasync.cli.console import Console
@@ -30,6 +29,7 @@ from zarrasync.nodes.access import array_encoding
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.functions import open as open_async
 from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.statistics import Summary, number_text, statistics_facts, summarize
 
 _DEFAULT_BINS = 20
 

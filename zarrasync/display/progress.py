@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from zarrasync.display.job_progress import JobProgress, Monitor, default_monitor
 from zarrasync.display.report import JobReport
@@ -136,9 +136,3 @@ class IngestReport(JobReport):
         if self.verified and self.verified == count:
             return "all verified"
         return f"{self.verified:,} of {counted(count, 'block')} verified" if self.verified else ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return self.summary()

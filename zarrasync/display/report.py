@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,22 @@ class JobReport(ABC):
     def summary(self) -> str:
         """Return the result as one line."""
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # the classes of reports are dataclasses
 
     def tables(self) -> Sequence[Table]:
         """Return the details, such as a table with a row per variable."""
         return ()
 
     def remarks(self) -> Sequence[str]:
-        """Return remarks that users should read, such as properties that were not kept."""
-        return ()
+        """Return remarks that users should read: ``notes``, such as properties that were not kept, and losses."""
+        return [*getattr(self, "notes", ()), *self.losses()]
 
     def losses(self) -> Sequence[str]:
         """Return the parts of the source that the result lacks although no argument excludes them. Remarks contain them."""
-        return ()
+        left_out: Sequence[str] = getattr(self, "left_out", ())
+        return left_out
 
     def to_json(self) -> str:
         """Return the report as a JSON document. Numbers are sizes in bytes, durations in seconds, and counts."""
@@ -67,6 +68,9 @@ class JobReport(ABC):
         if suffix not in formats:
             raise ValueError(f"a report is saved as {', '.join(formats)}; found {str(file)!r}")
         Path(file).write_text(f"{formats[suffix]()}\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary(), *self.remarks()])
 
     def _repr_html_(self) -> str:
         return html.report(self.summary(), self.remarks(), self.tables())

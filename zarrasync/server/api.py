@@ -9,7 +9,6 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.statistics import Summary
 from zarrasync.display import values as value_text
 from zarrasync.display.info import encoding_facts, meaning_facts
 from zarrasync.display.presentation import Shown
@@ -21,6 +20,7 @@ from zarrasync.metadata.conventions import axis_names, meaning_of, unit_of
 from zarrasync.model.fill_values import format_fill_value
 from zarrasync.model.paths import join
 from zarrasync.nodes.group import AsyncGroup
+from zarrasync.nodes.statistics import Summary
 from zarrasync.server.hierarchy import InvalidMember, Member
 from zarrasync.server.images import Scale, palette_of, render
 from zarrasync.server.label_colours import LabelColours, flag_labels

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.statistics import Summary, sample, statistics_facts
 from zarrasync.display import values as value_text
 from zarrasync.display.presentation import Presentation
 from zarrasync.errors import SelectionError
@@ -20,6 +19,7 @@ from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.metadata.conventions.meaning import is_geographic
 from zarrasync.nodes.access import array_of
 from zarrasync.nodes.selection import AsyncSelection
+from zarrasync.nodes.statistics import Summary, sample, statistics_facts
 from zarrasync.server.cache import Cache
 from zarrasync.server.chunk_reader import ChunkReader
 from zarrasync.server.coordinates import axes_of_array, axis_facts, is_south_first

@@ -10,7 +10,7 @@ import zarrasync
 PACKAGE = Path(zarrasync.__file__).parent
 NAMES = {"_FillValue", "missing_value", "scale_factor", "add_offset", "calendar", "_Unsigned"}
 HOME = "metadata/conventions/cf"
-VIEWS = ("server/", "cli/", "display/", "bulk/statistics.py")
+VIEWS = ("server/", "cli/", "display/", "nodes/statistics.py")
 OTHER_MEANINGS = {
     ("model/dtypes.py", "scale_factor"),  # of NumPy's times in documents of format 3
     ("server/edr_documents.py", "calendar"),  # of reference systems in CoverageJSON

@@ -58,15 +58,6 @@ class FilesReport(IngestReport):
             "all values verified" if self.verified and self.verified == self.blocks else "",
         )
 
-    def remarks(self) -> Sequence[str]:
-        return [*self.notes, *self.left_out]
-
-    def losses(self) -> Sequence[str]:
-        return self.left_out
-
-    def __str__(self) -> str:
-        return self.to_text()
-
 
 @dataclass
 class CheckReport(FilesReport):

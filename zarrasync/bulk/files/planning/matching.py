@@ -368,11 +368,11 @@ def _observations(variables: Variables, axis: Axis) -> list[str]:
     parameters, counts, notes = variables.parameters, variables.row_counts, []
     if empty := [header.file.name for header, count in zip(variables.headers, counts, strict=True) if not count]:
         notes.append(f"no rows in {listed(empty)}")
-    if not axis.segments and any(counts):
-        notes.append("all rows exist already")
     if axis.duplicates:
         verb = "left out" if parameters.on_duplicate == "skip" else "left out for a later file"
         notes.append(f"{counted(axis.duplicates, 'repeated row')} {verb}")
+    if not axis.segments and any(counts):
+        notes.append("all rows exist already")
     if axis.near:
         pairs = f"{counted(len(axis.near), 'pair')} of labels in {variables.dim!r}"
         notes.append(f"{pairs} nearly repeat each other, such as {' and '.join(axis.near[0])}; both rows are stored")

@@ -231,6 +231,9 @@ def _reset() -> None:
 atexit.register(_stop)
 
 
+# ------------------------------------------------------------------ tracebacks
+
+
 RAISED = (ZarrError, TypeError, ValueError, KeyError, IndexError, ImportError, KeyboardInterrupt)
 """The errors that this library raises, including built-in errors for wrong arguments and missing packages."""
 

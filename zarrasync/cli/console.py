@@ -128,6 +128,9 @@ def show_log(name: str) -> Iterator[None]:
         log.setLevel(level)
 
 
+# ------------------------------------------------------------------ errors and advice
+
+
 _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"the storage option anon=True", "-o anon=true"),
     (r"the storage option allow_targets=\[…\]", "--allow-target URL"),

@@ -121,6 +121,9 @@ def explain(
     )
 
 
+# ------------------------------------------------------------------ plans of jobs
+
+
 _MOST_ROWS = 20
 """The number of tasks in a table. The others are counted."""
 

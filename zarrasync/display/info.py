@@ -182,6 +182,9 @@ def render_tree(
     return Tree("\n".join(lines), name, members, failures)
 
 
+# ------------------------------------------------------------------ meaning
+
+
 _MOST = 12
 """Number of axes or levels that are listed."""
 

@@ -179,6 +179,9 @@ def _percent(job: JobProgress) -> str:
     return f"{100 * job.done // job.total}%" if job.total else ""
 
 
+# ------------------------------------------------------------------ monitors
+
+
 _FIXED_LINES = 4
 """The number of lines of a terminal that bars of parts leave free."""
 _WITHOUT_SIZE = "{desc} … [{elapsed}]"

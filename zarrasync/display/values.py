@@ -158,6 +158,9 @@ def npy_bytes(values: npt.NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
+# ------------------------------------------------------------------ tables
+
+
 _PIECE_ROWS = 1 << 14
 """Rows that are formatted at a time."""
 

@@ -185,6 +185,9 @@ def _compose_axis(axis: AxisMap, inner: Transform) -> AxisMap:
     return Gather(dims, table) if dims else Const(int(table))
 
 
+# ------------------------------------------------------------------ layouts
+
+
 _FIRST = slice(0, 1, 1)
 
 

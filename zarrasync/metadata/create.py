@@ -272,6 +272,9 @@ def checked_attributes(value: Any) -> dict[str, Any]:
     return dict(_json.to_plain(attributes))
 
 
+# ------------------------------------------------------------------ shapes of chunks and shards
+
+
 ShapeLike = int | Iterable[int]
 ChunksLike = int | Iterable[int | Iterable[int]]
 """One size for all axes, or for each axis one size or a list of sizes."""

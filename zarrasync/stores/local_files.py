@@ -313,6 +313,9 @@ def remove_directory(path: str) -> None:
     shutil.rmtree(removed)
 
 
+# ------------------------------------------------------------------ temporary files
+
+
 _ABANDONED_SECONDS = 86_400.0
 """Age in seconds from which on a file of another machine counts as abandoned."""
 _OWNER = re.compile(rf"\.([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)-[0-9a-f]+{re.escape(TEMPORARY_SUFFIX)}\Z")

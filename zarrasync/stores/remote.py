@@ -330,6 +330,9 @@ async def _try_look_up(look_up: Callable[[], Awaitable[CurrentValue | None]]) ->
 
 
 R = TypeVar("R")
+# ------------------------------------------------------------------ groups of requests
+
+
 _TOGETHER = 16
 """Maximum number of keys that one call passes to the inner store, because the first ones wait for the last one."""
 _UNBOUNDED = FifoGate(1 << 62)

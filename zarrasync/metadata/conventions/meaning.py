@@ -235,6 +235,9 @@ def merge(meanings: Sequence[Meaning]) -> Meaning:
     )
 
 
+# ------------------------------------------------------------------ roles of axes
+
+
 Role: TypeAlias = Literal["x", "y", "z", "t", ""]
 """What an axis stands for: to the east, to the north, vertical, time, or something else."""
 CIRCLE = 360.0

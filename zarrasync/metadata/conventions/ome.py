@@ -149,6 +149,9 @@ _KINDS = {
 }
 
 
+# ------------------------------------------------------------------ labels
+
+
 _VALUE = "label-value"
 _MOST_SHOWN = 8
 """Number of labels that a fact lists."""

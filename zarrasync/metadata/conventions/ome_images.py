@@ -268,6 +268,9 @@ def with_channels(meaning: Meaning, omero: Any) -> Meaning:
     return replace(meaning, axes=labelled(meaning.axes), levels=levels, facts=facts)
 
 
+# ------------------------------------------------------------------ axes
+
+
 _PREFIXES = [
     "atto",
     "centi",

@@ -139,6 +139,9 @@ def _wait_for_foreign_threads() -> None:
         clock.sleep_blocking(0.001)
 
 
+# ------------------------------------------------------------------ regions of S3
+
+
 _HEADER = "x-amz-bucket-region"
 _REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 """Names of regions. They become a part of a host name, so nothing else may be in them."""

@@ -269,6 +269,9 @@ def _first(protocol: str | tuple[str, ...]) -> str:
     return protocol if isinstance(protocol, str) else protocol[0]
 
 
+# ------------------------------------------------------------------ documents
+
+
 _TEMPLATE = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 _LARGEST = (1 << 63) - 1
 

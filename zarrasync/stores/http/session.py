@@ -225,6 +225,9 @@ class Session:
             await self._general.close()
 
 
+# ------------------------------------------------------------------ the general client
+
+
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REDIRECT_LIMIT = 10
 """Maximum number of redirects that one request follows, unless an option specifies it."""

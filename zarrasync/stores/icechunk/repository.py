@@ -283,6 +283,9 @@ class IcechunkStore(ZarrPythonStore):
         return f"IcechunkStore({self._url!r}, {self._kind}={self._name!r})"
 
 
+# ------------------------------------------------------------------ places
+
+
 _COMMON_OPTIONS = ("backend", "concurrency", "missing")
 """Storage options that configure stores of this library, and not the service."""
 _ENDPOINTS = {"aws_endpoint": "endpoint_url", "aws_endpoint_url": "endpoint_url", "aws_endpoint_url_s3": "endpoint_url"}

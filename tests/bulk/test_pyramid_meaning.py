@@ -141,7 +141,16 @@ async def test_a_cell_without_values_is_the_missing_number(api: Api):
     assert sync.open_array(store, path="1")[...].tolist() == [[8]]
 
 
-@pytest.mark.parametrize("name", ["wind_from_direction", "solar_azimuth_angle", "longitude"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wind_from_direction",
+        "sea_surface_wave_from_direction_at_variance_spectral_density_maximum",
+        "direction_of_sea_ice_velocity",
+        "solar_azimuth_angle",
+        "longitude",
+    ],
+)
 async def test_directions_have_no_mean(api: Api, name: str):
     values = np.tile(np.array([[1.0, 359], [359, 1]]), (8, 8))
     attributes = {"units": "degree", "standard_name": name}

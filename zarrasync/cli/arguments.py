@@ -1,4 +1,4 @@
-"""Arguments that commands share, and parsers of their values."""
+"""Arguments that commands share, parsers of their values, and the hierarchy that a URL belongs to."""
 
 from __future__ import annotations
 
@@ -360,6 +360,9 @@ def executor_of(args: argparse.Namespace) -> Iterator[Any]:
             yield client
     else:
         yield args.processes or None
+
+
+# ------------------------------------------------------------------ hierarchies
 
 
 def open_in_hierarchy(args: argparse.Namespace) -> sync.Array | sync.Group:

@@ -75,9 +75,10 @@ def add(command: Commands) -> None:
     manifest.add_argument(
         "--digest", action="store_true", help="print only the digest of the whole, as DANDI defines it"
     )
-
-    # ------------------------------------------------------------------ nodes
     _add_bench(command)
+
+
+# ------------------------------------------------------------------ nodes
 
 
 def _info(args: argparse.Namespace, console: Console) -> int:
@@ -244,6 +245,9 @@ def _manifest(args: argparse.Namespace, console: Console) -> int:
     manifest = sync.manifest(args.url, path=args.path, storage_options=options(args.option))
     console.text(manifest.digest if args.digest else manifest.dumps().rstrip())
     return 0
+
+
+# ------------------------------------------------------------------ bench
 
 
 def _add_bench(command: Commands) -> None:

@@ -175,6 +175,9 @@ def _confirm(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+# ------------------------------------------------------------------ mv
+
+
 def _add_move(command: Commands) -> None:
     move = command(
         "mv",

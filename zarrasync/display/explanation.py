@@ -172,9 +172,6 @@ class PlanExplanation(JobReport):
             f"{counted(self.requests, 'request')}, at most {size_text(self.memory)} in memory per task"
         )
 
-    def remarks(self) -> Sequence[str]:
-        return self.notes
-
     def tables(self) -> Sequence[Table]:
         if not self.tasks:
             return ()

@@ -134,8 +134,8 @@ def cut_axis(selector: Selector, target: Selector, axis: GridAxis, longest: int 
         selector: The source indices along the axis.
         target: The destination of these indices.
         axis: The axis of the chunk grid.
-        longest: The maximum number of neighbouring chunks with equal sources to join into a run, if selector and target are
-            slices.
+        longest: The maximum number of neighbouring chunks with equal sources to join into a run, if the axis is regular, and
+            selector and target are slices.
     """
     if not isinstance(selector, slice):
         return _cut_indices(selector, target, axis)
@@ -150,14 +150,15 @@ def cut_axis(selector: Selector, target: Selector, axis: GridAxis, longest: int 
     sources: list[Selector] = []
     is_full: list[bool] = []
     places: list[tuple[int, int]] = []
-    for begin, size in _extents(chunks, axis):
+    position = 0
+    for (begin, size), chunk_count in zip(_extents(chunks, axis), counts, strict=True):
         end = min(extent, begin + size)
-        position = max(0, -((start - begin) // step))
         first = start + position * step
         count = ((last if last < end else end - 1) - first) // step + 1
         sources.append(slice(first - begin, first - begin + (count - 1) * step + 1, step))
         is_full.append(count == end - begin and step == 1)
         places.append((position, position + count))
+        position += count * chunk_count
     return AxisCuts(numbers_of(chunks), sources, _cut_target(target, places), is_full, counts)
 
 

@@ -257,6 +257,9 @@ class ArrayMetadata(NodeMetadata):
         return replace(self, shape=shape, edges=edges)
 
 
+# ------------------------------------------------------------------ read-only attributes
+
+
 _MESSAGE = (
     "attributes are read-only here, because storing them takes a request; call `await node.update_attributes({...})`, "
     "or assign a whole value with `node.attrs[name] = value` in the synchronous API"

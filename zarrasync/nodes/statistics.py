@@ -62,9 +62,7 @@ class Summary:
             own.minimum, own.maximum = valid.min().item(), valid.max().item()
             with np.errstate(over="ignore", invalid="ignore"):  # the sum may overflow
                 own.mean = float(valid.mean(dtype=np.float64))
-                own._squares = float(
-                    np.square(np.subtract(valid, own.mean, dtype=np.float64)).sum()
-                )  # of the same class
+                own._squares = float(np.square(np.subtract(valid, own.mean, dtype=np.float64)).sum())
         self.merge(own)
 
     def merge(self, other: Summary) -> None:

@@ -27,6 +27,7 @@ from zarrasync.stores.values import ABSENT, Request, Value
 from zarrasync.stores.wrappers import HookedStore, WrapperStore
 
 T = TypeVar("T")
+R = TypeVar("R")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _CHANGES = ("write", "erase")
 _MOST_LEVELS = 64
@@ -329,8 +330,7 @@ async def _try_look_up(look_up: Callable[[], Awaitable[CurrentValue | None]]) ->
         return None
 
 
-R = TypeVar("R")
-# ------------------------------------------------------------------ groups of requests
+# ------------------------------------------------------------------ limits on requests in flight
 
 
 _TOGETHER = 16

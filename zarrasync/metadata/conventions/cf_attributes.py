@@ -183,6 +183,9 @@ def inherited_attributes(attributes: Mapping[str, Any], parent: Mapping[str, Any
     return result
 
 
+# ------------------------------------------------------------------ meaning
+
+
 ATTRIBUTES = (
     *("Conventions", "standard_name", "long_name", UNITS, CALENDAR, SCALE, OFFSET, FILL),
     *("grid_mapping", "grid_mapping_name", "coordinates", "crs_wkt", "spatial_ref"),

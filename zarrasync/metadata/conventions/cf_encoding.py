@@ -36,7 +36,7 @@ from zarrasync.metadata.conventions.cf_times import (
 Lossy: TypeAlias = Literal["error", "warn", "allow"]
 """What to do with values that an encoding cannot represent."""
 _NUMBERS = "biufc"
-_DIRECTION = re.compile(r"(_direction|azimuth_angle|longitude)\b")
+_DIRECTION = re.compile(r"(?<![a-z])direction(?![a-z])|(azimuth_angle|longitude)\b")
 """Standard names of angles that begin again after a full turn (CF standard name table)."""
 _NAT = np.iinfo(np.int64).min
 """The 64-bit integer that stands for a missing time in NumPy and xarray."""

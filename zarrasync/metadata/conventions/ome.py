@@ -243,6 +243,9 @@ def _listed(texts: Iterable[str], separator: str = ", ") -> str:
     return separator.join(items[:_MOST_SHOWN]) + more
 
 
+# ------------------------------------------------------------------ versions
+
+
 _OLD, _NEW = "0.4", "0.5"
 _MEMBERS = (*(name for name in ATTRIBUTES if name != "ome"), "omero", "series")
 """The attributes that are members of ``ome`` from version 0.5 on."""

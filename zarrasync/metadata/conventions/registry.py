@@ -99,6 +99,9 @@ def axes_of(metadata: ArrayMetadata, axes: tuple[Axis, ...]) -> tuple[Axis, ...]
     return tuple(by_name.get(name, Axis(name)) for name in names)
 
 
+# ------------------------------------------------------------------ stored numbers
+
+
 _MOST_VERTICES = 64
 """The most vertices of a cell, the size of the last axis of bounds."""
 

@@ -157,6 +157,9 @@ def _allows_http(store: Any) -> bool:
     return str((store.client_options or {}).get("allow_http")).lower() == "true"
 
 
+# ------------------------------------------------------------------ URLs
+
+
 _EXPIRY = timedelta(minutes=15)
 """How long presigned URLs are valid; services accept signed headers for as long."""
 

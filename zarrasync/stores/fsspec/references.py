@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 from fsspec import get_filesystem_class
-from fsspec.asyn import AsyncFileSystem, mirror_sync_methods
-from fsspec.core import split_protocol
+from fsspec.asyn import AsyncFileSystem, mirror_sync_methods, sync
+from fsspec.core import split_protocol, url_to_fs
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
-from fsspec.implementations.reference import ReferenceFileSystem, ReferenceNotReachable
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.reference import LazyReferenceMapper, ReferenceFileSystem, ReferenceNotReachable
 
 from zarrasync import config
 from zarrasync._util import json
@@ -287,8 +288,6 @@ def bottom_of(document: str, protocol: str | None, options: dict[str, Any]) -> t
     Raises:
         StoreError: If the document is itself behind references, which could lead anywhere.
     """
-    from fsspec.core import split_protocol
-
     parts = document.split("::")
     names = [protocol, *(split_protocol(part)[0] or part for part in parts)]
     if "reference" in names:
@@ -317,10 +316,6 @@ def read(document: str, protocol: str | None, options: Mapping[str, Any], cache_
         BudgetExceeded: If it is larger than ``max_document_bytes``.
         OSError: If it cannot be read.
     """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-    from fsspec.implementations.reference import LazyReferenceMapper
-
     fs, path = url_to_fs(document, **options, **({} if protocol is None else {"protocol": protocol}))
     if ".json" not in path and (document.endswith(("parq", "parquet", "/")) or fs.isdir(path)):
         return LazyReferenceMapper(path, fs=fs, cache_size=cache_size)
@@ -329,8 +324,6 @@ def read(document: str, protocol: str | None, options: Mapping[str, Any], cache_
     if isinstance(fs, LocalFileSystem):
         data = read_regular_file(path, limit)
     elif http.is_supported(fs):
-        from fsspec.asyn import sync
-
         with http.limited(limit):
             data = sync(fs.loop, http.cat_file, fs, path)
     else:

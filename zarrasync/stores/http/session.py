@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -133,26 +134,13 @@ class Session:
 
     Args:
         base: URL without query, below which all targets are.
-        headers: Sent with each request.
-        client_options: Arguments of ``aiohttp.ClientSession``.
-        request_options: Arguments of each request of it.
-        limiter: The limiter of requests to the server.
         lean: The lean client, if it supports the URL, headers and options.
+        make_general: Makes the general client, when a request needs it.
     """
 
-    def __init__(
-        self,
-        base: str,
-        headers: Mapping[str, str],
-        client_options: Mapping[str, Any],
-        request_options: Mapping[str, Any],
-        limiter: AdaptiveLimiter,
-        lean: Client | None,
-    ) -> None:
-        self._base, self._headers = base, headers
-        self._client_options, self._request_options, self._limiter = client_options, request_options, limiter
-        self._path = urlsplit(base).path
-        self._lean = lean
+    def __init__(self, base: str, lean: Client | None, make_general: Callable[[], GeneralClient]) -> None:
+        self._base, self._path = base, urlsplit(base).path
+        self._lean, self._make_general = lean, make_general
         self._general: GeneralClient | None = None
         self._needs_general = lean is None
 
@@ -181,7 +169,7 @@ class Session:
         lean = None
         if not client_options and not request_options and supports(base + query, lean_headers):
             lean = await Client.make(base, lean_headers, decodes=True, limiter=limiter)
-        return cls(base, headers, client_options, request_options, limiter, lean)
+        return cls(base, lean, partial(GeneralClient.make, headers, client_options, request_options, limiter))
 
     async def get(self, target: str, byte_range: str, limit: int | None) -> Response:
         """Send a GET request.
@@ -212,9 +200,7 @@ class Session:
         from yarl import URL
 
         if self._general is None:
-            self._general = GeneralClient.make(
-                self._headers, self._client_options, self._request_options, self._limiter
-            )
+            self._general = self._make_general()
         return await self._general.get(URL(f"{self._base}{target}", encoded=True), byte_range, limit)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.stores import CountingStore
 from zarrasync.transfer.threads import Progress
-from zarrasync.transfer.unaligned import Unaligned, is_allowed
+from zarrasync.transfer.unaligned import Unaligned, is_allowed, is_safe_for_jobs
 
 _SMALL_BYTES = 64 << 20
 """Bytes of a block that need not be split."""
@@ -142,7 +142,7 @@ def check_blocks(
     Raises:
         ShapeError: If blocks share chunks and that is not allowed.
     """
-    shared = _shared_axes(source.chunks, target, start, append_axis)
+    shared = _shared_axes(source.chunks, target, start, () if append_axis is None else (append_axis,))
     if not shared or is_allowed(unaligned, safe=safe):
         return
     raise ShapeError(
@@ -155,19 +155,25 @@ def check_blocks(
 
 
 def _shared_axes(
-    chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...], append_axis: int | None
+    chunks: tuple[tuple[int, ...], ...], target: ArrayMetadata, start: tuple[int, ...], inside: Container[int]
 ) -> list[int]:
-    """Return the axes along which a stored value belongs to several blocks, or is partly outside the source."""
+    """Return the axes along which a stored value belongs to several blocks, or is partly outside the source.
+
+    Args:
+        chunks: The sizes of blocks along each axis.
+        target: The metadata of the array that is written.
+        start: The position of the blocks in it.
+        inside: Axes along which stored values may be partly outside.
+    """
     shared = []
     for number, (sizes, axis, first) in enumerate(zip(chunks, target.grid.axes, start, strict=True)):
         edges, edge = [first], first
         for size in sizes:
             edge += size
             edges.append(edge)
-        if number == append_axis:
+        if number in inside:
             edges = edges[1:-1]
-        inside = (edge for edge in edges if 0 < edge < axis.extent)
-        if any(edge != axis.start(axis.find(edge)) for edge in inside):
+        if any(edge != axis.start(axis.find(edge)) for edge in edges if 0 < edge < axis.extent):
             shared.append(number)
     return shared
 
@@ -255,6 +261,13 @@ def _with_counts(blocks: Sequence[npt.NDArray[Any]], reports: list[IngestReport]
 
 def _lazy_blocks(write: DaskWrite, target: WriteTarget, verify: bool) -> Any:
     """Return a dask array that writes another one when it is computed. Its values describe the written blocks."""
+    if verify and not is_safe_for_jobs(write.target.store):
+        between = _shared_axes(write.source.chunks, write.target.metadata, write.start, range(write.source.ndim))
+        if between:
+            raise ShapeError(
+                f"verify=True cannot find values that blocks lose to each other, and blocks share chunks along the axes {between}; "
+                f"rechunk the source: source.rechunk({_aligned_blocks(write.source, write.target.metadata)}), or omit verify"
+            )
     chunks = tuple((1,) * n for n in write.source.numblocks)
     meta = np.empty((0,) * write.source.ndim, _BLOCK)
     name = f"zarrasync-write-{uuid.uuid4().hex}"

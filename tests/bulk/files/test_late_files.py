@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.api import Api
-from zarrasync import Layout, sync
+from zarrasync import FileOptions, Layout, sync
 from zarrasync.cli import main
 from zarrasync.errors import ShapeError
 
@@ -128,10 +128,17 @@ async def test_reserved_rows_are_filled_in_any_order(api: Api, files: list[str])
     check("a.zarr", [*files[:10], files[11]])
 
 
+async def test_labels_that_cannot_be_reserved(api: Api, tmp_path: Path):
+    np.savez(tmp_path / "a.npz", v=np.arange(2), id=np.array(["a", "b"]))
+    with pytest.raises(ShapeError, match="needs numbers or times as labels, found"):
+        await api(api.ingest_files(tmp_path / "a.npz", {}, concat="id", reserve="0/9/1", source=FileOptions(dims="id")))
+
+
 async def test_rows_between_the_reserved_ones_are_told(api: Api, files: list[str]):
     """As when the first label has the wrong hour: all rows are right, and there are more of them than were meant."""
     report = await api(api.ingest_files(files[:2], "a.zarr", reserve="2023-12-31T01/2024-01-10/8h", **options()))
-    assert "6 rows between the reserved ones, such as 2024-01-01T00:00:00" in report.notes
+    told = [note for note in report.notes if "between" in note]
+    assert told == ["6 rows between the reserved ones, such as 2024-01-01T00:00:00"]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,22 @@ async def test_chunks_of_a_hierarchy_that_change(api: Api, tmp_path: Path, place
     assert sync.open_array(store, path="v")[:].tolist() == [0, 10, 20, 30, 40, 50, 60, 99]
 
 
+async def test_linked_arrays_of_a_hierarchy_that_change(api: Api, tmp_path: Path):
+    """Links may lead in a circle."""
+    group = sync.create_group(source := tmp_path / "a.zarr")
+    for name, values in (("time", np.arange(4)), ("v", np.arange(4) * 10)):
+        group.create_array(name, data=values, chunks=2, compressors=None, dimension_names=["time"])
+    (source / "v").rename(tmp_path / "elsewhere")
+    (source / "v").symlink_to(tmp_path / "elsewhere")
+    (source / "circle").symlink_to(source)
+    options: dict[str, Any] = {"concat": "time", "append": True, "source": FileOptions(variables=["v"])}
+    await api(api.ingest_files(source, store := {}, **options))
+    assert (await api(api.ingest_files(source, store, **options))).known == 1
+    sync.open_array(source, path="v", mode="r+")[3] = 99
+    await api(api.ingest_files(source, store, on_duplicate="replace", **options))
+    assert sync.open_array(store, path="v")[:].tolist() == [0, 10, 20, 99]
+
+
 async def test_packages_that_do_not_exist(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("xarray.backends.list_engines", lambda: {"scipy": None})
     for name, message in [("a.grib2", "needs the engine cfgrib .* cfgrib"), ("a.tif", "rasterio .* rioxarray")]:

@@ -222,6 +222,9 @@ def test_results_that_an_executor_confuses_or_loses():
             future.set_result(None)
             return future
 
+    for outcome in (5, [(0, None, "failed"), (1, None, None)]):
+        with pytest.raises(UnsupportedOperation, match="must return the result of each item"):
+            run(Workers(lambda function, items, outcome=outcome: outcome), [lambda: 1, lambda: 2])
     with pytest.raises(UnsupportedOperation, match=r"returned the result of task (1 for task 0|0 for task 1)"):
         run(Workers(Confusing()), [lambda: 1, lambda: 2])
     with pytest.raises(UnsupportedOperation, match="returned None for task 0"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -174,6 +175,19 @@ def test_dask_blocks_that_share_chunks_change_nothing(mode: Any, compute: bool):
         strict: Any = {"options": WriteOptions(align_chunks=False, compute=compute), "config": {"unaligned": "error"}}
         write_dataset(new, store, mode=mode, **strict)
     assert contents(store) == before
+
+
+def test_lost_values_cannot_be_verified(tmp_path: Path):
+    """Each block is compared where it is written, and another one may replace it afterwards."""
+    pytest.importorskip("dask.array")
+    new = days("t", count=10)
+    new["t"] = new.t.chunk(time=3)
+    options: Any = {"options": WriteOptions(align_chunks=False), "encoding": {"t": {"chunks": (5,)}}}
+    plain = stores.FsspecStore(fsspec.filesystem("file"), str(tmp_path / "plain"))  # without conditional writes
+    with pytest.raises(ShapeError, match=r"verify=True cannot find values that blocks lose .*source.rechunk\(\(5,\)\)"):
+        write_dataset(new, plain, verify=True, config={"unaligned": "allow"}, **options)
+    write_dataset(new, tmp_path / "local", verify=True, **options)
+    np.testing.assert_array_equal(sync.open_array(tmp_path / "local", path="t")[...], new.t.values)
 
 
 def test_sizes_that_differ_from_existing_arrays():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -16,6 +16,7 @@ from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
 from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
+from zarrasync.bulk.files.planning.make_plan import plan_job
 from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
@@ -47,6 +48,8 @@ from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
 from zarrasync.transfer.unaligned import Unaligned
 
+_MILDER: dict[str, Any] = {"on_duplicate": "skip", "on_gap": "report"}
+"""What a check of files does instead of an error, so that it finds the other problems as well."""
 T = TypeVar("T")
 
 
@@ -224,7 +227,8 @@ class Job:
     def check(self, workers: FileWorkers) -> CheckReport:
         """Return every problem that ingesting the files into a new dataset would have. Nothing is written."""
         begin, report = clock.monotonic(), CheckReport(files=len(self._files), notes=list(self._notes))
-        parameters = replace(self._parameters, on_bad_file="skip", on_duplicate="skip", on_gap="report")
+        refusals = {name: milder for name, milder in _MILDER.items() if getattr(self._parameters, name) == "error"}
+        parameters = replace(self._parameters, on_bad_file="skip", **refusals)
         headers = workers.headers(self._files, self.reader, self.handle.config, self.reader.variables)
         report.bad_files = {**self._bad, **unread_files(headers)}
         try:
@@ -238,21 +242,16 @@ class Job:
             if choice.plan is not None:
                 report.rows, report.left_out = choice.plan.rows, list(choice.plan.left_out)
                 report.notes += choice.plan.notes
-            report.left_out += self._refusals([own for own in headers if own.file.name not in report.bad_files])
+            good = [own for own in headers if own.file.name not in report.bad_files]
+            for name in refusals if good else ():
+                refusing: Any = {name: "error"}
+                try:
+                    plan_job(good, Target(self.handle), replace(parameters, **refusing))
+                except ShapeError as error:
+                    report.left_out += error.files if isinstance(error, RepeatedLabelsError) else [str(error)]
         report.left_out += [f"{name}: {reason}" for name, reason in report.bad_files.items()]
         report.seconds = clock.monotonic() - begin
         return report
-
-    def _refusals(self, headers: Sequence[FileHeader]) -> Iterator[str]:
-        """Yield a message about each file whose labels an earlier one has, and about gaps, where these would be errors."""
-        own = self._parameters
-        for parameters in (replace(own, on_gap="report"), replace(own, on_duplicate="skip")):
-            try:
-                choose_files(headers, Target(self.handle), parameters)
-            except RepeatedLabelsError as error:
-                yield from error.files
-            except ShapeError as error:
-                yield str(error)
 
     # -------------------------------------------------------------- planning
 

@@ -152,7 +152,7 @@ class ClaimedWork(PlannedWork):
         Returns:
             ``files`` in words, a digest of the ``source``, ``arrays``, and ``zarr_format``.
         """
-        source = repr(self.source.name or self.source.store.identity).encode()  # hashed, as it may contain credentials
+        source = repr((self.source.name, self.source.store.identity)).encode()  # hashed, as it may contain credentials
         return {
             "files": self.origin,
             "source": hashlib.sha256(source).hexdigest()[:32],

@@ -289,9 +289,9 @@ def _distribute(outcomes: Any, waiting: dict[int, Future[Any]]) -> None:
         UnsupportedOperation: If something else than an outcome is returned, or if outcomes are missing.
     """
     count, wrong = len(waiting), ""
-    for outcome in () if outcomes is None else outcomes:
+    for outcome in outcomes if isinstance(outcomes, Iterable) else [outcomes]:
         match outcome:
-            case [int(number), result, error] if 0 <= number < count:
+            case [int(number), result, BaseException() | None as error] if 0 <= number < count:
                 if (future := waiting.pop(number, None)) is not None:
                     future.set_result(result) if error is None else future.set_exception(error)
             case _:

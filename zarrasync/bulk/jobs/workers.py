@@ -219,7 +219,7 @@ def _numbered(number: int, call: Callable[[], T]) -> tuple[int, T]:
 
 def _result(found: Any, number: int) -> Any:
     match found:
-        case (own, result) if own == number:
+        case (int(own), result) if own == number:
             return result
         case (int(own), _):
             found = f"the result of task {own}"

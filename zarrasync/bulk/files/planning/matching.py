@@ -81,8 +81,9 @@ def match_files(variables: Variables) -> Match:
     labels = find_labels(variables)
     if labels is None and variables.dim and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
-    axis = _merge(variables, labels)
-    stored = None if labels is None else _stored_labels(axis, labels, variables)
+    reserved = None if labels is None else _reserve(variables, labels)
+    axis = _merge(variables, labels, reserved)
+    stored = None if labels is None or reserved is None else _stored_labels(axis, [*labels, reserved], variables)
     empty = _empty_rows(variables.target, axis)
     notes = _observations(variables, axis)
     if empty:
@@ -184,12 +185,13 @@ def show_label(variables: Variables, label: Any) -> str:
 # ------------------------------------------------------------------ rows
 
 
-def _merge(variables: Variables, labels: Labels | None) -> Axis:
+def _merge(variables: Variables, labels: Labels | None, reserved: Any) -> Axis:
     """Return the place of each row.
 
     Args:
         variables: The variables.
         labels: The labels of each file; ``None`` if they have none.
+        reserved: The labels of rows to lay out.
     """
     parameters, target, dim = variables.parameters, variables.target, variables.dim
     start = target.length(dim) if target.group is not None else 0
@@ -204,7 +206,7 @@ def _merge(variables: Variables, labels: Labels | None) -> Axis:
     for first, stop in target.journal.reserved:
         empty[first:stop] = True
     axis = merge_rows(
-        [*labels, _reserve(variables, labels)],
+        [*labels, reserved],
         [*(header.file.name for header in variables.headers), "reserve"],
         target.labels,
         empty=empty,
@@ -223,6 +225,10 @@ def _reserve(variables: Variables, labels: Labels) -> npt.NDArray[Any]:
     own = labels[0] if stored is None else stored
     if not text:
         return own[:0]
+    if own.dtype.kind not in "iufmM":
+        raise ShapeError(
+            f"reserve={text!r} needs numbers or times as labels, found {own.dtype} in {dim!r}; omit reserve"
+        )
     units = variables.units(dim)
     values, origin = reserved_labels(text, units)
     if units is not None and origin is not None:
@@ -434,12 +440,8 @@ def _stored_labels(axis: Axis, labels: Labels, variables: Variables) -> npt.NDAr
     if before is not None:
         kept = len(before) if axis.moved is None else axis.moved
         stored[:kept] = before[:kept]
-    for start, stop, source, offset in axis.segments:
+    for start, stop, source, offset in (*axis.segments, *axis.reserved):
         stored[start:stop] = (before if source == STORED else labels[source])[offset : offset + stop - start]  # type: ignore[index]
-    if axis.reserved:
-        own = _reserve(variables, labels)
-        for start, stop, _, offset in axis.reserved:
-            stored[start:stop] = own[offset : offset + stop - start]
     return stored
 
 

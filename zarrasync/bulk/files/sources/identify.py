@@ -184,9 +184,14 @@ def _root_stamp(folder: str) -> str:
 
 def _entries(folder: str) -> Iterator[str]:
     """Yield the names, sizes and times of all files below the path of a folder, which does not end with a slash."""
-    for root, _, names in os.walk(folder):
+    visited = set[str]()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(root)) in visited:  # links may lead in a circle
+            folders.clear()
+            continue
+        visited.add(real)
         for name in names:
-            with suppress(FileNotFoundError):  # a link that leads nowhere, or a file that was erased since
+            with suppress(OSError):  # a link that leads nowhere or to itself, or a file that was erased since
                 state = os.stat(path := os.path.join(root, name))
                 yield f"{path.removeprefix(folder)} {state.st_size} {state.st_mtime_ns}"
 
@@ -239,7 +244,7 @@ def _remote_root_stamp(filesystem: Any, path: str) -> str:
     """Return the versions of the documents at the root of a hierarchy."""
     stamps = []
     for name in _root_documents():  # servers and object stores need not have directories
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, PermissionError):  # some refuse to say that a key does not exist
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
     return " ".join(stamps)
 
@@ -248,10 +253,13 @@ def _listed(filesystem: Any, path: str) -> list[str]:
     """Return the names, sizes and versions of all files in a hierarchy; ``[]`` if the server does not list them."""
     if "http" in filesystem.protocol:  # its listings are links of pages
         return []
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError, NotImplementedError):
+    try:
         found = filesystem.find(path, detail=True)
-        return [f"{name} {info.get('size')} {_stamp(info)}" for name, info in found.items()]
-    return []
+    except (OSError, NotImplementedError) as error:
+        if type(error) is OSError and "Forbidden" not in str(error):  # of gcsfs; other failures are no answer
+            raise
+        return []
+    return [f"{name} {info.get('size')} {_stamp(info)}" for name, info in found.items()]
 
 
 def _digest(entries: Iterable[str]) -> str:

@@ -244,7 +244,7 @@ def _remote_root_stamp(filesystem: Any, path: str) -> str:
     """Return the versions of the documents at the root of a hierarchy."""
     stamps = []
     for name in _root_documents():  # servers and object stores need not have directories
-        with suppress(FileNotFoundError, PermissionError):  # some refuse to say that a key does not exist
+        with suppress(FileNotFoundError, PermissionError):  # as some servers answer for absent keys
             stamps.append(_stamp(filesystem.info(f"{path.rstrip('/')}/{name}")))
     return " ".join(stamps)
 
@@ -256,7 +256,7 @@ def _listed(filesystem: Any, path: str) -> list[str]:
     try:
         found = filesystem.find(path, detail=True)
     except (OSError, NotImplementedError) as error:
-        if type(error) is OSError and "Forbidden" not in str(error):  # of gcsfs; other failures are no answer
+        if type(error) is OSError and "Forbidden" not in str(error):  # gcsfs raises nothing more specific
             raise
         return []
     return [f"{name} {info.get('size')} {_stamp(info)}" for name, info in found.items()]

@@ -29,6 +29,22 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+def test_a_queue_on_a_second_event_loop():
+    """As in an application whose tests run one after the other."""
+    queue = RequestQueue(Limits())
+
+    async def wait() -> None:
+        async with queue.admit():
+            await asyncio.sleep(0.05)
+
+    async def many(count: int) -> None:
+        await asyncio.gather(*(wait() for _ in range(count)))
+
+    asyncio.run(many(1))
+    asyncio.run(many(100))
+    assert queue.room > 4
+
+
 async def test_requests_that_wait_are_admitted_and_busy_ones_are_not():
     """The queue fills while requests wait for a store, and shrinks while they keep the event loop busy."""
     queue, end, is_busy = RequestQueue(Limits(active=12)), asyncio.Event(), False

@@ -246,6 +246,43 @@ async def test_statistics_of_polygons(weights):
             assert abs(facts["valid_pixels"] - wanted["valid_pixels"]) <= 3  # cells at whose corners an edge passes
 
 
+async def test_areas_of_cells_at_a_pole():
+    """A cell with the pole inside, and cells with it at a corner, are as large as their neighbours."""
+    edges = np.arange(-2.5, 3) * 25_000.0
+    for shift in (0.0, 12_500.0):
+        centres = (edges[:-1] + edges[1:]) / 2 + shift
+        root = sync.create_group(store := {})
+        values = np.zeros((5, 5), "f4")
+        root.create_array("v", data=values, dimension_names=("y", "x"), attributes={"grid_mapping": "crs"})
+        root.create_array("x", data=centres, dimension_names=["x"], attributes={"units": "m"})
+        root.create_array("y", data=centres[::-1], dimension_names=["y"], attributes={"units": "m"})
+        root.create_array("crs", data=np.array(0), attributes={"crs_wkt": pyproj.CRS(3413).to_wkt()})
+        ends = centres[0], centres[-1]
+        ring = [[ends[0], ends[0]], [ends[1], ends[0]], [ends[1], ends[1]], [ends[0], ends[1]], [ends[0], ends[0]]]
+        feature = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+        equal = pyproj.Transformer.from_crs(3413, "+proj=laea +lat_0=90 +R=6371008.8", always_xy=True)
+        x, y = equal.transform(*np.array(ring).T)
+        area = abs(np.dot(x[:-1], y[1:]) - np.dot(x[1:], y[:-1])) / 2
+        async with serving(store) as client:
+            path = "/statistics?variable=v&weights=area&coord_crs=epsg:3413"
+            facts = (await post(client, path, feature))["properties"]["statistics"]["v"]
+        assert facts["count"] == pytest.approx(area, rel=0.01)
+
+
+async def test_definitions_that_name_local_files(tmp_path):
+    """The author of a store does not choose the files that the server reads."""
+    (tmp_path / "init").write_text("<x> +proj=utm +zone=32 <>\n")
+    for text in (f"+init={tmp_path}/init:x", "+proj=longlat +nadgrids=/etc/passwd"):
+        async with serving(projected({"crs_wkt": text})) as client:
+            for path in ("/info?variable=v", "/tiles/WebMercatorQuad/0/0/0.png?variable=v"):
+                status, body, _ = await client.get(path)
+                assert status in (400, 501), body
+                assert str(tmp_path) not in body.decode()
+    async with serving(projected({"crs_wkt": pyproj.CRS(32632).to_wkt()})) as client:
+        body = await client.json("/bbox/0,0,1,1.png?variable=v&dst_crs=IAU_2015:30100", 400)
+        assert "IAU" in body["message"]
+
+
 async def test_without_pyproj_and_with_unknown_systems(monkeypatch):
     async with serving(utm()) as client:
         for query, message in (

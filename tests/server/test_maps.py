@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import warnings
 from pathlib import Path
@@ -313,6 +314,18 @@ async def test_flags_have_their_colours_and_are_not_averaged():
             tuple(pixel) for pixel in np.asarray(Image.open(io.BytesIO(body)).convert("RGB")).reshape(-1, 3).tolist()
         }
         assert colours == {(0, 0, 255), (0, 255, 0)}
+
+
+async def test_areas_of_any_size():
+    store, _ = world(2.0)
+    async with serving(store) as client:
+        body = await client.json("/bbox/0,0,100000,1.png?variable=v", 413)
+        assert "around the globe more than 16 times" in body["message"]
+        for path in ("bbox/0,0,1e300,1e-300.png", "bbox/1e30,0,1e31,1.png", "point/1e300,45", "point/-1e300,45"):
+            body = await client.json(f"/{path}?variable=v", 400)
+            assert "more than 10,000 turns around the globe" in body["message"]
+        table = json.dumps([[[0, 10**400], "red"]])
+        assert (await client.get(f"/tiles/WebMercatorQuad/0/0/0.png?variable=v&colormap={table}"))[0] == 400
 
 
 async def test_directions_are_not_averaged():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.display.values import strict
 from zarrasync.server.limits import BadQuery, TooMuch
 
 Floats = npt.NDArray[np.float64]
@@ -79,7 +80,7 @@ class Region:
             y: The edges of the rows, which increase.
 
         Raises:
-            BadQuery: If the polygons overlap, or cross themselves.
+            BadQuery: If the polygons overlap, or cross themselves, which small overlaps within a cell do not show.
             TooMuch: If their edges cross the edges of too many cells.
         """
         begin, end = self._cut(x, y)
@@ -260,7 +261,7 @@ def as_wkt(geometry: Mapping[str, Any], name: str = "coords") -> str:
         raise BadQuery(f"{name} must be well-known text, or a geometry of GeoJSON: {', '.join(depths)}")
     try:
         return f"{kind}({_nested(geometry.get('coordinates'), depths[kind])})"
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadQuery(f"the coordinates of the {kind} in {name} are not valid GeoJSON") from None
 
 
@@ -282,7 +283,7 @@ def parse_features(body: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         BadQuery: If it is neither.
     """
     try:
-        document = json.loads(body)
+        document = strict(json.loads(body))
     except (ValueError, RecursionError) as error:  # also of the encoding
         raise BadQuery(f"the body is not valid JSON: {error}") from None
     kind = document.get("type") if isinstance(document, dict) else None

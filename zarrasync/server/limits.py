@@ -132,7 +132,7 @@ class RequestQueue:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by client, in the order of their turns
-        self._timer: asyncio.TimerHandle | None = None
+        self._watched: asyncio.AbstractEventLoop | None = None
         self.active = self.waiting = 0
         self.room = min(_LEAST_ACTIVE, limits.active)
 
@@ -156,12 +156,13 @@ class RequestQueue:
 
     def _watch(self) -> None:
         """Look after a while how far the event loop lags behind."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_WATCH_SECONDS, self._adapt, loop.time() + _WATCH_SECONDS)
+        loop = asyncio.get_running_loop()
+        if self._watched is not loop:
+            self._watched = loop
+            loop.call_later(_WATCH_SECONDS, self._adapt, loop.time() + _WATCH_SECONDS)
 
     def _adapt(self, due: float) -> None:
-        self._timer = None
+        self._watched = None
         if asyncio.get_running_loop().time() - due > _LAG_SECONDS:
             self.room = max(self.room * 3 // 4, min(_LEAST_ACTIVE, self._limits.active))
         elif self.waiting:

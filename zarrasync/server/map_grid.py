@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.errors import SelectionError
+from zarrasync.server.limits import TooMuch
 from zarrasync.server.places import AxisPlaces, Bounds, Floats, Indices
 from zarrasync.server.projections import CRS84, MERCATOR, RADIUS
 
@@ -20,6 +21,8 @@ _PIXEL = 0.00028
 """The size of a pixel in metres, by which WMTS defines scales."""
 _METRES_PER_DEGREE = _HALF / 180
 _MOST_ZOOM = 30
+_MOST_TURNS = 16
+"""Times that a picture may show the globe side by side."""
 _MOST_COVERED = 64
 """The most elements along each axis whose average a pixel shows, if pixels are not in the rows and columns of the array."""
 
@@ -196,6 +199,8 @@ class Window:
             first, stop = np.clip(first, 0, size - 1), np.clip(stop, 1, size)
         widths = stop - first
         begin, end = int(first[is_inside].min()), int(stop[is_inside].max())
+        if end - begin > _MOST_TURNS * size:
+            raise TooMuch(f"the area goes around the globe more than {_MOST_TURNS} times; request a part of it")
         needed = np.ones(end - begin, np.bool_)
         if (widths[is_inside] <= 2).all():  # single elements may be far from each other
             needed[:] = False

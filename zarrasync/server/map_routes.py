@@ -17,7 +17,7 @@ from zarrasync.indexing.labels import LabelMethod
 from zarrasync.metadata.conventions.cf_labels import Query
 from zarrasync.server.geometries import parse_features, region_of
 from zarrasync.server.legends import legend_facts, legend_picture
-from zarrasync.server.limits import BadQuery, Unsupported
+from zarrasync.server.limits import BadQuery, TooMuch, Unsupported
 from zarrasync.server.map_grid import MATRIX_SETS, PixelGrid, Resampling, TileMatrixSet
 from zarrasync.server.map_statistics import StatisticsOptions, Weights
 from zarrasync.server.maps import MapRequest
@@ -34,6 +34,7 @@ from zarrasync.server.service import Service
 _METHODS = get_args(LabelMethod)
 _MOST_PIXELS = 2048
 """The most rows or columns of a picture."""
+_MOST_FEATURES = 1000
 _PREVIEW = 1024
 _LONLAT = "epsg:4326"
 _LAST_ZOOM = 22
@@ -225,11 +226,13 @@ class MapRoutes:
         """Return the GeoJSON of a request with statistics in the properties of each feature."""
         crs, compute = _crs(request, "coord_crs"), self._service.chunks.compute
         document, features = await compute(partial(parse_features, request.body))
+        if len(features) > _MOST_FEATURES:
+            raise TooMuch(f"the body has {len(features):,} features, more than {_MOST_FEATURES}; send several requests")
         for number, feature in enumerate(features):
             region = await compute(partial(region_of, feature, f"the geometry of feature {number}"))
             facts = await self._maps.statistics(wanted, options, region, crs)
-            feature["properties"] = {**(feature.get("properties") or {}), "statistics": {wanted.path: facts}}
-        response = await compute(lambda: json_response(request, strict(document), 0))
+            feature["properties"] = {**(feature.get("properties") or {}), "statistics": strict({wanted.path: facts})}
+        response = await compute(lambda: json_response(request, document, 0))
         response.headers |= {"Content-Type": _GEOJSON, "Cache-Control": "no-store"}
         return response
 
@@ -366,7 +369,7 @@ def _matrix_set(request: Request) -> TileMatrixSet:
 def _size(request: Request, area: Bounds) -> tuple[int, int]:
     """Return the columns and rows of a picture: requested ones, or at most 1024 in the proportions of the area."""
     sides = {**request.query, **request.parameters}
-    aspect = (area[2] - area[0]) / (area[3] - area[1])
+    aspect = min(max((area[2] - area[0]) / (area[3] - area[1]), 1e-6), 1e6)
     width, height = (
         integer_of(sides, name, 0, 1, _MOST_PIXELS) if name in sides else None for name in ("width", "height")
     )
@@ -396,6 +399,8 @@ def _max_zoom(bounds: Bounds, shape: tuple[int, int], tms: TileMatrixSet) -> int
     """Return the first zoom at which pixels are not larger than elements."""
     west, east = (float(converted(np.array(value), "x", CRS84, tms.crs)) for value in bounds[::2])
     step = (east - west) / shape[1]
+    if not step > 0:  # a single column has no width
+        return 0
     return min(max(math.ceil(math.log2(tms.resolution(0) / step)), 0), _LAST_ZOOM)
 
 

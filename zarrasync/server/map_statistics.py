@@ -85,6 +85,12 @@ class Zone:
                 np.stack(transformed(ring[:, 0], ring[:, 1], crs, place.crs), 1)
                 for ring in region.divided(_PARTS).rings
             ]
+            if place.x.is_longitude:  # edges over the antimeridian
+                every = np.concatenate(rings)
+                every[:, 0] = np.unwrap(every[:, 0], period=CIRCLE)
+                rings = np.split(every, np.cumsum([len(ring) for ring in rings])[:-1])
+                if any(abs(ring[0, 0] - ring[-1, 0]) > CIRCLE / 2 for ring in rings):
+                    raise BadQuery("the polygons contain a pole; request parts of them on each side of it")
             region = Region.of(rings)
             if not np.isfinite([region.west, region.south, region.east, region.north]).all():
                 raise BadQuery(f"the polygons are not within the reference system {place.crs[:60]} of the array")
@@ -115,17 +121,16 @@ class Zone:
             [places.edges[cells + end] for end in (0, 1)]
             for places, cells in ((self.place.y, self.rows), (self.place.x, self.columns))
         )
-        corners = []
+        if self.place.crs == CRS84:
+            heights = np.sin(np.radians(north)) - np.sin(np.radians(south))
+            return np.abs(np.outer(heights, np.radians(east - west))) * _RADIUS**2
+        corners = []  # in space, so that cells may contain a pole or the antimeridian
         for y, x in ((south, west), (south, east), (north, east), (north, west)):
-            lon, lat = transformed(*np.meshgrid(x, y), self.place.crs, CRS84)
-            corners.append((np.radians(lon), np.sin(np.radians(lat))))
-        areas: Floats = np.zeros((len(self.rows), len(self.columns)))
-        for (lon, height), (next_lon, next_height) in zip(corners, [*corners[1:], corners[0]], strict=True):
-            step = next_lon - lon
-            if self.place.crs != CRS84:  # a cell over the antimeridian
-                step = (step + np.pi) % (2 * np.pi) - np.pi
-            areas += step * (height + next_height) / 2
-        return np.abs(areas) * _RADIUS**2
+            lon, lat = np.radians(transformed(*np.meshgrid(x, y), self.place.crs, CRS84))
+            corners.append(np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], -1))
+        diagonals = corners[2] - corners[0], corners[3] - corners[1]
+        areas: Floats = np.linalg.norm(np.cross(*diagonals), axis=-1) / 2 * _RADIUS**2
+        return areas
 
 
 def _turns(places: AxisPlaces, region: Region) -> list[float]:

@@ -29,7 +29,7 @@ from zarrasync.server.geometries import Region
 from zarrasync.server.images import CUSTOM, LABELS, RGB, Style, render
 from zarrasync.server.limits import TooMuch, Unsupported
 from zarrasync.server.map_grid import PixelGrid, Resampling, Window, resample
-from zarrasync.server.map_places import Place, pixels_of
+from zarrasync.server.map_places import AlignedPixels, Place, TurnedPixels, pixels_of
 from zarrasync.server.map_statistics import StatisticsOptions, Zone, band_statistics
 from zarrasync.server.places import AxisPlaces, as_slice
 from zarrasync.server.planes import Planes
@@ -142,7 +142,8 @@ class Maps:
         """
         pyramid = await self._planes.pyramid(request.path)
         place, index = await self.place(pyramid), await self.index(request)
-        east, north = transformed(np.array([x]), np.array([y]), crs, place.crs)
+        transform = partial(transformed, np.array([x]), np.array([y]), crs, place.crs)
+        east, north = transform() if is_separable(crs, place.crs) else await self._chunks.compute(transform)
         (row,), beyond_y = place.y.cells(north)
         (column,), beyond_x = place.x.cells(east)
         if beyond_x.any() or beyond_y.any():
@@ -202,12 +203,18 @@ class Maps:
         self, pyramid: Pyramid, index: tuple[int, ...], grid: PixelGrid, request: MapRequest, style: Style
     ) -> npt.NDArray[Any]:
         place = await self.place(pyramid)
-        find = partial(pixels_of, place, grid)
-        pixels = find() if is_separable(grid.crs, place.crs) else await self._chunks.compute(find)
-        level = pyramid.coarsest([float(np.median(item)) for item in pixels.steps])
+
+        def find() -> tuple[AlignedPixels | TurnedPixels, Level, bool]:
+            pixels = pixels_of(place, grid)
+            steps = pixels.steps
+            level = pyramid.coarsest([float(np.median(item)) for item in steps])
+            return pixels, level, _is_magnified(level, steps)
+
+        is_quick = is_separable(grid.crs, place.crs)
+        pixels, level, is_magnified = find() if is_quick else await self._chunks.compute(find)
         presentation = await self._described.presentation(level.array)
         has_means = presentation.encoding.has_means and pyramid.labels is None
-        is_nearest = not has_means or _is_magnified(level, pixels.steps)
+        is_nearest = not has_means or is_magnified
         methods: Sequence[Resampling] = ["nearest"] if is_nearest else ["average", "nearest"]
         if request.resampling:
             methods = [request.resampling]
@@ -215,7 +222,8 @@ class Maps:
         if style.cmap == RGB:
             leading[pyramid.channel] = slice(0, pyramid.samples)
         for method in methods:
-            windows = pixels.windows(level.shape[-2:], method)
+            locate = partial(pixels.windows, level.shape[-2:], method)
+            windows = locate() if is_quick else await self._chunks.compute(locate)
             if not all(len(window.elements) for window in windows):
                 break
             view = level.select((*leading, *(as_slice(window.elements) for window in windows)))

@@ -24,6 +24,8 @@ rounding, as a share of an element."""
 _ROUNDING = 1e-9
 """How much a coordinate may differ because of rounding: as a share of its magnitude at the ends of an axis, in its own unit at
 the ends of an interval, and as a share of a turn."""
+_MOST_TURNS = 10_000
+"""The turns around the globe beyond which the rounding of longitudes is not negligible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +90,17 @@ class AxisPlaces:
 
         Positions outside of the axis are NaN. On a cyclic axis, positions go on beyond its ends, so that they increase or
         decrease with the coordinates.
+
+        Raises:
+            SelectionError: If a longitude is too far from 0 for its place to be known.
         """
         least, greatest = self.bounds
         slack = max(_SLACK * (greatest - least) / len(self), _ROUNDING * max(abs(least), abs(greatest), 1.0))
         turns: Floats = np.zeros(np.shape(coordinates))
         if self.is_longitude:
             turns = np.floor((coordinates - least + slack) / CIRCLE)
+            if not (abs(turns[~np.isnan(turns)]) <= _MOST_TURNS).all():
+                raise SelectionError(f"a longitude is more than {_MOST_TURNS:,} turns around the globe", shape=())
             coordinates = coordinates - turns * CIRCLE
         numbers = np.arange(len(self.edges), dtype=np.float64)
         order = slice(None, None, 1 if self.is_ascending else -1)

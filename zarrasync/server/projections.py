@@ -22,6 +22,8 @@ RADIUS = 6378137.0
 _METRES_PER_DEGREE = np.pi * RADIUS / 180
 _BUILT_IN = {"EPSG:4326": CRS84, CRS84: CRS84, MERCATOR: MERCATOR, "EPSG:900913": MERCATOR}
 _CODE = re.compile(r"[A-Za-z]{2,20}:[A-Za-z0-9_.]{1,20}")
+_FILES = re.compile(r"\binit=|grids=(?!@null)|PARAMETERFILE", re.IGNORECASE)
+"""Parts of a definition that name local files."""
 _DENSITY = 21
 """The points along each side of an area, whose extent in another system is the extent of these points."""
 _METRES = {
@@ -67,6 +69,8 @@ def crs_name(text: str) -> str:
     """
     if text.upper() in _BUILT_IN:
         return _BUILT_IN[text.upper()]
+    if _FILES.search(text):  # which the author of a store could choose
+        raise ValueError("it refers to a local file; store a code or well-known text without grids")
     pyproj = _pyproj()
     try:
         found: str = pyproj.CRS.from_user_input(text).to_string()
@@ -87,7 +91,7 @@ def crs_of_grid_mapping(attributes: Mapping[str, Any]) -> str:
         wkt: str = pyproj.CRS.from_cf(dict(attributes)).to_wkt()
     except (pyproj.exceptions.ProjError, KeyError, TypeError) as error:
         raise ValueError(f"{attributes.get('grid_mapping_name')!r} is not a supported grid mapping: {error}") from None
-    return wkt
+    return crs_name(wkt)
 
 
 def units_per(unit: str, crs: str) -> float:
@@ -181,7 +185,11 @@ def bounds_in(bounds: Bounds, source: str, target: str) -> Bounds:
 
 @lru_cache(maxsize=64)
 def _transformer(source: str, target: str) -> Any:
-    return _pyproj().Transformer.from_crs(source, target, always_xy=True)
+    pyproj = _pyproj()
+    try:
+        return pyproj.Transformer.from_crs(source, target, always_xy=True)
+    except pyproj.exceptions.ProjError as error:
+        raise BadQuery(f"there is no transformation from {source[:60]} to {target[:60]}") from error
 
 
 def _pyproj() -> Any:

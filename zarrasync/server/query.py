@@ -98,7 +98,7 @@ def _parsed_table(text: str) -> tuple[tuple[tuple[float, float], ...], tuple[RGB
             items = [((value, value), colour) for value, colour in colours.items()]
         else:
             items = [((float(low), float(high)), _colour(colour)) for (low, high), colour in table]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise BadQuery(
             'colormap must be JSON with colours of values, such as {"1": "#ff0000"}, or of intervals, such as '
             f"[[[0, 5], [255, 0, 0, 255]]]; found {text[:40]!r}"

@@ -106,7 +106,7 @@ def content_response(
     headers = {"Content-Type": content_type, "Cache-Control": cache_control(max_age), "ETag": etag}
     if compress:
         headers["Vary"] = "Accept-Encoding"
-    if matches(request.headers.get("if-none-match"), etag):
+    if request.method != "POST" and matches(request.headers.get("if-none-match"), etag):
         return Response(304, headers)
     if compress and sum(map(len, body)) >= _LEAST_COMPRESSED and accepts_gzip(request):
         deflate = compressor(gzip=True)

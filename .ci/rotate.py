@@ -3,7 +3,7 @@
     .venv/bin/python .ci/rotate.py [--share N] [--most N] [options of pytest]
 
 The part is drawn by the hash of the commit, so that a commit always has the same one, and the next commit another. Of the
-tests of touched packages and this part, at most N run (300 by default), drawn in the same way, so that a change of many
+tests of touched packages and this part, at most N run (220 by default), drawn in the same way, so that a change of many
 packages takes minutes as well. The change begins at the commit that ZARRASYNC_BASE names, or else four hours before the
 last commit.
 
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument(
         "--share", type=int, default=10, metavar="N", help="run one test out of N of untouched packages"
     )
-    parser.add_argument("--most", type=int, default=300, metavar="N", help="run at most N tests")
+    parser.add_argument("--most", type=int, default=220, metavar="N", help="run at most N tests")
     args, options = parser.parse_known_args()
     base, head = find_base(), git("rev-parse", "HEAD")
     touched = touched_directories(base)

@@ -386,7 +386,7 @@ COMMANDS = [
         "pass zarr_format={}",
         ["copy", "a.zarr", "b.zarr", "--dest-path", "y"],
         lambda: (array(), sync.create_group("b.zarr", zarr_format=2)),
-        (["convert", "a.zarr", "b.zarr", "--dest-path", "y", "--to", "2"],),
+        (["convert", "a.zarr", "b.zarr", "--dest-path", "y", "--zarr-format", "2"],),
     ),
     Command("append=True to add rows", ["ingest", "nc/day1.nc", *INGEST[2:]], lambda: (days(1), ingested(0))),
     Command("append=True with on_duplicate='replace'", INGEST, changed, ([*INGEST, "--append", "--on-duplicate", "replace"],)),

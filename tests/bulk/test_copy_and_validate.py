@@ -407,12 +407,12 @@ async def test_what_was_read_with_patience_is_told(api: Api):
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sync.create_group(tmp_path / "one").create_array("a/x", data=FIELD, chunks=(8, 8))
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    assert main(["convert", one, two, "--to", "2", "--chunks", "5,5", "--compressor", "gzip", "--verify"]) == 0
+    assert main(["convert", one, two, "--zarr-format", "2", "--chunks", "5,5", "--compressor", "gzip", "--verify"]) == 0
     assert "1 array and 2 groups" in capsys.readouterr().out
     np.testing.assert_array_equal(sync.open_array(two, path="a/x")[...], FIELD)
     assert main(["convert", one, two]) == 1
     assert "pass --overwrite" in capsys.readouterr().err
-    assert main(["convert", one, two, "--to", "3", "--overwrite", "--shards", "16,16", "--path", "a/x"]) == 0
+    assert main(["convert", one, two, "--zarr-format", "3", "--overwrite", "--shards", "16,16", "--path", "a/x"]) == 0
     assert sync.open_array(two).shards == (16, 16)
     capsys.readouterr()
     assert main(["validate", one, "--data"]) == 0

@@ -393,7 +393,7 @@ def test_files_with_unsupported_arrays_change_nothing(workdir, capsys, there):
     np.savez("numbers.npz", field=TEMPERATURE + 1)
     if there:
         assert main(["ingest", "numbers.npz", "x.zarr"]) == 0
-    assert main(["ingest", "some.npz", "x.zarr", "--to", "3-draft", "--overwrite"]) == 1
+    assert main(["ingest", "some.npz", "x.zarr", "--zarr-format", "3-draft", "--overwrite"]) == 1
     assert "files can be ingested into Zarr format 2 or 3, not '3-draft'" in capsys.readouterr().err
     assert os.path.exists("x.zarr") == there
     if there:

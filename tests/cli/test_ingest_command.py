@@ -33,7 +33,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "c.zarr"), "--variable", "c"]) == 1
     assert "has no variable 'c'; its variables are a, b" in capsys.readouterr().err
 
-    assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "two.zarr"), "--to", "2"]) == 0
+    assert main(["ingest", str(tmp_path / "both.npz"), str(tmp_path / "two.zarr"), "--zarr-format", "2"]) == 0
     np.testing.assert_array_equal(sync.open_group(tmp_path / "two.zarr", zarr_format=2)["a"][...], VALUES)
     nested = sync.create_group(tmp_path / "nested.zarr", attributes={"title": "all"})
     nested.create_array("g/a", data=VALUES, chunks=(5, 10), shards=(20, 40))

@@ -180,7 +180,7 @@ def test_a_second_file_is_not_dropped_if_the_first_one_contains_only_fill_values
     sync.create_array(tmp_path / "b.zarr", data=np.ones(4), dimension_names=["x"])
     for suffix, member in ((".npy", ""), (".npz", "v"), (".zarr", "")):
         one, two = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
-        for words in ([], ["--to", "2"], ["--dest-path", "deep/er"]):
+        for words in ([], ["--zarr-format", "2"], ["--dest-path", "deep/er"]):
             out = tmp_path / f"{suffix}{len(words)}{words[-1:] == ['2']}"
             place = "/".join(part for part in (words[-1] if "--dest-path" in words else "", member) if part)
             for _ in range(2):

@@ -42,7 +42,7 @@ def copies(source: Path, target: Path, how: str, zarr_format: int) -> None:
         case "copy":
             sync.copy(source, target, zarr_format=zarr_format)
         case "convert" | "ingest":
-            assert main([how, str(source), str(target), "--to", str(zarr_format)]) == 0
+            assert main([how, str(source), str(target), "--zarr-format", str(zarr_format)]) == 0
         case _:
             group = sync.create_group(target, zarr_format=zarr_format, attributes=sync.open_group(source).attrs)
             for name, array in sync.open_group(source).arrays():
@@ -73,7 +73,7 @@ def test_missing_values_in_files_of_small_types(tmp_path: Path, zarr_format: int
     given = xarray.Dataset({"u": ("x", [1.0, np.nan, 3.0]), "letters": ("x", np.array([b"a", b"-"], "S1")[[0, 1, 0]])})
     encoding = {"u": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, "letters": {"_FillValue": b"-"}}
     given.to_netcdf(tmp_path / "a.nc", engine="scipy", encoding=encoding)
-    assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--to", str(zarr_format)]) == 0
+    assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--zarr-format", str(zarr_format)]) == 0
     for engine in ("zarr", "zarrasync"):
         found = xarray.open_dataset(tmp_path / "a.zarr", engine=engine, consolidated=False).load()
         np.testing.assert_array_equal(found["u"], [1.0, np.nan, 3.0])
@@ -85,7 +85,7 @@ def test_files_are_ingested_as_they_are_stored(tmp_path: Path, library: str, zar
     pytest.importorskip(library)
     given = dataset().drop_vars(["names", "flags"])  # netCDF 3 has no unsigned types
     given.to_netcdf(tmp_path / "a.nc", engine=library, encoding=ENCODING)
-    assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--to", str(zarr_format)]) == 0
+    assert main(["ingest", str(tmp_path / "a.nc"), str(tmp_path / "a.zarr"), "--zarr-format", str(zarr_format)]) == 0
     packed = sync.open_array(tmp_path / "a.zarr", path="packed")
     assert (packed.dtype, packed.attrs["scale_factor"]) == (np.int16, 0.01)
     expected = xarray.open_dataset(tmp_path / "a.nc", engine=library).load()

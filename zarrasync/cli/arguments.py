@@ -146,7 +146,7 @@ def add_several(command: Any, name: str, metavar: str, text: str) -> None:
 
 def add_layout(command: argparse.ArgumentParser, default: str, to: str) -> None:
     """Add the arguments of a command that may change format, chunks and compressors, with their defaults."""
-    command.add_argument("--zarr-format", "--to", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
+    command.add_argument("--zarr-format", choices=FORMATS, help=f"the Zarr format to write (default: {to})")
     add_shapes(command, default)
 
 
@@ -154,9 +154,7 @@ def add_shapes(command: argparse.ArgumentParser, default: str) -> None:
     """Add the arguments of a command that may change chunks and compressors, with their default."""
     command.add_argument("--chunks", type=shape, default=default, metavar="N,N,…", help="the shape of chunks")
     command.add_argument("--shards", type=shape, default=default, metavar="N,N,…", help="the shape of shards, or none")
-    command.add_argument(
-        "--compressor", "--codec", type=codec, default=default, help="a codec's name or JSON entry, or none"
-    )
+    command.add_argument("--compressor", type=codec, default=default, help="a codec's name or JSON entry, or none")
 
 
 def is_local_archive(path: str) -> bool:

@@ -149,10 +149,10 @@ async def test_appends_find_missing_numbers_in_either_attribute(
 
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["ingest", *map(str, write_days(tmp_path / "nc", range(2))), str(tmp_path / "out.zarr"), "--concat", "time"]
-    assert main([*words, "--codec", "gzip", "--resume"]) == 0
+    assert main([*words, "--compressor", "gzip", "--resume"]) == 0
     (codec,) = sync.open_array(tmp_path / "out.zarr", path="t2m").compressors
     assert "gzip" in str(codec).lower()
-    assert main([*words, "--codec", "gzip", "--resume"]) == 0
+    assert main([*words, "--compressor", "gzip", "--resume"]) == 0
     assert "2 files ingested before" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main([*words, "--resume", "--overwrite"])

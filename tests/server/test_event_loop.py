@@ -72,6 +72,22 @@ async def test_requests_that_wait_are_admitted_and_busy_ones_are_not():
     assert (queue.active, queue.waiting) == (0, 0)
 
 
+async def test_lag_because_of_other_programs():
+    """It is no reason to admit fewer requests, which wait for a store."""
+    queue, end = RequestQueue(Limits(active=12)), asyncio.Event()
+
+    async def request() -> None:
+        async with queue.admit():
+            await end.wait()
+
+    waiting = [asyncio.ensure_future(request()) for _ in range(20)]
+    while queue.active < 12:
+        time.sleep(0.03)  # as if another process had the processor
+        await asyncio.sleep(0)
+    end.set()
+    await asyncio.gather(*waiting)
+
+
 @pytest.fixture(scope="module")
 def year(tmp_path_factory: pytest.TempPathFactory) -> str:
     path, hours = tmp_path_factory.mktemp("loop") / "x.zarr", 200_000

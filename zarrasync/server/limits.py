@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 MiB = 1 << 20
 _WATCH_SECONDS, _LAG_SECONDS = 0.02, 0.005
 """Time between two looks at the lag of the event loop, and the lag from which on fewer requests are admitted."""
+_BUSY = 0.5
+"""The share of a core that the process has at least used if the lag is of its own making, and not of other programs."""
 _LEAST_ACTIVE = 4
 """Requests that are processed at a time at first, and however far the event loop lags behind."""
 
@@ -120,8 +123,8 @@ class Limits:
 class RequestQueue:
     """A queue that admits a limited number of requests at a time. The clients take turns.
 
-    It admits few at first, and more as long as the event loop does not lag behind, because they wait for a store. Otherwise
-    they would only compete for the interpreter, and all others, also health checks, would wait for each step of each of them.
+    It admits few at first, and more as long as they do not let the event loop lag behind, because they wait for a store.
+    Otherwise they would only compete for the interpreter, and all others, also health checks, would wait for each step of each of them.
 
     Attributes:
         active: The number of admitted requests.
@@ -159,11 +162,12 @@ class RequestQueue:
         loop = asyncio.get_running_loop()
         if self._watched is not loop:
             self._watched = loop
-            loop.call_later(_WATCH_SECONDS, self._adapt, loop.time() + _WATCH_SECONDS)
+            loop.call_later(_WATCH_SECONDS, self._adapt, loop.time(), time.process_time())
 
-    def _adapt(self, due: float) -> None:
+    def _adapt(self, begin: float, used: float) -> None:
         self._watched = None
-        if asyncio.get_running_loop().time() - due > _LAG_SECONDS:
+        elapsed = asyncio.get_running_loop().time() - begin
+        if elapsed - _WATCH_SECONDS > _LAG_SECONDS and time.process_time() - used > _BUSY * elapsed:
             self.room = max(self.room * 3 // 4, min(_LEAST_ACTIVE, self._limits.active))
         elif self.waiting:
             self.room = min(self.room + 1, self._limits.active)

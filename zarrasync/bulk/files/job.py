@@ -16,15 +16,14 @@ from zarrasync._util.advice import in_terms_of
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import RepeatedLabelsError
 from zarrasync.bulk.files.planning.choice import Choice, choose_files, unknown_files, unread_files
+from zarrasync.bulk.files.planning.fitting import add_stored_forms
 from zarrasync.bulk.files.planning.make_plan import plan_job
-from zarrasync.bulk.files.planning.stored_form import add_stored_forms
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.records.target import Target, read_constants, read_target
 from zarrasync.bulk.files.running.moved_rows import cut_before_moved, drop_kept
 from zarrasync.bulk.files.running.planned_job import PlannedJob, complete_earlier_job, erase_arrays
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import CheckReport, FilesReport
-from zarrasync.bulk.files.running.tasks import with_disjoint_tasks
 from zarrasync.bulk.files.sources.engines import is_zarr
 from zarrasync.bulk.files.sources.headers import LARGE_BYTES, FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.jobs.claim import Claim
@@ -46,7 +45,6 @@ from zarrasync.nodes.functions import open_group
 from zarrasync.nodes.node import NodeHandle, run_on_store
 from zarrasync.stores import resolve
 from zarrasync.stores.base import Transaction
-from zarrasync.transfer.unaligned import Unaligned
 
 _MILDER: dict[str, Any] = {"on_duplicate": "skip", "on_gap": "report"}
 """What a check of files does instead of an error, so that it finds the other problems as well."""
@@ -140,7 +138,6 @@ class Job:
         workers: FileWorkers,
         *,
         verify: bool = False,
-        unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> FilesReport:
         """Plan the job, run its tasks, and publish the result. Call it in the context of the job.
@@ -148,7 +145,6 @@ class Job:
         Args:
             workers: Where to read headers and run tasks.
             verify: Whether to compare stored values with the files.
-            unaligned: Whether tasks may share chunks.
             progress: The progress of the job, whose size is set after planning.
         """
         begin = clock.monotonic()
@@ -164,7 +160,7 @@ class Job:
                 break
             permit = None if workers.is_local else self._claim.permit()
             try:
-                job.run_tasks(workers, report, permit, verify=verify, unaligned=unaligned, progress=progress)
+                job.run_tasks(workers, report, permit, verify=verify, progress=progress)
             except SourceFilesError as error:
                 complete_earlier_job(self._claim, self.handle)  # which restores rows that should have moved
                 if self._parameters.on_bad_file == "error" or not error.files.keys() - self._bad.keys():
@@ -343,8 +339,6 @@ class Job:
         plan = choice.plan
         if plan is None:
             return None, report, files, target
-        if self._transaction is not None:
-            plan = with_disjoint_tasks(plan)
         report.files, report.rows, report.notes = len(plan.files), plan.rows, [*report.notes, *plan.notes]
         report.left_out += plan.left_out
         plan = replace(plan, left_out=report.left_out)

@@ -10,13 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from zarrasync import config as settings
-from zarrasync import formats
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.records.plan import FilesPlan, Part
 from zarrasync.bulk.files.running.planned_job import PlannedJob
 from zarrasync.bulk.files.running.pool import FileWorkers
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import planned_metadata
 from zarrasync.bulk.jobs.boxes import Sizes
 from zarrasync.bulk.jobs.plan import Credentials, PlannedWork, Task
 from zarrasync.bulk.jobs.plan_place import NodePlace, job_name
@@ -95,8 +93,7 @@ class FilesWork(PlannedWork):
         plan = self.plan
         if plan is None:
             return []
-        format_ = formats.by_name(plan.zarr_format)
-        grids = {array.name: planned_metadata(plan, array, format_).grid for array in plan.arrays}
+        grids = {array.name: plan.metadata(array).grid for array in plan.arrays}
         parts = [(plan.task_bytes(part), _requests(plan, part, grids)) for part in plan.parts]
         return [Sizes(nbytes, nbytes, nbytes, requests) for nbytes, requests in parts]
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync.bulk.files.options import Layout
 from zarrasync.bulk.files.parameters import Parameters
 from zarrasync.bulk.files.planning.axis import Axis
-from zarrasync.bulk.files.planning.layout import array_metadata, check_names, split_rows
+from zarrasync.bulk.files.planning.compare import is_same_attribute
 from zarrasync.bulk.files.planning.matching import Match, match_files
 from zarrasync.bulk.files.planning.variables import Variables
 from zarrasync.bulk.files.records.journal import journal_places
@@ -20,11 +24,16 @@ from zarrasync.bulk.files.records.plan import ArrayPlan, FilesPlan, Part
 from zarrasync.bulk.files.records.target import Target, stored_attributes
 from zarrasync.bulk.files.sources.conversions import convert_values
 from zarrasync.bulk.files.sources.headers import FileHeader, VariableHeader
+from zarrasync.bulk.new_arrays import creation_options
+from zarrasync.bulk.sources import Source
 from zarrasync.display.text import listed, size_text
 from zarrasync.errors import ShapeError
+from zarrasync.formats import Format
 from zarrasync.metadata import ArrayMetadata
-from zarrasync.metadata.conventions.cf_attributes import MISSING_NUMBERS
+from zarrasync.metadata.conventions.cf_attributes import FILL, MISSING_NUMBERS, MISSING_VALUE, SCALING
 from zarrasync.metadata.conventions.cf_times import UNITS, TimeUnits
+from zarrasync.metadata.create import plan_array
+from zarrasync.model import dtypes
 from zarrasync.model.paths import join
 from zarrasync.nodes.create_hierarchy import check_array_paths
 
@@ -107,12 +116,35 @@ class _Array:
 
 
 def _split_into_tasks(arrays: Sequence[_Array], axis: Axis, tasks: int) -> list[Part]:
-    """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain."""
-    sized = {array.plan.name: array for array in arrays if array.plan.kind == "rows"}
-    metadata = {name: array.metadata for name, array in sized.items()}
-    axes = {name: array.plan.axis or 0 for name, array in sized.items()}
-    parts = [Part(*rows) for rows in split_rows(axis, metadata, axes, tasks)]
-    return parts + [Part(array=array.plan.name) for array in arrays if array.plan.kind == "whole"]
+    """Return the tasks: rows of all arrays that have rows, and other arrays whose values the plan does not contain.
+
+    Tasks begin at rows where all arrays begin a new stored chunk or shard, so that no two tasks write the same one.
+
+    Args:
+        arrays: The arrays.
+        axis: The rows.
+        tasks: The largest number of tasks with rows; 0 for a number that suits the size.
+    """
+    whole = [Part(array=array.plan.name) for array in arrays if array.plan.kind == "whole"]
+    growing = [array for array in arrays if array.plan.kind == "rows"]
+    if not growing or not axis.segments:
+        return whole
+    grids = [array.metadata.grid.axes[array.plan.axis or 0] for array in growing]
+    longest = min(grids, key=lambda grid: grid.nchunks)
+    starts = longest.start_all(np.arange(longest.nchunks))
+    for grid in grids:
+        starts = starts[grid.start_all(grid.find_all(starts)) == starts]
+    first, stop = np.array([segment[:2] for segment in axis.segments]).T
+    count = np.cumsum(stop - first)
+    at = np.maximum(
+        np.searchsorted(first, starts, "right") - 1, 0
+    )  # the segment in which or after which a chunk begins
+    before = count[at] - np.clip(stop[at] - starts, 0, (stop - first)[at])  # the rows to write before it
+    total, row_bytes = int(count[-1]), sum(array.plan.row_bytes for array in growing)
+    size = -(-total // tasks) if tasks else max(1, _TASK_BYTES // max(row_bytes, 1))
+    cuts = np.append(starts[np.unique(before // size, return_index=True)[1]], axis.length)
+    rows = np.unique(np.clip(cuts, first[0], stop[-1])).tolist()
+    return [*(Part(*own) for own in pairwise(rows)), *whole]
 
 
 class _Layout:
@@ -342,3 +374,171 @@ def rewriting_notes(arrays: Iterable[tuple[ArrayPlan, ArrayMetadata]]) -> list[s
         return []
     sizes = f"{size_text(total)} of {listed(names)} are written again to add {size_text(added)} to the same {unit}"
     return [f"{sizes}; add more rows at a time, or create the dataset with {unit} of fewer rows"]
+
+
+# ------------------------------------------------------------------ metadata of new arrays
+
+
+_TASK_BYTES = 128 << 20
+"""The usual size of a task in memory."""
+_ROWS_PER_CHUNK = 4096
+"""Rows of small variables, such as times, that share a chunk."""
+_SHAPES = ("chunks", "shards")
+
+
+def array_metadata(
+    format_: Format,
+    name: str,
+    header: VariableHeader,
+    layout: Mapping[str, Any],
+    encoding: Mapping[str, Mapping[str, Any]],
+    *,
+    is_label: bool,
+    minor_axis: int | None,
+) -> ArrayMetadata:
+    """Return the metadata of a new array.
+
+    Args:
+        format_: The format.
+        name: The name of the array.
+        header: The variable, with the shape of the array.
+        layout: Parameters of ``create_array`` for all arrays. Shapes apply to arrays that have the dimensions.
+        encoding: Parameters for single arrays.
+        is_label: Whether the array contains labels of an axis, or their bounds. Shapes for all arrays do not apply.
+        minor_axis: The axis of rows if each row has only a few values. Many rows then share a chunk by default.
+
+    Raises:
+        ShapeError: If the shapes of chunks or shards do not fit.
+    """
+    own = dict(encoding.get(name, {}))
+    common = {key: value for key, value in layout.items() if key not in _SHAPES}
+    if not is_label:
+        common.update({key: layout[key] for key in _SHAPES if key in layout and _applies(layout[key], header)})
+    options = {**common, **own}
+    header = replace(header, attributes=_with_attributes(name, header, options.pop("attributes", None) or {}))
+    for key in _SHAPES:
+        if isinstance(options.get(key), Mapping):
+            options[key] = _sizes(key, options[key], header, options.get("chunks"))
+    if minor_axis is not None and not set(_SHAPES) & options.keys():
+        shape = list(header.shape)
+        shape[minor_axis] = _ROWS_PER_CHUNK
+        options["chunks"] = tuple(max(n, 1) for n in shape)
+    dtype: Any = str if header.dtype == "str" else np.dtype(header.dtype)
+    if options.get("dtype") == "str":
+        options["dtype"] = str
+    source = Source(
+        header.shape, dtype, properties=_properties(header, dtypes.from_numpy(options.get("dtype") or dtype).numpy)
+    )
+    parameters = creation_options(source, {**options, "zarr_format": format_.zarr_format})
+    parameters.pop("zarr_format", None)
+    return plan_array(format_, **parameters)
+
+
+def _with_attributes(name: str, header: VariableHeader, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a variable and the requested ones, which must not change the meaning of its numbers.
+
+    Raises:
+        ShapeError: If they do.
+    """
+    for key in SCALING:
+        if key in requested and not is_same_attribute(requested, header.attributes, key):
+            own = f"{key} {header.attributes[key]!r}" if key in header.attributes else f"no {key}"
+            raise ShapeError(
+                f"the encoding of {name!r} requests {key} {requested[key]!r}, but its values in the files have {own}, and "
+                "ingest does not pack values; omit the attribute, or pack the files first, for example with xarray"
+            )
+    return {**header.attributes, **requested}
+
+
+def check_dimension(header: FileHeader, dim: str) -> None:
+    """Check that the files have the dimension along which they are joined, or none with a similar name.
+
+    Raises:
+        ShapeError: If a dimension has a similar name, which is probably meant.
+    """
+    variables = header.variables
+    present = {own for variable in variables.values() for own in variable.dims}
+    if dim and dim not in present | variables.keys() and (close := _similar(dim, present)):
+        raise ShapeError(
+            f"{header.file.name} has no dimension {dim!r}. Did you mean concat={close!r}? Otherwise each file is one row; its "
+            f"dimensions are {', '.join(sorted(present))}; to stack the files along {dim!r}, give them a coordinate of this name, "
+            "with labels=… or preprocess=…",
+        )
+
+
+def check_names(header: FileHeader, dim: str, requested: Layout) -> None:
+    """Check that the parameters of new arrays name dimensions and variables that exist.
+
+    Raises:
+        ShapeError: If they do not.
+    """
+    variables, layout, encoding = header.variables, requested.options, requested.encoding
+    unknown = sorted(encoding.keys() - variables.keys())
+    if unknown:
+        raise ShapeError(
+            f"the encoding names the variable {unknown[0]!r}, but {header.file.name} has {', '.join(sorted(variables))}"
+        )
+    stacks = not any(dim in variable.dims for variable in variables.values())
+    dims = {name: {*variable.dims, *([dim] if stacks else [])} for name, variable in variables.items()}
+    everywhere = set[str]().union(*dims.values())
+    for known, parameters in [(everywhere, layout), *((dims[name], own) for name, own in encoding.items())]:
+        for key in _SHAPES:
+            shape = parameters.get(key)
+            if isinstance(shape, Mapping) and (wrong := sorted(shape.keys() - known)):
+                raise ShapeError(
+                    f"{key} names the dimension {wrong[0]!r}, but the dimensions of {header.file.name} are "
+                    f"{', '.join(sorted(known))}"
+                )
+    for key in _SHAPES:
+        shape, counts = layout.get(key), sorted({len(own) for own in dims.values()})
+        if isinstance(shape, tuple | list) and len(shape) not in counts:
+            raise ShapeError(
+                f"{key} {shape!r} fits no variable of {header.file.name}, whose variables have {', '.join(map(str, counts))} axes; "
+                "pass a size for each dimension by its name, such as {'time': 24}"
+            )
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    """Return the name that a misspelt one probably means; empty without one."""
+    known = {other.lower(): other for other in names}
+    return known.get(next(iter(get_close_matches(name.lower(), known, 1, 0.75)), ""), "")
+
+
+def _properties(header: VariableHeader, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return dimension names, attributes and the fill value. Absent chunks then mean missing values."""
+    attributes = dict(header.attributes)
+    missing = attributes.get(FILL, attributes.get(MISSING_VALUE))
+    properties: dict[str, Any] = {"dimension_names": header.dims, "attributes": attributes}
+    if (
+        isinstance(missing, int | float)
+        and dtype.kind in "iuf"
+        and np.can_cast(np.min_scalar_type(missing), dtype, "same_kind")
+    ):
+        properties["fill_value"] = missing
+    elif dtype.kind == "f":
+        properties["fill_value"] = float("nan")
+    return properties
+
+
+def _applies(shape: Any, header: VariableHeader) -> bool:
+    """Return whether the shape of chunks that was requested for all arrays applies to one of them."""
+    if isinstance(shape, Mapping):
+        return bool(set(shape) & set(header.dims))
+    return not isinstance(shape, tuple | list) or len(shape) == len(header.dims)
+
+
+def _sizes(parameter: str, sizes: Mapping[str, Any], header: VariableHeader, chunks: Any) -> tuple[int, ...]:
+    """Return the shape of chunks or shards. Dimensions that are not mentioned are not divided."""
+    result: list[int] = []
+    for axis, (dim, n) in enumerate(zip(header.dims, header.shape, strict=True)):
+        size = sizes.get(dim, -1)
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise TypeError(f"{parameter} must be a whole number along {dim!r}, found {size!r}")
+        size = int(size)
+        if size == 0 or size < -1:
+            raise ShapeError(f"{parameter} must be at least 1 along {dim!r}, found {size}")
+        if size < 0:
+            chunk = chunks[axis] if isinstance(chunks, tuple | list) else 1
+            size = max(1, math.ceil(n / chunk)) * chunk if parameter == "shards" else max(n, 1)
+        result.append(size)
+    return tuple(result)

@@ -11,18 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync.bulk.files.planning.axis import Axis, merge_rows, stack_rows
+from zarrasync.bulk.files.planning.axis import Axis, merge_rows, reserved_labels, stack_rows
 from zarrasync.bulk.files.planning.compare import is_equal
-from zarrasync.bulk.files.planning.fitting import check_destination, check_variables
-from zarrasync.bulk.files.planning.reserve import reserved_labels
+from zarrasync.bulk.files.planning.fitting import check_files
 from zarrasync.bulk.files.planning.variables import Variables
-from zarrasync.bulk.files.records.file_rows import Rows
-from zarrasync.bulk.files.records.journal import digest_rows
+from zarrasync.bulk.files.records.journal import Rows, digest_rows
 from zarrasync.bulk.files.records.plan import STORED
 from zarrasync.bulk.files.records.target import Target
-from zarrasync.bulk.files.sources.conversions import convert_values, with_sign
+from zarrasync.bulk.files.sources.conversions import convert_times, convert_values, find_missing, with_sign
 from zarrasync.bulk.files.sources.headers import SourceFile, VariableHeader
-from zarrasync.bulk.files.sources.times import convert_times, find_missing
 from zarrasync.display.text import counted, listed, size_text
 from zarrasync.errors import ShapeError
 from zarrasync.metadata.conventions.cf_times import duration_units, numbers_to_dates, units_of
@@ -73,11 +70,7 @@ def match_files(variables: Variables) -> Match:
         ShapeError: If the files do not fit together or into the destination.
         CodecError: If times cannot be converted to one unit.
     """
-    try:
-        check_variables(variables)
-    except ShapeError as error:
-        raise with_dimensions(error, variables) from error
-    check_destination(variables)
+    check_files(variables)
     labels = find_labels(variables)
     if labels is None and variables.dim and variables.parameters.reader.group:
         variables.notes.append(f"the group has no labels {variables.dim!r}: rows are in the order of the files")
@@ -102,15 +95,6 @@ def match_files(variables: Variables) -> Match:
         spans = [None if number in changed else span for number, span in enumerate(spans)]
     notes += _remains(variables, labels)
     return Match(axis, stored, empty, spans, _moved(variables.target, axis, stored), notes)
-
-
-def with_dimensions(error: ShapeError, variables: Variables) -> ShapeError:
-    """Return an error that also explains that files become rows, because they do not have the dimension."""
-    if not variables.stacks or not variables.dim or variables.target.group is not None:
-        return error
-    dims = sorted({dim for header in variables.headers[:1] for own in header.variables.values() for dim in own.dims})
-    text = f"{error}. The files have no dimension {variables.dim!r}, so each of them is one row; they have {', '.join(dims)}"
-    return ShapeError(text, found=error.found, wanted=error.wanted)
 
 
 # ------------------------------------------------------------------ labels

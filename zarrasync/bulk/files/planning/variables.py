@@ -11,17 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from zarrasync.bulk.files.parameters import Parameters
-from zarrasync.bulk.files.planning.compare import (
-    check_equal,
-    check_projection,
-    find_single_rows,
-    is_comparable,
-    is_projection,
-)
-from zarrasync.bulk.files.planning.reserve import reserved_labels
+from zarrasync.bulk.files.planning.axis import reserved_labels
+from zarrasync.bulk.files.planning.compare import Comparison, find_single_rows, is_comparable, is_projection
 from zarrasync.bulk.files.records.target import Target, stored_attributes
+from zarrasync.bulk.files.sources.conversions import common_units, convert_times
 from zarrasync.bulk.files.sources.headers import RELATED, FileHeader, VariableHeader, references
-from zarrasync.bulk.files.sources.times import common_units, convert_times
 from zarrasync.errors import CodecError, ShapeError
 from zarrasync.metadata.conventions.cf_times import CALENDAR, UNITS, TimeUnits, duration_units, units_of
 from zarrasync.model import dtypes
@@ -73,7 +67,7 @@ class Variables:
                 own, is_single = stored_header(self.target, name), False
             else:
                 continue
-            own = replace(own, values=None, digest=None, problem="", gap="", is_absent=True)
+            own = replace(own, values=None, digest=None, problem="", gap="", is_absent=True, is_stored=False)
             axis = own.dims.index(self.dim) if self.dim in own.dims else None
             if axis is None and not is_single:
                 raise ShapeError(
@@ -209,8 +203,9 @@ class Variables:
         return replace(header, dims=(self.dim, *header.dims), shape=(1, *header.shape), chunks=chunks, values=values)
 
     def all_headers(self, name: str) -> list[VariableHeader]:
-        """Return the headers of a variable in all files."""
-        return [self.header(number, name) for number in range(len(self.headers))]
+        """Return the headers of a variable in all files, with the names of these."""
+        found = enumerate(self.headers)
+        return [replace(self.header(number, name), place=header.file.name) for number, header in found]
 
     def axis(self, name: str) -> int | None:
         """Return the number of the axis of rows of a variable, or ``None``."""
@@ -402,7 +397,10 @@ def stored_header(target: Target, name: str) -> VariableHeader:
     dtype = metadata.dtype.numpy
     text = "str" if dtype.kind in "OT" else dtype.newbyteorder("=").str
     values, digest = target.values.get(name), target.digests.get(name)
-    return VariableHeader(dims, metadata.shape, text, attributes, values=values, digest=digest)
+    place = f"{target.handle.name} of {target.handle.store!r}"
+    return VariableHeader(
+        dims, metadata.shape, text, attributes, values=values, digest=digest, place=place, is_stored=True
+    )
 
 
 def _unread(headers: Sequence[FileHeader], chosen: Sequence[str]) -> list[str]:
@@ -439,9 +437,9 @@ def _is_equal(name: str, header: VariableHeader, like: VariableHeader, *, with_p
     if not is_comparable(header, like):
         return False
     try:
-        check_equal(name, header, "", like, "")
+        Comparison(name).check_values(header, like)
         if with_projection:
-            check_projection(name, header, "", like, "")
+            Comparison(name).check_system(header, like)
     except (ShapeError, CodecError):
         return False
     return True

@@ -1,4 +1,4 @@
-"""``FilesPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON. No IO."""
+"""``FilesPlan``: everything that the tasks of a job need to know, as plain data that can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from zarrasync import formats
 from zarrasync._util import records
 from zarrasync._util.redact import has_secrets
 from zarrasync.bulk.files.sources.headers import ReaderOptions, SourceFile
+from zarrasync.config import Config
 from zarrasync.errors import MetadataError
+from zarrasync.formats import Format
+from zarrasync.metadata import ArrayMetadata
+from zarrasync.model.paths import join
+from zarrasync.nodes.array import AsyncArray
+from zarrasync.nodes.node import NodeHandle
+from zarrasync.stores import Store
 
 T = TypeVar("T")
 _VERSION = 1
@@ -46,7 +54,9 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One task: the rows of all arrays of the kind ``"rows"``, or one array of the kind ``"whole"``.
+    """One task: rows of all arrays of the kind ``"rows"``, or one array of the kind ``"whole"``.
+
+    It writes the rows of segments between two rows. No other task writes the same stored chunks or shards.
 
     Attributes:
         start: The first row.
@@ -186,14 +196,33 @@ class FilesPlan:
         ]
         return min(lengths, default=0), self.length
 
+    @property
+    def format(self) -> Format:
+        """The format of the destination."""
+        return formats.by_name(self.zarr_format)
+
+    def metadata(self, array: ArrayPlan) -> ArrayMetadata:
+        """Return the metadata that an array will have after the job."""
+        path = join(self.path, array.name)
+        keys = self.format.document_keys(path)
+        documents = {key: array.documents[key].encode() if key in array.documents else None for key in keys}
+        metadata = self.format.parse(path, documents)
+        assert isinstance(metadata, ArrayMetadata)
+        return metadata
+
+    def open(self, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
+        """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
+        handle = NodeHandle(store, join(self.path, array.name), self.format, config, is_format_known=True)
+        return AsyncArray(handle, self.metadata(array))
+
     def arrays_of(self, part: Part) -> list[ArrayPlan]:
         """Return the arrays that a task writes."""
         return [array for array in self.arrays if array.name == part.array or (not part.array and array.kind == "rows")]
 
     def task_bytes(self, part: Part) -> int:
         """Return the decoded size of the values that a task writes."""
-        arrays = self.arrays_of(part)
-        return sum(array.row_bytes * (part.stop - part.start if array.axis is not None else 1) for array in arrays)
+        rows = sum(run.stop - run.start for run in self.runs_of(part))
+        return sum(array.row_bytes * (rows if array.axis is not None else 1) for array in self.arrays_of(part))
 
     def segments_of(self, start: int, stop: int) -> list[Segment]:
         """Return the parts of segments between two rows."""
@@ -207,6 +236,16 @@ class FilesPlan:
             if a < b:
                 found.append(Segment(a, b, segment.source, segment.offset + a - segment.start))
         return found
+
+    def runs_of(self, part: Part) -> list[Part]:
+        """Return the parts of a task that have no rows between them which it does not write."""
+        if part.array:
+            return [part]
+        runs: list[Part] = []
+        for start, stop, _, _ in self.segments_of(part.start, part.stop):
+            first = runs.pop().start if runs and runs[-1].stop == start else start
+            runs.append(Part(first, stop))
+        return runs
 
     def for_part(self, part: Part) -> FilesPlan:
         """Return a plan with only what one task needs, to send to another process. Its size does not depend on the job."""

@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from zarrasync import formats
 from zarrasync.bulk.checksum import slabs, value_checksum
-from zarrasync.bulk.files.records.journal import Journal, journal_places
+from zarrasync.bulk.files.records.journal import JOURNAL, Journal, journal_places, read_sources
 from zarrasync.bulk.files.records.plan import FilesPlan
-from zarrasync.bulk.files.records.source_values import JOURNAL, read_sources
 from zarrasync.bulk.files.sources.conversions import with_sign
 from zarrasync.bulk.files.sources.headers import is_small
 from zarrasync.errors import NodeNotFoundError, NodeTypeError, ShapeError

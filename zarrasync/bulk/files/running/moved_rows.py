@@ -12,12 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import Target
 from zarrasync.bulk.files.running.publish import publish_arrays, publish_group
-from zarrasync.bulk.files.running.tasks import TaskRunner, kept_array, planned_metadata
+from zarrasync.bulk.files.running.tasks import TaskRunner, kept_array
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.claim_folder import KEPT
@@ -84,13 +83,13 @@ def _with_shape(array: ArrayPlan, target: Target, plan: FilesPlan, shape: tuple[
 
 
 def _documents(metadata: ArrayMetadata, array: ArrayPlan, plan: FilesPlan) -> Mapping[str, str]:
-    documents = formats.by_name(plan.zarr_format).render(join(plan.path, array.name), metadata)
+    documents = plan.format.render(join(plan.path, array.name), metadata)
     return {key: data.decode() for key, data in documents.items()}
 
 
 def _cut(array: ArrayPlan, plan: FilesPlan) -> ArrayPlan:
     """Return the plan of an array that loses the rows that move."""
-    metadata = planned_metadata(plan, array, formats.by_name(plan.zarr_format))
+    metadata = plan.metadata(array)
     assert array.shape is not None
     documents = _documents(metadata.with_shape(array.shape), array, plan)
     return replace(array, documents=documents, shape=metadata.shape)
@@ -99,10 +98,7 @@ def _cut(array: ArrayPlan, plan: FilesPlan) -> ArrayPlan:
 def _blocks(plan: FilesPlan, arrays: list[ArrayPlan], length: int) -> list[tuple[int, int]]:
     """Return the rows to copy at a time."""
     step = max(1, _BLOCK_BYTES // max(max((array.row_bytes for array in arrays), default=1), 1))
-    sizes = [
-        max(planned_metadata(plan, array, formats.by_name(plan.zarr_format)).write_chunks[array.axis or 0], 1)
-        for array in arrays
-    ]
+    sizes = [max(plan.metadata(array).write_chunks[array.axis or 0], 1) for array in arrays]
     step = max(step // math.lcm(*sizes), 1) * math.lcm(*sizes) if math.lcm(*sizes) <= step else step
     starts = range(plan.moved or 0, length, step)
     return [(start, min(start + step, length)) for start in starts]
@@ -120,11 +116,11 @@ def restore_moved(claim: Claim, handle: NodeHandle) -> None:
         drop_kept(claim, handle)
         return
     plan = FilesPlan.from_json(json.loads(bytes(data)))
-    runner = TaskRunner(plan, store, handle.config, OpenFiles(plan.reader, handle.config), unaligned="allow")
+    runner = TaskRunner(plan, store, handle.config, OpenFiles(plan.reader, handle.config))
     for part in plan.parts:
         runner.run(part)
         claim.check()
-    place = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), handle.config, is_format_known=True)
+    place = NodeHandle(store, plan.path, plan.format, handle.config, is_format_known=True)
     bridge.run(publish_arrays(plan, place), blocking=store.blocking)
     bridge.run(publish_group(plan, place, is_complete=False), blocking=store.blocking)
     drop_kept(claim, handle)

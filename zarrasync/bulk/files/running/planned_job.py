@@ -7,7 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from zarrasync import formats
 from zarrasync._concurrency import bridge, clock
 from zarrasync._util.advice import in_terms_of
 from zarrasync._util.redact import redacted_errors
@@ -24,7 +23,7 @@ from zarrasync.bulk.files.running.publish import (
     write_inline,
 )
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import TaskRunner, planned_array
+from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.sources.content import bad_files_error
 from zarrasync.bulk.jobs.claim import Claim
 from zarrasync.bulk.jobs.runs import Permit
@@ -39,7 +38,6 @@ from zarrasync.nodes.append_resize import erase_pending
 from zarrasync.nodes.node import NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.stores.base import Transaction
-from zarrasync.transfer.unaligned import Unaligned
 
 T = TypeVar("T")
 _NEW_PLAN = (
@@ -88,7 +86,7 @@ class PlannedJob:
             store: The store of the destination.
             config: The settings.
         """
-        handle = NodeHandle(store, plan.path, formats.by_name(plan.zarr_format), config, is_format_known=True)
+        handle = NodeHandle(store, plan.path, plan.format, config, is_format_known=True)
         claim = Claim(store.notes, plan.path)
         state = b"" if store.notes is store else claim.folder.transaction()
         if not state:
@@ -225,7 +223,7 @@ class PlannedJob:
             self._run(publish_group(plan, handle, is_complete=False))
         for array in plan.arrays:
             if array.shape is not None:
-                target = planned_array(plan, array, handle.store, handle.config)
+                target = plan.open(array, handle.store, handle.config)
                 present = target.metadata.with_shape(array.shape)
                 place = NodeHandle(handle.store, target.path, handle.format, handle.config)
                 self._run(erase_pending(place, present))
@@ -238,7 +236,6 @@ class PlannedJob:
         *,
         numbers: Sequence[int] | None = None,
         verify: bool = False,
-        unaligned: Unaligned = "safe",
         progress: JobProgress | None = None,
     ) -> None:
         """Run the tasks that are not finished, and mark each one.
@@ -249,7 +246,6 @@ class PlannedJob:
             permit: The permission for processes that do not have the claim.
             numbers: The numbers of the tasks; all by default.
             verify: Whether to compare stored values with the files.
-            unaligned: Whether tasks may share chunks. Where only this process writes, they may.
             progress: The progress of the job, whose size is set.
         """
         plan, store, config = self.plan, self._handle.store, self._handle.config
@@ -289,7 +285,6 @@ class PlannedJob:
                 config,
                 permit,
                 verify=verify,
-                unaligned=unaligned,
                 mark=partial(self._claim.folder.task_key, plan.digest),
                 done=done_elsewhere,
             )
@@ -303,7 +298,7 @@ class PlannedJob:
         files = workers.local_files(plan.reader, config)
         for number in waiting:
             own = store if fork is None else fork()
-            runner = TaskRunner(plan, own, config, files, verify, "allow")  # tasks run one after the other
+            runner = TaskRunner(plan, own, config, files, verify)
             mark = "" if permit is None else self._claim.folder.task_key(plan.digest, number)
             part = runner.run(plan.parts[number], mark, permit, written)
             if permit is None and len(plan.parts) > 1 and not part.bad_files:

@@ -13,7 +13,7 @@ from zarrasync._concurrency import clock
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync.bulk.files.records.plan import FilesPlan
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.running.tasks import TaskRunner, disjoint_tasks
+from zarrasync.bulk.files.running.tasks import TaskRunner
 from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
 from zarrasync.bulk.jobs.runs import Permit
@@ -21,7 +21,6 @@ from zarrasync.bulk.jobs.workers import Workers
 from zarrasync.bulk.scratch_folders import remove_abandoned_folders
 from zarrasync.config import Config
 from zarrasync.stores import Store
-from zarrasync.transfer.unaligned import Unaligned
 
 _HEADERS_PER_CALL = 8
 _SHORT_SECONDS = 1.0
@@ -101,14 +100,12 @@ class FileWorkers(Workers):
         permit: Permit | None,
         *,
         verify: bool,
-        unaligned: Unaligned,
         mark: Callable[[int], str],
         done: Callable[[int, FilesReport], None],
     ) -> None:
         """Run tasks on other processes. Tasks whose process ended are run again by another one.
 
-        If the processes need forks of the store, the changes of each task are merged when it has ended, and tasks that
-        share chunks run one after the other.
+        If the processes need forks of the store, the changes of each task are merged when it has ended.
 
         Args:
             plan: The job.
@@ -117,33 +114,26 @@ class FileWorkers(Workers):
             config: The settings.
             permit: The permission to run tasks.
             verify: Whether to compare stored values with the files.
-            unaligned: Whether tasks may share chunks.
             mark: Returns the key that marks a task as finished.
             done: Called with the number and the report of each finished task.
 
         Raises:
             StoreError: If processes that run the same task ended several times, or the store failed.
         """
-        own, forks, groups = self._config_of_each(plan.reader, config), store.forks, {n: [n] for n in numbers}
-        fork = None if forks is None else forks.fork()
-        if fork is not None:
-            groups = disjoint_tasks(plan, groups)  # if two forks changed the same chunk, one version would be lost
-            unaligned = "allow"
-        open_store = opener(store, fork)
+        own, forks = self._config_of_each(plan.reader, config), store.forks
+        open_store = opener(store, None if forks is None else forks.fork())
 
-        def call(number: int) -> Callable[[], tuple[list[FilesReport], bytes]]:
-            plans = [plan.for_part(plan.parts[n]) for n in groups[number]]
-            marks = [mark(n) for n in groups[number]]
-            return partial(run_tasks, SentTasks(plans, marks, open_store, own, verify, unaligned, permit))
+        def call(number: int) -> Callable[[], tuple[FilesReport, bytes]]:
+            part = plan.for_part(plan.parts[number])
+            return partial(run_task, SentTask(part, mark(number), open_store, own, verify, permit))
 
-        def ended(number: int, result: tuple[list[FilesReport], bytes]) -> None:
-            reports, changes = result
+        def ended(number: int, result: tuple[FilesReport, bytes]) -> None:
+            report, changes = result
             if changes and forks is not None:
                 forks.merge(changes)
-            for n, report in zip(groups[number], reports, strict=True):
-                done(n, report)
+            done(number, report)
 
-        self.run(groups, call, ended)
+        self.run(numbers, call, ended)
 
     def _config_of_each(self, options: ReaderOptions, config: Config) -> Config:
         """Return the settings of a process. All processes of this machine together use the threads of the settings.
@@ -173,23 +163,22 @@ _MOST_WAYS = 2
 
 
 @dataclass(frozen=True)
-class SentTasks:
-    """Tasks as they are sent to another process, which runs them one after the other.
+class SentTask:
+    """A task as it is sent to another process.
 
     Attributes:
-        plans: For each task, a plan that contains nothing else.
-        marks: For each task, the key that marks it as finished.
+        plan: A plan that contains nothing else.
+        mark: The key that marks it as finished.
         open_store: Opens the store of the destination.
 
     The other attributes are parameters of ``TaskRunner``.
     """
 
-    plans: Sequence[FilesPlan]
-    marks: Sequence[str]
+    plan: FilesPlan
+    mark: str
     open_store: Callable[[], Store]
     config: Config
     verify: bool
-    unaligned: Unaligned
     permit: Permit | None
 
 
@@ -255,11 +244,10 @@ def read_headers(
         return opened.headers(files, chosen)
 
 
-def run_tasks(tasks: SentTasks) -> tuple[list[FilesReport], bytes]:
-    """Run tasks in a worker process. Return the report of each, and the changes of a fork of the destination."""
-    store, reports = tasks.open_store(), []
-    for plan, mark in zip(tasks.plans, tasks.marks, strict=True):
-        with shared_files.use(plan.reader, tasks.config) as opened:
-            runner = TaskRunner(plan, store, tasks.config, opened, tasks.verify, tasks.unaligned)
-            reports.append(runner.run(plan.parts[0], mark, tasks.permit))
-    return reports, b"" if store.forks is None else store.forks.changes()
+def run_task(task: SentTask) -> tuple[FilesReport, bytes]:
+    """Run a task in a worker process. Return its report, and the changes of a fork of the destination."""
+    store, plan = task.open_store(), task.plan
+    with shared_files.use(plan.reader, task.config) as opened:
+        runner = TaskRunner(plan, store, task.config, opened, task.verify)
+        report = runner.run(plan.parts[0], task.mark, task.permit)
+    return report, b"" if store.forks is None else store.forks.changes()

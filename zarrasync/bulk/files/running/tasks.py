@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zarrasync import formats, transfer
+from zarrasync import transfer
 from zarrasync._concurrency import bridge
 from zarrasync._concurrency.gates import FifoGate, Permits
 from zarrasync._concurrency.gather import for_each
@@ -19,56 +18,33 @@ from zarrasync.bulk.blocks import write_blocks
 from zarrasync.bulk.files.records.plan import STORED, ArrayPlan, FilesPlan, Part, Segment
 from zarrasync.bulk.files.records.target import stored_attributes
 from zarrasync.bulk.files.running.report import FilesReport
-from zarrasync.bulk.files.sources.conversions import check_strings, convert_values
+from zarrasync.bulk.files.sources.conversions import check_strings, convert_times, convert_values
 from zarrasync.bulk.files.sources.headers import SourceFile
 from zarrasync.bulk.files.sources.readers import OpenFiles
-from zarrasync.bulk.files.sources.times import convert_times
 from zarrasync.bulk.jobs.claim_folder import KEPT
 from zarrasync.bulk.jobs.runs import Permit, Run
 from zarrasync.bulk.reports import add_reports
 from zarrasync.bulk.sources import Source
 from zarrasync.config import Config
 from zarrasync.display.progress import IngestReport, ignore_progress
-from zarrasync.errors import ShapeError, SourceFilesError
-from zarrasync.formats import Format
+from zarrasync.errors import SourceFilesError
 from zarrasync.indexing.regions import Region
-from zarrasync.metadata import ArrayMetadata
 from zarrasync.metadata.conventions.cf_times import TimeUnits
-from zarrasync.model.chunk_grids import GridAxis
 from zarrasync.model.paths import join
 from zarrasync.nodes.array import AsyncArray
 from zarrasync.nodes.node import JOB_FOLDER, NodeHandle
 from zarrasync.stores import CountingStore, Store
 from zarrasync.transfer.threads import Progress
-from zarrasync.transfer.unaligned import Unaligned
 
 _CONCURRENT_ARRAYS = 2
 """Arrays that a task writes to an asynchronous store at a time, if there is memory for the blocks of both."""
 
 
-def planned_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
-    """Return an array with the metadata that it will have after the job. Its documents may not be stored yet."""
-    format_, path = formats.by_name(plan.zarr_format), join(plan.path, array.name)
-    handle = NodeHandle(store, path, format_, config, is_format_known=True)
-    return AsyncArray(handle, planned_metadata(plan, array, format_))
-
-
 def kept_array(plan: FilesPlan, array: ArrayPlan, store: Store, config: Config) -> AsyncArray:
     """Return the array with the rows of an array that move, from the first one on. Its metadata are not stored."""
     path = join(plan.path, f"{JOB_FOLDER}/{KEPT}/{array.name}")
-    handle = NodeHandle(store, path, formats.by_name(plan.zarr_format), config, is_format_known=True)
-    return AsyncArray(handle, planned_metadata(plan, array, handle.format))
-
-
-def planned_metadata(plan: FilesPlan, array: ArrayPlan, format_: Format) -> ArrayMetadata:
-    """Return the metadata that an array will have after the job."""
-    path = join(plan.path, array.name)
-    documents = {
-        key: array.documents[key].encode() if key in array.documents else None for key in format_.document_keys(path)
-    }
-    metadata = format_.parse(path, documents)
-    assert isinstance(metadata, ArrayMetadata)
-    return metadata
+    handle = NodeHandle(store, path, plan.format, config, is_format_known=True)
+    return AsyncArray(handle, plan.metadata(array))
 
 
 @dataclass
@@ -81,7 +57,6 @@ class TaskRunner:
         config: The settings.
         files: The open files.
         verify: Whether to read the values back, and to compare them with the files.
-        unaligned: Whether tasks may share chunks.
     """
 
     plan: FilesPlan
@@ -89,7 +64,6 @@ class TaskRunner:
     config: Config
     files: OpenFiles
     verify: bool = False
-    unaligned: Unaligned = "safe"
 
     def run(
         self, part: Part, mark: str = "", permit: Permit | None = None, progress: Progress = ignore_progress
@@ -151,7 +125,7 @@ class TaskRunner:
 
     def _source_of(self, array: ArrayPlan, part: Part) -> tuple[Source, AsyncArray, Region]:
         """Return the values of a task in the files, the array, and the region of the array for them."""
-        target = planned_array(self.plan, array, CountingStore(self.store), self.config)
+        target = self.plan.open(array, CountingStore(self.store), self.config)
         shape = list(target.shape)
         region = [slice(0, n) for n in shape]
         if array.axis is not None:
@@ -169,23 +143,23 @@ class TaskRunner:
         """
         memory = FifoGate(memory_limit(self.config), shared=False)
 
-        async def write(array: ArrayPlan) -> None:
-            source, target, region = self._source_of(array, part)
+        async def write(item: tuple[ArrayPlan, Part]) -> None:
+            source, target, region = self._source_of(*item)
             async with Permits(memory, BlockPlan(source, target, region).nbytes):
                 own = await write_blocks(
                     source,
                     target,
                     region,
-                    self.unaligned,
-                    is_new=array.shape is None,
+                    "allow",  # no other task writes the same chunks, and no other job the same dataset
+                    is_new=item[0].shape is None,
                     is_hidden=True,
                     verify=self.verify,
                     progress=progress,
                 )
             add_reports(report, own)
 
-        writing = for_each(write, self.plan.arrays_of(part), _CONCURRENT_ARRAYS)
-        bridge.run(writing, blocking=self.store.blocking)
+        items = [(array, run) for array in self.plan.arrays_of(part) for run in self.plan.runs_of(part)]
+        bridge.run(for_each(write, items, _CONCURRENT_ARRAYS), blocking=self.store.blocking)
 
     # -------------------------------------------------------------- reading
 
@@ -231,7 +205,7 @@ class TaskRunner:
             are_numbers = values.dtype.kind in "biufc" and target.dtype.kind in "biufc"
             return convert_values(values, target.dtype, name) if are_numbers else values
         own, units = TimeUnits(*array.source_units.get(str(number), array.units)), TimeUnits(*array.units)
-        attributes = stored_attributes(target.metadata, formats.by_name(self.plan.zarr_format))
+        attributes = stored_attributes(target.metadata, self.plan.format)
         return convert_times(values, own, units, target.dtype, name, attributes)
 
     def _read_in_order(self, array: ArrayPlan, number: int, region: Region) -> npt.NDArray[Any]:
@@ -242,53 +216,3 @@ class TaskRunner:
         own = tuple(part for axis, part in sorted(zip(axes, region, strict=True)) if axis >= 0)
         values = self.files.read(file, array.name, own).transpose([axis for axis in axes if axis >= 0])
         return np.expand_dims(values, axes.index(-1)) if -1 in axes else values
-
-
-# ------------------------------------------------------------------ tasks without common chunks
-
-
-def disjoint_tasks(plan: FilesPlan, numbers: Iterable[int]) -> dict[int, list[int]]:
-    """Return tasks in groups, by their first number. Tasks that write parts of the same chunk are in one group.
-
-    Args:
-        plan: The job.
-        numbers: The numbers of the tasks.
-    """
-    format_ = formats.by_name(plan.zarr_format)
-    axes: list[GridAxis] = [
-        planned_metadata(plan, array, format_).grid.axes[array.axis]
-        for array in plan.arrays
-        if array.kind == "rows" and array.axis is not None
-    ]
-    groups: dict[int, list[int]] = {}
-    first, last = -1, -1
-    for number in sorted(numbers, key=lambda number: plan.parts[number].start):
-        part = plan.parts[number]
-        if part.array:  # all of an array that no other task writes
-            groups[number] = [number]
-            continue
-        if last >= 0 and any(axis.find(part.start) == axis.find(last) for axis in axes):
-            groups[first].append(number)
-        else:
-            first = number
-            groups[first] = [number]
-        last = part.stop - 1
-    return groups
-
-
-def with_disjoint_tasks(plan: FilesPlan) -> FilesPlan:
-    """Return a plan in which one task writes all rows of a chunk.
-
-    Raises:
-        ShapeError: If a chunk contains rows that do not follow each other.
-    """
-    parts = []
-    for numbers in disjoint_tasks(plan, range(len(plan.parts))).values():
-        own = [plan.parts[number] for number in numbers]
-        if gap := next(((a.stop, b.start) for a, b in pairwise(own) if a.stop != b.start), None):
-            raise ShapeError(
-                f"independent tasks cannot write rows before {gap[0]} and from {gap[1]} on, because they are in the same chunk; "
-                "ingest the files in one call, or as several jobs"
-            )
-        parts.append(replace(own[0], stop=own[-1].stop))
-    return replace(plan, parts=parts)

@@ -7,64 +7,29 @@ files at a time. The chunks of HDF5 files, which include netCDF-4, are read on s
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from zarrasync import config as settings
 from zarrasync._concurrency.fork import thread_lock
 from zarrasync._util.memory import MemoryPool
-from zarrasync._util.redact import public_url, redact
+from zarrasync._util.redact import redact
 from zarrasync.bulk.files.sources.content import FETCH_AGAIN, check_content
 from zarrasync.bulk.files.sources.copies import LocalCopies
-from zarrasync.bulk.files.sources.digests import add_digests
-from zarrasync.bulk.files.sources.engines import (
-    advice_for_failure,
-    engine_arguments,
-    is_numpy,
-    is_zarr,
-    reason_of_failure,
-)
-from zarrasync.bulk.files.sources.grib_messages import (
-    damaged_messages,
-    message_problem,
-    missing_messages,
-    skipped_parameters,
-)
-from zarrasync.bulk.files.sources.hdf5_chunks import (
-    ChunkedVariable,
-    damaged_chunk,
-    find_chunks,
-    is_hdf5,
-)
-from zarrasync.bulk.files.sources.hdf5_types import empty_variables, groups_of_hdf5, unread_variables
-from zarrasync.bulk.files.sources.headers import (
-    PHONY,
-    FileHeader,
-    ReaderOptions,
-    SourceFile,
-    VariableHeader,
-    code_attributes,
-    dtype_text,
-    plain_attributes,
-)
+from zarrasync.bulk.files.sources.datasets import NumpyReader, XarrayReader, groups_of_zarr
+from zarrasync.bulk.files.sources.engines import is_hierarchy, is_numpy
+from zarrasync.bulk.files.sources.hdf5 import ChunkedVariable, find_chunks, groups_of_hdf5
+from zarrasync.bulk.files.sources.headers import FileHeader, ReaderOptions, SourceFile, add_digests
 from zarrasync.bulk.files.sources.identify import has_changed
-from zarrasync.bulk.files.sources.inherited import inherited_coordinates
 from zarrasync.bulk.files.sources.name_labels import label_values, with_labels
-from zarrasync.bulk.files.sources.numpy_files import NumpyReader
-from zarrasync.bulk.files.sources.preprocess import preprocessed
-from zarrasync.bulk.files.sources.unread_parts import groups_of_zarr, unread_pages
 from zarrasync.config import Config
 from zarrasync.errors import CodecError, MetadataError, NodeNotFoundError, ShapeError, SourceFilesError, ZarrError
 from zarrasync.indexing.regions import Region
-from zarrasync.model import dtypes
 
 _LIBRARIES = thread_lock()
 _MOST_OPEN = 16
@@ -85,15 +50,11 @@ class _Reader(Protocol):
 
 
 def _lock_of(url: str) -> AbstractContextManager[Any]:
-    return nullcontext() if is_numpy(url) or _is_zarr(url) else _LIBRARIES
-
-
-def _is_zarr(url: str) -> bool:
-    return is_zarr(url) or os.path.isdir(url)
+    return nullcontext() if is_numpy(url) or is_hierarchy(url) else _LIBRARIES
 
 
 def _needs_copy(url: str) -> bool:
-    return "://" in url and not _is_zarr(url)
+    return "://" in url and not is_hierarchy(url)
 
 
 @contextmanager
@@ -305,7 +266,7 @@ class OpenFiles:
 
 def _groups_of(url: str, path: str, options: ReaderOptions) -> dict[str, bool]:
     """Return the paths of the groups in the group that is read, parents first, and whether each one has variables."""
-    if _is_zarr(url):
+    if is_hierarchy(url):
         return groups_of_zarr(url, options.group, options.storage_options)
     return {} if options.engine == "rasterio" else groups_of_hdf5(path, options.group)
 
@@ -316,7 +277,7 @@ def _check_unchanged(file: SourceFile, options: ReaderOptions) -> None:
 
 
 def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
-    if not _is_zarr(url):
+    if not is_hierarchy(url):
         check_content(path)
     if is_numpy(url):
         if options.group:
@@ -324,163 +285,4 @@ def _open(url: str, path: str, options: ReaderOptions) -> _Reader:
         if options.preprocess:
             raise ValueError("preprocess needs a file that xarray opens, and NumPy reads this one")
         return NumpyReader(path, options)
-    return _XarrayReader(url, path, options)
-
-
-# ------------------------------------------------------------------ xarray
-
-
-class _XarrayReader:
-    def __init__(self, url: str, path: str, options: ReaderOptions) -> None:
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(
-                f"{public_url(url)} is read by xarray, which is not installed: pip install 'zarrasync[xarray]'"
-            ) from error
-        arguments: dict[str, Any] = {
-            "mask_and_scale": options.decode,
-            "decode_times": False,
-            "decode_timedelta": False,
-            "chunks": None,
-            "cache": False,
-            "create_default_indexes": bool(options.preprocess),  # which take time, and are not used otherwise
-        }
-        if _is_zarr(url):
-            arguments |= {"engine": options.engine or "zarrasync", **options.engine_options}
-            if options.storage_options:
-                arguments["backend_kwargs"] = {"storage_options": dict(options.storage_options)}
-        else:
-            arguments |= engine_arguments(url, options, path)
-
-        def open_group(group: str) -> Any:
-            own: dict[str, Any] = {**arguments, "group": group} if group else arguments
-            try:
-                return xarray.open_dataset(path, **own)
-            except OSError as error:  # h5netcdf reads HDF5 files that the library of netCDF refuses
-                groups = groups_of_hdf5(path, "") if group else {}
-                if groups and group.strip("/") not in groups:
-                    names = ", ".join(repr(name or "/") for name in groups)
-                    raise ValueError(f"the file has no group {group!r}; its groups are {names}") from error
-                if options.engine is not None or arguments.get("engine") == "h5netcdf" or not is_hdf5(path):
-                    raise
-                arguments.update(engine="h5netcdf", phony_dims="access")
-                dropped = {"drop_variables": empty_variables(path, group)} if not options.engine_options else {}
-                return xarray.open_dataset(path, **{**own, **arguments, **dropped})
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about names of axes, and formats of other files
-            try:
-                self._dataset = open_group(options.group)
-            except ValueError as error:
-                if reason := reason_of_failure(url, options):
-                    raise ImportError(reason) from error
-                if advice := advice_for_failure(url, options):
-                    raise ValueError(f"{error}; {advice}") from error
-                raise
-            inherited, self._parents = dict[str, Any](), list[Any]()
-            self._engine = arguments["engine"]
-            if (_is_zarr(url) or is_hdf5(path)) and self._engine != "rasterio":
-                inherited, self._parents = inherited_coordinates(self._dataset, options.group, open_group)
-        if options.preprocess:
-            self._parents.append(self._dataset)
-            self._dataset = preprocessed(options.preprocess, self._dataset)
-        own = {str(name): _encoded(str(name), item) for name, item in self._dataset.variables.items()}
-        self._variables = {**inherited, **own}
-        self._coords = {*inherited, *self._dataset.coords}
-        self._options, self._path, self._has_fixed_strings = options, path, _is_zarr(url)
-
-    def header(self, file: SourceFile) -> FileHeader:
-        dataset = self._dataset
-        attributes = plain_attributes(dataset.attrs)
-        if "coordinates" in dataset.encoding:
-            attributes["coordinates"] = dataset.encoding["coordinates"]
-        variables = {str(name): self._variable(str(name)) for name in self._variables}
-        options = self._options
-        unread: dict[str, str] = {}
-        if self._engine == "cfgrib":
-            unread = damaged_messages(self._path, options.engine_options)
-        elif self._engine == "rasterio":
-            unread = unread_pages(dataset, self._path, options.engine_options)
-        elif is_hdf5(self._path) and not options.preprocess:
-            dropped = options.engine_options.get("drop_variables") or ()
-            names = {*variables, *([dropped] if isinstance(dropped, str) else dropped)}
-            variables |= unread_variables(self._path, options.group, names)
-        skipped = skipped_parameters(dataset, self._path, options.engine_options)
-        return FileHeader(file, variables, attributes, skipped=skipped, unread=unread)
-
-    def _variable(self, name: str) -> VariableHeader:
-        variable = self._variables[name]
-        dims, options = tuple(map(str, variable.dims)), self._options
-        if options.dims is not None and dims and all(dim.startswith(PHONY) for dim in dims):
-            dims = tuple(options.dims) if len(options.dims) == len(dims) else dims
-        attributes = plain_attributes(variable.attrs)
-        if "coordinates" in variable.encoding:  # xarray has decoded them
-            attributes["coordinates"] = variable.encoding["coordinates"]
-        attributes = {**code_attributes(variable.encoding.get("dtype")), **attributes}
-        values, problem = None, message_problem(variable) or _type_problem(variable.dtype)
-        try:
-            is_read = options.reads_values(name, dims, variable.shape, variable.dtype.itemsize)
-            if is_read and not problem:
-                values = np.array(_values(variable))
-        except Exception as error:  # of any class; it matters only if the variable shall be stored
-            problem = damaged_chunk(self._path, name, options) or f"{type(error).__name__}: {error}; {FETCH_AGAIN}"
-            problem = redact(problem, options.storage_options)
-        chunks = variable.encoding.get("chunksizes") or variable.encoding.get("preferred_chunks")
-        if isinstance(chunks, Mapping):
-            chunks = tuple(chunks.get(dim, n) for dim, n in variable.sizes.items())
-        return VariableHeader(
-            dims,
-            tuple(variable.shape),
-            # xarray gives strings of netCDF, which have any length, the longest length in the file.
-            "str" if variable.dtype.kind == "U" and not self._has_fixed_strings else dtype_text(variable.dtype),
-            attributes,
-            tuple(map(int, chunks)) if chunks and len(chunks) == variable.ndim else None,
-            name in self._coords,
-            values,
-            problem=problem,
-            gap=missing_messages(variable, self._variables),
-        )
-
-    def read(self, name: str, region: Region) -> npt.NDArray[Any]:
-        return np.asarray(_values(self._variables[name][region]))
-
-    def close(self) -> None:
-        for dataset in (self._dataset, *self._parents):
-            dataset.close()
-
-
-def _encoded(name: str, variable: Any) -> Any:
-    """Return a variable with numbers in units instead of dates, which functions of users make."""
-    if variable.dtype.kind not in "mM":
-        return variable
-    from xarray.conventions import encode_cf_variable
-
-    return encode_cf_variable(variable, name=name)
-
-
-def _values(variable: Any) -> Any:
-    """Return the values of a variable.
-
-    Raises:
-        ValueError: If Zarr has no such values.
-    """
-    values = variable.values
-    if values.dtype.kind == "O" and variable.dtype.kind != "O":
-        raise ValueError(f"its values are lists of {variable.dtype} of different lengths")
-    return values
-
-
-def _type_problem(dtype: np.dtype[Any]) -> str:
-    """Return why Zarr cannot store a data type; an empty string if it can."""
-    if dtype.names is not None:
-        return "a compound data type; complex numbers need engine='h5netcdf'"
-    if dtype.kind == "V":
-        return f"opaque bytes ({dtype})"
-    if dtype.kind == "O":
-        return "references to parts of the file" if "ref" in (dtype.metadata or {}) else ""
-    try:
-        dtypes.from_numpy(dtype)
-    except MetadataError as error:
-        return str(error)
-    return ""
+    return XarrayReader(url, path, options)
